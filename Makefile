@@ -1,0 +1,66 @@
+BASE_PYTHON ?= python3
+FUZZ_CASES ?= 200000
+FUZZ_SEED ?= 0
+
+PYTHON := .venv/bin/python
+PIP := $(PYTHON) -m pip
+STAMP := .venv/.installed
+TYPED := src $(wildcard tests/typing)
+EXAMPLES := $(sort $(wildcard examples/*.py))
+
+.PHONY: help .venv demo test fuzz bench lint types docs examples clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "demo      train a small model on digits, with contracts on"
+	@echo "test      the test suite"
+	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
+	@echo "bench     the benchmarks, as ratios"
+	@echo "lint      ruff"
+	@echo "types     mypy and pyright"
+	@echo "docs      build docs/_build/html and run its examples"
+	@echo "examples  every script in examples/, warnings as errors"
+	@echo "clean     remove what was built (.venv stays)"
+
+.venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints-dev.txt
+	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "dtypeguard needs Python 3.11 or newer, but '$(BASE_PYTHON)' is $$($(BASE_PYTHON) --version 2>&1)." \
+			"Name another one: make BASE_PYTHON=python3.12" >&2; exit 1; }
+	$(BASE_PYTHON) -m venv .venv
+	$(PIP) install --quiet --upgrade "pip>=25.1"
+	$(PIP) install --quiet -c constraints-dev.txt -e . --group dev
+	@touch $@
+
+demo: .venv
+	$(PYTHON) examples/digits.py
+
+test: .venv
+	$(PYTHON) -m pytest -n 2
+
+fuzz: .venv
+	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
+
+bench: .venv
+	$(PYTHON) benchmarks/run.py
+
+lint: .venv
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+types: .venv
+	$(PYTHON) -m mypy --strict $(TYPED)
+	$(PYTHON) -m pyright --pythonpath $(PYTHON) $(TYPED)
+
+docs: .venv
+	$(PYTHON) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(PYTHON) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
+
+examples: .venv
+	@set -e; for script in $(EXAMPLES); do \
+		echo "$$script"; timeout 120 $(PYTHON) -W error "$$script"; done
+
+clean:
+	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find src tests examples benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

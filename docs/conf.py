@@ -1,0 +1,40 @@
+"""Sphinx configuration: `make docs` builds the pages and runs their examples."""
+
+import doctest
+
+import dtypeguard
+
+project = "dtypeguard"
+author = "dtypeguard contributors"
+copyright = "2026, dtypeguard contributors"
+version = release = dtypeguard.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+default_role = "code"
+myst_enable_extensions = ["deflist"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "dtypeguard"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+# Messages are compared, module names of exceptions too: they are part of what is documented.
+doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
+doctest_global_setup = """
+import warnings
+
+import dtypeguard
+
+warnings.simplefilter("ignore", dtypeguard.DtypeGuardWarning)
+"""
+doctest_global_cleanup = """
+dtypeguard.set_mode(None)
+dtypeguard.reset_casts()
+"""

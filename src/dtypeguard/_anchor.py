@@ -1,0 +1,116 @@
+"""Which parameter stands for a module: its live dtype and device.
+
+Floor 2. Nothing is remembered about a module but where to look, so `.half()`,
+`.to()`, `load_state_dict(assign=True)` and FSDP2 need no refresh.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedTensorMixin
+
+from ._dtypes import FLOATING, NARROWER
+
+# Norms whose kernels take narrower input than their parameters (LayerNorm in float32 takes bfloat16).
+NORMS: tuple[type[nn.Module], ...] = tuple(
+    cls
+    for cls in (
+        nn.modules.batchnorm._NormBase,
+        nn.LayerNorm,
+        nn.GroupNorm,
+        getattr(nn, "RMSNorm", None),
+    )
+    if cls is not None
+)
+# A loss's float64 class weight must not widen the logits: buffers of losses are no anchor.
+LOSSES: tuple[type[nn.Module], ...] = (nn.modules.loss._Loss,)
+
+
+@dataclass(slots=True)
+class Anchor:
+    """What the floating tensors at a module's door must be; None where the module does not say."""
+
+    dtype: torch.dtype | None
+    device: torch.device | None
+    name: str = ""
+    tensor: Tensor | None = None
+    accepts: frozenset[torch.dtype] = frozenset()
+    reason: str = "the module's parameters are"
+
+
+def _usable(tensor: Any) -> bool:
+    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, UninitializedTensorMixin)
+
+
+def own_parameters(module: nn.Module) -> dict[str, Any]:
+    """A module's own parameters; a DataParallel replica keeps them elsewhere."""
+    former = module.__dict__.get("_former_parameters")
+    return former if former else module._parameters
+
+
+def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Floating parameters of the subtree with their paths; floating buffers where there is no parameter."""
+    for tables in (own_parameters, _own_buffers):
+        found = False
+        for path, owner in _walk(module, ()):
+            for name, tensor in tables(owner).items():
+                if _usable(tensor):
+                    found = True
+                    yield (*path, name), tensor
+        if found or isinstance(module, LOSSES):
+            return
+
+
+def _own_buffers(module: nn.Module) -> dict[str, Any]:
+    return module._buffers
+
+
+def _walk(module: nn.Module, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, (*path, name))
+
+
+def find(module: nn.Module) -> Tensor | None:
+    """The first floating parameter (else buffer): what the fast path compares with."""
+    for _, tensor in floating(module):
+        return tensor
+    return None
+
+
+def slot(module: nn.Module) -> str | None:
+    """The expression that reads `find(self)` in 25 ns instead of 1,400; None if nothing is there."""
+    for path, tensor in floating(module):
+        owner = "self" + "".join(f"._modules[{name!r}]" for name in path[:-1])
+        table = "_parameters" if isinstance(tensor, nn.Parameter) else "_buffers"
+        return f"{owner}.{table}[{path[-1]!r}]"
+    return None
+
+
+def anchor_of(module: Any) -> Anchor | None:
+    """The anchor of a module, agreement derived anew; None for what is no module or holds nothing floating."""
+    if not isinstance(module, nn.Module):
+        return None
+    found = list(floating(module))
+    if not found:
+        return None
+    path, first = found[0]
+    agree = all(tensor.dtype is first.dtype for _, tensor in found)
+    together = all(tensor.device == first.device for _, tensor in found)
+    dtype = _compute_dtype(module, first.dtype) if agree else None
+    accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
+    owned = "parameters are" if isinstance(first, nn.Parameter) else "buffers are"
+    return Anchor(
+        dtype, first.device if together else None, ".".join(path), first, accepts, reason=f"the module's {owned}"
+    )
+
+
+def _compute_dtype(module: nn.Module, dtype: torch.dtype) -> torch.dtype:
+    """Under FSDP2 the sharded parameters keep their dtype while the policy computes in another."""
+    get_state = getattr(module, "_get_fsdp_state", None)
+    policy = getattr(get_state(), "_mp_policy", None) if get_state is not None else None
+    return getattr(policy, "param_dtype", None) or dtype

@@ -1,0 +1,448 @@
+"""Violations become an error, a warning or a repair; repairs are counted and said aloud.
+
+Floor 3. `enter` and `leave` are the two ends of a call that did not pass the
+fast path. Nothing here ever writes to the caller's tensors.
+"""
+
+import copy
+import dataclasses
+import logging
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._check import Call, Contract, Edit, Path, Step, _from_numpy, check, check_result, children, written
+from ._config import Mode, Verify, current_mode
+from ._dtypes import BY_NAME, survives
+from ._errors import (
+    CastError,
+    CastWarning,
+    ContractWarning,
+    DeviceError,
+    DtypeError,
+    DtypeGuardError,
+    InplaceOnCastWarning,
+    Violation,
+    caller,
+    error_of,
+    place,
+    plain,
+)
+
+logger = logging.getLogger("dtypeguard")
+logger.addHandler(logging.NullHandler())
+
+
+@dataclass(slots=True)
+class CastRecord:
+    """One distinct repair and how often it was made.
+
+    Attributes:
+        argument: path of the repaired value, `x` or `batch[57]`.
+        function: whose contract it was repaired for.
+        from_dtype, to_dtype, from_device, to_device: what it was, what it became.
+        site: the caller's `file:line, in function`.
+        count: how many times.
+        bytes: of the copies, all together.
+        error: largest relative error of a narrowing that was verified.
+    """
+
+    argument: str
+    function: str
+    from_dtype: torch.dtype | None
+    to_dtype: torch.dtype | None
+    from_device: torch.device | None
+    to_device: torch.device | None
+    site: str | None
+    count: int = 0
+    bytes: int = 0
+    error: float | None = None
+
+
+_Key = tuple[Any, ...]
+_lock = threading.Lock()
+_records: dict[_Key, CastRecord] = {}
+_warned: set[_Key] = set()
+
+
+def casts() -> list[CastRecord]:
+    """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
+
+    >>> import dtypeguard
+    >>> dtypeguard.reset_casts()
+    >>> dtypeguard.casts()
+    []
+    """
+    with _lock:
+        return [dataclasses.replace(record) for record in _records.values()]
+
+
+def reset_casts() -> None:
+    """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
+    with _lock:
+        _records.clear()
+        _warned.clear()
+
+
+def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
+    """Check the arguments of a call, then raise, repair, report or pass, as the mode says.
+
+    The returned call's `values` are what the body must get.
+    """
+    __tracebackhide__ = True
+    mode = current_mode(contract.mode)
+    if mode is Mode.OFF:
+        return Call(contract, values, passive=True)
+    call = check(contract, values)
+    if call.violations:
+        by_name = _settle(call, mode, dict(zip((p.name for p in contract.params), values, strict=True)))
+        call.values = tuple(by_name[param.name] for param in contract.params)
+    return call
+
+
+def leave(call: Call, result: Any) -> Any:
+    """Check what the body returned, and whether it wrote to a copy that the caller will never see."""
+    __tracebackhide__ = True
+    if call.passive:
+        return result
+    if call.copies or call.rebuilt:
+        _look_back(call)
+    outcome = check_result(call, result)
+    if not outcome.violations:
+        return result
+    return _settle(outcome, current_mode(call.contract.mode), {"return": result})["return"]
+
+
+def _settle(call: Call, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
+    __tracebackhide__ = True
+    if mode is Mode.STRICT:
+        raise _error(call, call.violations, call.violations[0].error)
+    if mode is Mode.WARN:
+        _warn_only(call)
+        return values
+    beyond = [violation for violation in call.violations if not violation.fixed and not _mended(call, violation)]
+    if beyond:
+        for violation in beyond:
+            violation.reason += _why_not(call, violation)
+        kind = beyond[0].error
+        raise _error(call, beyond, CastError if kind in (DtypeError, DeviceError) else kind)
+    return _repair(call, values)
+
+
+def _mended(call: Call, violation: Violation) -> bool:
+    """A NumPy array given for a tensor is no tensor, but may become one."""
+    return any(edit.convert and written(path) == violation.argument for path, edit in call.edits.items())
+
+
+def _why_not(call: Call, violation: Violation) -> str:
+    root = violation.argument.split("[")[0].split(".")[0]
+    if root in call.contract.mutates:
+        return f"; `{root}` is written to, so it is never cast"
+    if violation.error is DeviceError:
+        return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else ""
+    if violation.error is DtypeError and isinstance(violation.actual, torch.dtype):
+        casting = call.contract.casting.name.lower()
+        return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
+    return ""
+
+
+def _module_path(call: Call) -> str | None:
+    module = call.values[0] if call.values else None
+    card = module.__dict__.get("_dtypeguard") if isinstance(module, nn.Module) else None
+    return None if card is None else str(card.path)
+
+
+def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError]) -> DtypeGuardError:
+    contract = call.contract
+    if torch.compiler.is_compiling():
+        return error_of(kind, contract.function, violations, traceable=True)
+    if kind is not CastError and all(violation.fixed for violation in violations):
+        how = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
+        violations = [dataclasses.replace(v, fix=f"{v.fix}, or {how}") for v in violations]
+    axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
+    return error_of(
+        kind,
+        contract.function,
+        violations,
+        traceable=False,
+        module_path=_module_path(call),
+        call_site=place(caller()),
+        axes=axes,
+    )
+
+
+def _warn_only(call: Call) -> None:
+    if torch.compiler.is_compiling():
+        return
+    error = _error(call, call.violations, DtypeGuardError)
+    facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
+    _warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
+
+
+def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
+    """A warning at the caller's own line; what was said already is our registry, not Python's."""
+    with _lock:
+        if key in _warned:
+            return
+        _warned.add(key)
+    frame = caller()
+    if frame is None:
+        warnings.warn(text, kind, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
+
+
+# ---------------------------------------------------------------- repairs
+
+
+def _repair(call: Call, values: dict[str, Any]) -> dict[str, Any]:
+    __tracebackhide__ = True
+    made: list[tuple[Any, Any, Any, Any]] = []  # one tensor passed twice is cast once
+    replaced: dict[Path, Any] = {}
+    for path, edit in call.edits.items():
+        fresh = None
+        for value, dtype, device, known in made:
+            if value is edit.value and dtype is edit.dtype and device == edit.device:
+                fresh = known
+        if fresh is None:
+            fresh = _cast(call, edit)
+            made.append((edit.value, edit.dtype, edit.device, fresh))
+        replaced[path] = fresh
+    roots = {path[0] for path in replaced}
+    return {
+        name: _replace(call, value, (name,), replaced) if name in roots else value for name, value in values.items()
+    }
+
+
+def _cast(call: Call, edit: Edit) -> Any:
+    """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
+    __tracebackhide__ = True
+    source = edit.value
+    if isinstance(source, Tensor):
+        fresh = _to(source, edit.dtype, edit.device, call.contract.non_blocking)
+    elif edit.convert:
+        fresh = _from_numpy(source)
+        if fresh is not None and (edit.dtype is not None or edit.device is not None):
+            fresh = fresh.to(device=edit.device, dtype=edit.dtype)
+    else:
+        fresh = source.astype(plain(edit.dtype))
+    if torch.compiler.is_compiling():
+        said = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
+        _record_traced(*said, str(source.device), str(fresh.device))
+        return fresh
+    key = _record(call, edit, fresh)
+    if isinstance(source, Tensor) and isinstance(fresh, Tensor):
+        _verify(call, edit, fresh, key)
+        if not fresh.is_inference():
+            call.copies.append((written(edit.path), source, fresh, fresh._version))
+    return fresh
+
+
+def _to(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | None, non_blocking: bool) -> Tensor:
+    expanded = [
+        axis
+        for axis in range(tensor.dim() if tensor.layout is torch.strided and not tensor.is_nested else 0)
+        if tensor.stride(axis) == 0 and tensor.size(axis) > 1
+    ]
+    compact = tensor
+    for axis in expanded:
+        compact = compact.narrow(axis, 0, 1)
+    fresh = compact.to(device=device, dtype=dtype or tensor.dtype, non_blocking=non_blocking)
+    return fresh.expand(tensor.shape) if expanded else fresh
+
+
+def _size(fresh: Any) -> int:
+    try:
+        return int(fresh.untyped_storage().nbytes())
+    except (AttributeError, NotImplementedError, RuntimeError):  # NumPy arrays, subclasses without a storage
+        return int(fresh.nbytes)
+
+
+def _as_torch(dtype: Any) -> torch.dtype | None:
+    return dtype if isinstance(dtype, torch.dtype) else BY_NAME.get(getattr(dtype, "name", ""))
+
+
+def _record(call: Call, edit: Edit, fresh: Any) -> _Key:
+    source, frame, function = edit.value, caller(), call.contract.function
+    line = None if frame is None else (frame.f_code, frame.f_lineno)
+    devices = (getattr(source, "device", None), getattr(fresh, "device", None))
+    key = (function, edit.path, source.dtype, fresh.dtype, *devices, line)
+    with _lock:
+        record = _records.get(key)
+        if record is None:
+            dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
+            old, new = (device if isinstance(device, torch.device) else None for device in devices)
+            record = CastRecord(written(edit.path), function, *dtypes, old, new, place(frame))
+            _records[key] = record
+        record.count += 1
+        record.bytes += _size(fresh)
+        first = record.count == 1
+    if first:
+        _announce(record, key, type(source).__module__ == "numpy" and edit.convert)
+    return key
+
+
+def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
+    what = []
+    if converted:
+        what.append("turned from a NumPy array into a tensor")
+    if record.from_dtype is not record.to_dtype:
+        what.append(f"cast from {plain(record.from_dtype)} to {plain(record.to_dtype)}")
+    if record.from_device != record.to_device and record.from_device is not None:
+        what.append(f"moved from {record.from_device} to {record.to_device}")
+    subject = "the result" if record.argument == "return" else f"`{record.argument}`"
+    text = f"{record.function}: {subject} was {' and '.join(what)}; called at {record.site}"
+    logger.warning(text)
+    _warn_once(key, text, CastWarning)
+
+
+def _record_traced(argument: str, function: str, old: str, new: str, old_device: str, new_device: str) -> None:
+    """The same while Dynamo traces: the cast is in the graph, so it is counted once, when traced."""
+    old_dtype, new_dtype = (BY_NAME.get(name.removeprefix("torch.")) for name in (old, new))
+    site = place(caller())
+    key = (function, argument, old, new, old_device, new_device, site)
+    with _lock:
+        known = key in _records
+        record = _records.setdefault(
+            key,
+            CastRecord(
+                argument, function, old_dtype, new_dtype, torch.device(old_device), torch.device(new_device), site
+            ),
+        )
+        record.count += 1
+    if not known:
+        _announce(record, key, False)
+
+
+# What `torch.compiler.assume_constant_result` sets, without its import of all of Dynamo (over a second).
+_record_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _verify(call: Call, edit: Edit, fresh: Tensor, key: _Key) -> None:
+    """Refuse a narrowing that made a finite value infinite; note the relative error otherwise."""
+    __tracebackhide__ = True
+    source, verify = edit.value, call.contract.verify
+    if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or verify is Verify.NEVER:
+        return
+    record = _records[key]
+    if (verify is Verify.FIRST and record.count > 1) or not _readable(source):
+        return
+    with torch.no_grad():
+        lost = (fresh.isinf() & source.isfinite()).any().item()
+        if not lost and source.numel() and not source.dtype.is_complex:
+            exact = source.detach().double()
+            error = ((fresh.double() - exact).abs() / exact.abs()).nan_to_num(0.0, 0.0, 0.0)
+            record.error = float(error.max())
+    if not lost:
+        return
+    with _lock:
+        _records.pop(key)
+    target = plain(fresh.dtype)
+    fault = Violation(
+        CastError,
+        written(edit.path),
+        source,
+        source.dtype,
+        fresh.dtype,
+        f"and finite values of it become infinite in {target}",
+        "",
+        fix=f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}",
+    )
+    raise _error(call, [fault], CastError)
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
+    if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+# ---------------------------------------------------------------- containers
+
+
+def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> Any:
+    """The value with its repaired leaves; a container is rebuilt only if something in it was."""
+    if path in replaced:
+        return replaced[path]
+    new: dict[Step, Any] = {}
+    for step, child in children(value) or ():
+        fresh = _replace(call, child, (*path, step), replaced) if _leads(path, step, replaced) else child
+        if fresh is not child:
+            new[step] = fresh
+    if not new:
+        return value
+    rebuilt = _rebuild(value, new)
+    if isinstance(rebuilt, list | dict):
+        before = list(rebuilt) if isinstance(rebuilt, list) else dict(rebuilt)
+        call.rebuilt.append((written(path), value, rebuilt, before))
+    return rebuilt
+
+
+def _leads(path: Path, step: Step, replaced: dict[Path, Any]) -> bool:
+    way = (*path, step)
+    return any(target[: len(way)] == way for target in replaced)
+
+
+def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
+    changes = {key: item for (_, key), item in new.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return value._replace(**changes)
+    if isinstance(value, tuple):
+        items = [changes.get(i, item) for i, item in enumerate(value)]
+        return tuple(items) if type(value) is tuple else type(value)(items)
+    rebuilt = copy.copy(value)
+    for (kind, key), item in new.items():
+        if kind == "item":
+            rebuilt[key] = item
+        else:  # frozen dataclasses too, and no __init__ or __post_init__ a second time
+            object.__setattr__(rebuilt, key, item)
+    return rebuilt
+
+
+def _look_back(call: Call) -> None:
+    """After the body: say what it did to copies, and do to the caller's containers what it did to rebuilt ones."""
+    if torch.compiler.is_compiling():
+        return
+    function = call.contract.function
+    for argument, source, fresh, version in call.copies:
+        asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
+        if fresh._version != version or asked:
+            deed = "called requires_grad_ on" if fresh._version == version else "changed in place"
+            text = (
+                f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
+                f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in mutates="
+            )
+            _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
+    for argument, original, rebuilt, before in call.rebuilt:
+        if not _same_items(rebuilt, before):
+            _replay(original, rebuilt, before)
+            text = (
+                f"{function} changed `{argument}`, which was rebuilt for a cast: "
+                "the same change was made to the caller's own"
+            )
+            _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
+
+
+def _same_items(now: Any, before: Any) -> bool:
+    if isinstance(now, dict):
+        return list(now) == list(before) and all(now[key] is before[key] for key in before)
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
+def _replay(original: Any, rebuilt: Any, before: Any) -> None:
+    """Where the rebuilt container still holds our copy the caller's own item stays; the rest is as the body left it."""
+    keys = list(before) if isinstance(before, dict) else range(len(before))
+    own = {id(before[key]): original[key] for key in keys}
+    if isinstance(original, dict):
+        items = {key: own.get(id(item), item) for key, item in rebuilt.items()}
+        original.clear()
+        original.update(items)
+    else:
+        original[:] = [own.get(id(item), item) for item in rebuilt]

@@ -1,0 +1,645 @@
+"""The reference checker: complete, slow, and the one that explains.
+
+Floor 3. `check` walks a call's arguments against their specs and collects
+every violation together with the repair that would mend it. The generated
+wrappers of `_codegen` only answer "is everything right?" and come here on the
+first no.
+"""
+
+import collections.abc
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from ._anchor import Anchor, anchor_of
+from ._config import Autocast, Mode, Verify
+from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Casting, Kind, lowest_rung, may_cast, name_of, names_accept
+from ._errors import AnnotationError, DeviceError, DtypeError, HintError, ShapeError, Violation, plain
+from ._spec import (
+    Dim,
+    DimKind,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SequenceSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+    axis_argument,
+)
+
+Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
+Path = tuple[Any, ...]  # the argument's name, then steps
+SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
+_LENGTHS = torch.nn.utils.rnn.PackedSequence
+
+
+@dataclass(slots=True)
+class Param:
+    """One parameter of a function; `spec` None means unannotated."""
+
+    name: str
+    kind: Any
+    spec: Spec | None = None
+    default: Any = inspect.Parameter.empty
+    skip: bool = False
+
+
+@dataclass(slots=True)
+class Contract:
+    """Everything that is known about a function before it is called."""
+
+    function: str
+    params: tuple[Param, ...]
+    returns: Spec | None = None
+    yields: Spec | None = None  # of a generator: what each item must be
+    mode: Mode | None = None
+    casting: Casting = Casting.PRECISION
+    anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
+    autocast: Autocast = Autocast.IGNORE
+    verify: Verify = Verify.FIRST
+    mutates: frozenset[str] = frozenset()
+    guarded: bool = False  # unannotated floating tensors follow the anchor too
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    output_dtype: torch.dtype | None = None
+    move_args: frozenset[str] = frozenset()
+    skip_args: frozenset[str] = frozenset()
+    non_blocking: bool = False
+
+
+@dataclass(slots=True)
+class Edit:
+    """The repair of one leaf: where, what, and what it must become."""
+
+    path: Path
+    value: Any
+    dtype: Any = None
+    device: torch.device | None = None
+    convert: bool = False  # NumPy array -> tensor
+
+
+@dataclass(slots=True)
+class Call:
+    """The state of one check: axes bound so far, violations found so far."""
+
+    contract: Contract
+    values: tuple[Any, ...]
+    anchor: Anchor | None = None
+    axes: dict[str, int] = field(default_factory=dict)
+    variadics: dict[str, tuple[bool, tuple[int, ...]]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    edits: dict[Path, Edit] = field(default_factory=dict)
+    open: list[Any] = field(default_factory=list)
+    passive: bool = False  # mode "off": nothing is looked at
+    copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
+    rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
+
+    def arguments(self) -> dict[str, Any]:
+        return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
+
+    def attempt(self) -> "Call":
+        """The same state, to try one option of a union on."""
+        trial = dataclasses.replace(self, violations=[], edits={}, axes=dict(self.axes))
+        trial.variadics, trial.owners = dict(self.variadics), dict(self.owners)
+        return trial
+
+    def adopt(self, trial: "Call") -> None:
+        self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
+        self.violations += trial.violations
+        self.edits.update(trial.edits)
+
+
+def written(path: Path) -> str:
+    """A path as Python writes it: `cond['pooled']`, `out.img`, `batch[57]`."""
+    text = str(path[0])
+    for kind, key in path[1:]:
+        text += f"[{key!r}]" if kind == "item" else f".{key}"
+    return text
+
+
+def check(contract: Contract, values: tuple[Any, ...]) -> Call:
+    """Check the arguments of one call; `values` stand in the order of `contract.params`.
+
+    Raises:
+        AnnotationError: an axis names what is not bound, and nothing before it was wrong.
+    """
+    call = Call(contract, values, _find_anchor(contract, values))
+    for param, value in zip(contract.params, values, strict=True):
+        if param.skip or value is param.default:
+            continue
+        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+            for i, item in enumerate(value):
+                _check_argument(param.spec, item, (param.name, ("item", i)), call)
+        elif param.kind is inspect.Parameter.VAR_KEYWORD:
+            for key, item in value.items():
+                if key not in contract.skip_args:
+                    _check_argument(param.spec, item, (param.name, ("item", key)), call)
+        else:
+            _check_argument(param.spec, value, (param.name,), call)
+    return call
+
+
+def check_result(call: Call, result: Any) -> Call:
+    """Check what the body returned against the same axes; the violations found stand in a new Call."""
+    contract = call.contract
+    outcome = dataclasses.replace(call, violations=[], edits={})
+    if contract.output_dtype is not None:
+        outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
+        outcome.contract = dataclasses.replace(contract, guarded=True, autocast=Autocast.IGNORE, returns=None)
+        _check_guarded(result, ("return",), outcome)
+    if contract.returns is not None:
+        _check_argument(contract.returns, result, ("return",), outcome)
+    return outcome
+
+
+def _find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
+    if contract.anchor is None:
+        return None
+    if contract.anchor != "self":
+        for param, value in zip(contract.params, values, strict=True):
+            if param.name == contract.anchor and isinstance(value, Tensor):
+                reason = f"`{param.name}` is"
+                return Anchor(value.dtype, value.device, f"argument {param.name}", value, reason=reason)
+        return None
+    anchor = anchor_of(values[0]) if values else None
+    if contract.dtype is not None or contract.device is not None:
+        anchor = anchor or Anchor(None, None)
+        if contract.dtype is not None:
+            anchor.dtype, anchor.tensor, anchor.reason = contract.dtype, None, "the guard was told"
+        anchor.device = contract.device or anchor.device
+    return anchor
+
+
+def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> None:
+    try:
+        if spec is not None and not (call.contract.guarded and isinstance(spec, OtherSpec)):
+            _CHECKERS[type(spec)](spec, value, path, call)
+        elif call.contract.guarded:
+            _check_guarded(value, path, call)
+    except AnnotationError as error:
+        if not call.violations:
+            error.function, error.argument = call.contract.function, written(path)
+            raise
+        # An argument before this one was bad, so the axes it would have bound are missing: it is the culprit.
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    if not _is_instance(value, spec.array_type):
+        array = getattr(spec.array_type, "__name__", "array")
+        tensor = _from_numpy(value) if spec.torch_only else None
+        actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+        if value is None:
+            actual = "is None"
+        fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
+        _report(call, path, HintError, value, actual, array, f"the annotation wants a {array}", spec.hint, fix=fix)
+        if tensor is None:
+            return
+        _edit(call, path, value).convert = True
+        value = tensor
+    _check_dtype(spec, value, path, call)
+    if isinstance(value, Tensor):
+        _check_device(value, path, call, True, spec.hint)
+    _check_dims(spec, value, path, call)
+
+
+def _is_instance(value: Any, array_type: Any) -> bool:
+    if array_type is Any:
+        return hasattr(value, "shape") and hasattr(value, "dtype")
+    return isinstance(value, array_type)
+
+
+def _from_numpy(value: Any) -> Tensor | None:
+    """A tensor over a NumPy array's memory, or over a copy where torch cannot share it."""
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array__"):
+        return None
+    import numpy as np
+
+    array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:  # strings, objects, and other dtypes that torch has no word for
+        return None
+
+
+def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    anchor = call.anchor
+    if not isinstance(value, Tensor):
+        if not names_accept(spec.names, name_of(value.dtype)):
+            target = _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call)
+            _report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+        return
+    wanted = anchor.dtype if anchor is not None else None
+    named = spec.dtypes is None or value.dtype in spec.dtypes
+    concrete = spec.concrete
+    follows = concrete is None and value.dtype in FLOATING and wanted is not None and _within(wanted, spec)
+    if named and not (follows and not _fits(value.dtype, anchor)):
+        return
+    target = concrete or (wanted if follows else _prefer(spec, value.dtype, wanted, call))
+    if _autocast_casts(value, target, wanted, call):
+        return
+    if target is not None and target is wanted and anchor is not None and concrete is None:
+        _report_dtype(call, path, value, target, anchor.reason, spec.hint, anchor)
+    else:
+        _report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+
+
+def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
+    return spec.dtypes is None or dtype in spec.dtypes
+
+
+def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
+    return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
+
+
+def _prefer(
+    spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: Call
+) -> torch.dtype | None:
+    """Which member of a family a stranger becomes: the anchor's, the default, the usual ones, the widest."""
+    if spec.dtypes is None:
+        return None
+    default = torch.get_default_dtype()
+    usual = [wanted, default, torch.complex64 if default is torch.float32 else torch.complex128, torch.int64]
+    rest = sorted(spec.dtypes, key=lambda d: (TABLE[d].kind is Kind.STORAGE, -TABLE[d].digits, TABLE[d].name))
+    members = [d for d in (*usual, *rest) if d is not None and d in spec.dtypes]
+    if source is None or not members:
+        return members[0] if members else None
+    allowed = (d for d in members if may_cast(source, d, call.contract.casting))
+    return next(allowed, members[0])
+
+
+def autocast_enabled(device_type: str) -> bool:
+    """Whether an autocast region is active for a device type; False for one that autocast does not know."""
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except (RuntimeError, TypeError):
+        return False
+
+
+def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> bool:
+    """Whether autocast itself makes the difference of dtypes harmless inside the body."""
+    return (
+        call.contract.autocast is Autocast.FOLLOW
+        and value.dtype in AUTOCAST
+        and target in AUTOCAST
+        and (target is torch.float32 or target is wanted)
+        and autocast_enabled(value.device.type)
+    )
+
+
+def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: str) -> None:
+    anchor = call.anchor
+    if anchor is None or anchor.device is None or same_device(value.device, anchor.device):
+        return
+    if value.device.type == "cpu":
+        if value.dim() == 0:
+            return
+        if not annotated and value.dtype not in FLOATING and path[0] not in call.contract.move_args:
+            return
+    subject = anchor.reason.replace("module's parameters are", "module's parameters are on")
+    subject = subject if subject.endswith(" on") else f"{subject} on"
+    like = (anchor.name, anchor.tensor) if anchor.tensor is not None else None
+    fix = f"{written(path)}.to({str(anchor.device)!r})"
+    movable = path[0] not in call.contract.mutates and value.device.type != "meta"
+    reason = f"{subject} {anchor.device}"
+    _report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    _edit(call, path, value).device = anchor.device
+
+
+def same_device(a: torch.device, b: torch.device) -> bool:
+    return a == b or (a.type == b.type and (a.index is None or b.index is None))
+
+
+# ---------------------------------------------------------------- axes
+
+
+def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    shape = tuple(value.shape)
+    where = spec.variadic
+    least = len(spec.dims) - (where is not None)
+    if len(shape) < least or (where is None and len(shape) > least):
+        wanted = f"{least} axes" if where is None else f"at least {least} axes"
+        _report_shape(call, path, value, spec, f"has {len(shape)} axes", f"the annotation wants {wanted}", shape)
+        return
+    axes, variadics = dict(call.axes), dict(call.variadics)
+    end = None if where is None else len(shape) - (least - where)
+    fixed = spec.dims if where is None else (*spec.dims[:where], *spec.dims[where + 1 :])
+    sizes = shape if where is None else (*shape[:where], *shape[end:])
+    for dim, size in zip(fixed, sizes, strict=True):
+        fault = _check_dim(dim, size, axes, call)
+        if fault is not None:
+            _report_shape(call, path, value, spec, *fault, shape)
+            return
+    if where is not None:
+        fault = _check_variadic(spec.dims[where], shape[where:end], variadics, call)
+        if fault is not None:
+            _report_shape(call, path, value, spec, *fault, shape)
+            return
+    for name in (*axes, *variadics):
+        call.owners.setdefault(name, written(path))
+    call.axes, call.variadics = axes, variadics
+
+
+Fault = tuple[str, str] | None
+
+
+def _check_dim(dim: Dim, size: int, axes: dict[str, int], call: Call) -> Fault:
+    if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and size == 1):
+        return None
+    if dim.kind is DimKind.FIXED:
+        return None if size == dim.size else (f"has an axis of size {size}", f"the annotation wants {dim.size}")
+    if dim.kind is DimKind.SYMBOLIC:
+        wanted = _evaluate(dim, axes, call)
+        return None if wanted == size else (f"has an axis of size {size}", f"`{dim.text}` is {wanted}")
+    if dim.tree:
+        raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, which dtypeguard does not check")
+    bound = axes.setdefault(dim.text, size)
+    if bound == size:
+        return None
+    owner = call.owners.get(dim.text)
+    return f"has axis {dim.text}={size}", f"{dim.text}={bound}{f' in `{owner}`' if owner else ''}"
+
+
+def _evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
+    """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
+    try:
+        if dim.function is not None and dim.names is not None:
+            return dim.function(*[axis_argument(name, axes) for name in dim.names])
+        expression = eval(f"f'{dim.text}'", call.arguments())
+        return eval(expression, dict(axes))
+    except Exception as error:
+        reason = f"{error} is not bound yet" if isinstance(error, NameError) else repr(error)
+        raise AnnotationError(
+            f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
+        ) from error
+
+
+def _check_variadic(
+    dim: Dim, shape: tuple[int, ...], variadics: dict[str, tuple[bool, tuple[int, ...]]], call: Call
+) -> Fault:
+    if dim.kind is DimKind.ANONYMOUS:
+        return None
+    if dim.tree:
+        raise AnnotationError(f"axes `*?{dim.text}` mean nothing outside a PyTree, which dtypeguard does not check")
+    if dim.text not in variadics:
+        variadics[dim.text] = (dim.broadcast, shape)
+        return None
+    loose, bound = variadics[dim.text]
+    joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (shape if shape == bound else None)
+    if joint is None or (not dim.broadcast and joint != shape) or (not loose and joint != bound):
+        return f"has axes *{dim.text}={list(shape)}", f"*{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
+    if loose:
+        variadics[dim.text] = (dim.broadcast, joint)
+    return None
+
+
+def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that two shapes broadcast to, or None."""
+    width = max(len(a), len(b))
+    a, b = (1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b
+    if any(m != n and m != 1 and n != 1 for m, n in zip(a, b, strict=True)):
+        return None
+    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
+
+
+# ---------------------------------------------------------------- containers and other hints
+
+
+def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
+    options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
+    best: Call | None = None
+    for option in options:
+        trial = call.attempt()
+        _CHECKERS[type(option)](option, value, path, trial)
+        if not trial.violations:
+            call.adopt(trial)
+            return
+        # The option to complain about, and to repair to, is the one that least is wrong with.
+        if best is None or _badness(trial) < _badness(best):
+            best = trial
+    if best is not None:
+        for violation in best.violations:
+            violation.hint = spec.hint
+        call.adopt(best)
+
+
+def _badness(trial: Call) -> tuple[int, int]:
+    return sum(not violation.fixed for violation in trial.violations), len(trial.violations)
+
+
+def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
+    if value is not None:
+        actual = f"is a {type(value).__qualname__}"
+        _report(call, path, HintError, value, actual, "None", "the annotation wants None", spec.hint, fix="pass None")
+
+
+def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
+    if not bearable(spec, value):
+        actual, fix = f"is a {type(value).__qualname__}", f"pass {spec.hint}"
+        _report(call, path, HintError, value, actual, spec.hint, f"the annotation wants {spec.hint}", spec.hint, fix=fix)
+
+
+def bearable(spec: OtherSpec, value: Any) -> bool:
+    """Whether a value satisfies a hint without tensors, by beartype; nothing is asked while compiling."""
+    classes = spec.classes
+    if classes is not None:
+        return isinstance(value, classes)
+    if torch.compiler.is_compiling():
+        return True
+    from beartype import BeartypeConf
+    from beartype.door import is_bearable
+    from beartype.roar import BeartypeException
+
+    try:
+        return bool(is_bearable(value, spec.annotation, conf=BeartypeConf(is_pep484_tower=True)))
+    except BeartypeException:  # a hint that beartype has no check for
+        return True
+
+
+def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, spec.origin) or isinstance(value, str | Tensor):
+        _report_container(call, path, value, spec.hint)
+    elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
+        for i, item in enumerate(value):  # type: ignore[arg-type]
+            _CHECKERS[type(spec.item)](spec.item, item, (*path, ("item", i)), call)
+
+
+def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, tuple) or len(value) != len(spec.items):
+        _report_container(call, path, value, spec.hint)
+        return
+    for i, (item_spec, item) in enumerate(zip(spec.items, value, strict=True)):
+        if item_spec is not None:
+            _CHECKERS[type(item_spec)](item_spec, item, (*path, ("item", i)), call)
+
+
+def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, spec.origin):
+        _report_container(call, path, value, spec.hint)
+        return
+    for key, item in value.items():  # type: ignore[attr-defined]
+        _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
+
+
+def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, spec.origin):
+        _report_container(call, path, value, spec.hint)
+        return
+    if any(value is outer for outer in call.open):  # a cycle
+        return
+    call.open.append(value)
+    for name, field_spec in spec.fields.items():
+        step = "item" if spec.origin is dict else "attr"
+        if step == "attr" or name in value:
+            item = value[name] if step == "item" else getattr(value, name)
+            _CHECKERS[type(field_spec)](field_spec, item, (*path, (step, name)), call)
+    call.open.pop()
+
+
+_CHECKERS: dict[type, Callable[[Any, Any, Path, Call], None]] = {
+    TensorSpec: _check_tensor,
+    UnionSpec: _check_union,
+    NoneSpec: _check_none,
+    SequenceSpec: _check_sequence,
+    TupleSpec: _check_tuple,
+    MappingSpec: _check_mapping,
+    FieldsSpec: _check_fields,
+    OtherSpec: _check_other,
+}
+
+
+def _check_guarded(value: Any, path: Path, call: Call) -> None:
+    """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
+    if isinstance(value, Tensor):
+        anchor = call.anchor
+        if anchor is not None and value.dtype in FLOATING and not _fits(value.dtype, anchor):
+            if not _autocast_casts(value, anchor.dtype, anchor.dtype, call):
+                _report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
+        _check_device(value, path, call, False, "")
+    elif type(value) not in SCALARS and not any(value is outer for outer in call.open):
+        call.open.append(value)
+        before = len(call.violations)
+        opaque = children(value) is None
+        for step, child in children(value) or leaves(value):
+            _check_guarded(child, (*path, step), call)
+        if opaque:
+            for violation in call.violations[before:]:
+                violation.fixed = False
+        call.open.pop()
+
+
+def children(value: Any) -> list[tuple[Step, Any]] | None:
+    """What a container that may be rebuilt holds; None for everything else."""
+    if isinstance(value, Mapping):
+        return [(("item", key), item) for key, item in value.items()] if isinstance(value, dict) else None
+    if isinstance(value, _LENGTHS):
+        return [(("attr", "data"), value.data)]
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return [(("attr", name), getattr(value, name)) for name in value._fields]
+    if isinstance(value, list | tuple):
+        plain_ends = bool(value) and isinstance(value, list) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+        return [] if plain_ends else [(("item", i), item) for i, item in enumerate(value)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(("attr", f.name), getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    return None
+
+
+def leaves(value: Any) -> Iterator[tuple[Step, Any]]:
+    """The leaves of any other registered pytree, a Hugging Face cache for one: checked, never cast."""
+    if type(value) in _pytree.SUPPORTED_NODES:
+        for i, leaf in enumerate(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]):
+            yield ("item", i), leaf
+
+
+# ---------------------------------------------------------------- reports
+
+
+def _edit(call: Call, path: Path, value: Any) -> Edit:
+    return call.edits.setdefault(path, Edit(path, value))
+
+
+def _report(
+    call: Call,
+    path: Path,
+    error: Any,
+    value: Any,
+    actual: Any,
+    expected: Any,
+    reason: str,
+    hint: str,
+    like: tuple[str, Any] | None = None,
+    fix: str = "",
+    fixed: bool = False,
+) -> None:
+    call.violations.append(Violation(error, written(path), value, actual, expected, reason, hint, like, fix, fixed))
+
+
+def _report_shape(
+    call: Call, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, shape: tuple[int, ...]
+) -> None:
+    _report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint)
+    call.violations[-1].fix = f"give `{written(path)}` the axes of {spec.hint}"
+
+
+def _report_container(call: Call, path: Path, value: Any, hint: str) -> None:
+    actual = f"is a {type(value).__qualname__}" if not isinstance(value, tuple) else f"is a tuple of {len(value)}"
+    _report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
+
+
+# What to write instead of a cast that the default rule refuses, by the kinds involved.
+_ADVICE: dict[tuple[Kind, Kind], str] = {
+    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
+    (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
+    (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
+    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
+    (Kind.INT, Kind.BOOL): "{x} != 0",
+    (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
+}
+
+
+def _report_dtype(
+    call: Call, path: Path, value: Any, target: torch.dtype | None, who: str, hint: str, anchor: Anchor | None = None
+) -> None:
+    contract, source = call.contract, value.dtype
+    if not isinstance(source, torch.dtype):
+        source = BY_NAME.get(name_of(source), source)
+    like = (anchor.name, anchor.tensor) if anchor is not None and anchor.tensor is not None else None
+    allowed = (
+        target is not None
+        and isinstance(source, torch.dtype)
+        and may_cast(source, target, contract.casting)
+        and path[0] not in contract.mutates
+    )
+    expected: Any = target if target is not None else hint
+    reason = f"{who} {plain(target) if target is not None else hint}"
+    fix = _advice(written(path), source, target, isinstance(value, Tensor))
+    _report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
+    if target is not None:
+        _edit(call, path, value).dtype = target
+
+
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
+    if target is None:
+        return ""
+    if not tensor:
+        return f"{x}.astype({name_of(target)!r})"
+    kinds = (TABLE[source].kind, TABLE[target].kind) if source in TABLE else None
+    pattern = _ADVICE.get(kinds, "{x}.to({target})") if kinds is not None else "{x}.to({target})"
+    advice = pattern.format(x=x, target=target)
+    rung = lowest_rung(source, target) if source in TABLE else Casting.UNSAFE
+    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

@@ -1,0 +1,334 @@
+"""`enforce` and `check`: contracts read from annotations.
+
+Floor 5.
+"""
+
+import dataclasses
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, get_args, overload
+
+import torch
+from torch import nn
+
+from . import _config
+from ._cast import enter
+from ._check import Contract, Param
+from ._codegen import build, kind_of
+from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
+from ._errors import AnnotationError, caller
+from ._spec import Spec, annotations_of, resolve_hint, spec_of
+
+T = TypeVar("T")
+_P = inspect.Parameter
+_Options = dict[str, Any]
+
+
+@overload
+def enforce(fn_or_class: T, /) -> T: ...
+@overload
+def enforce(
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> Callable[[T], T]: ...
+def enforce(
+    fn_or_class: Any = None,
+    /,
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> Any:
+    """Hold a function to its jaxtyping annotations.
+
+    Arguments are checked, and in lenient mode repaired, before the body runs; the result is checked after it.
+    Works on functions, methods, static and class methods, properties, coroutines, generators, nn.Module classes
+    (their `forward`), dataclasses and NamedTuples (their construction) and `torch.library.custom_op`s.
+
+    Args:
+        fn_or_class: what to decorate; leave it out to give options.
+        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
+        casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
+        anchor: the argument whose dtype and device the others follow; methods of an nn.Module follow its parameters.
+        autocast: 'follow' (default of an nn.Module's methods), 'ignore' (default of all else) or 'disable'.
+        mutates: arguments that the body writes to: checked, never cast.
+        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'.
+        returns: whether the result is checked.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError, HintError: at a call, in strict mode.
+        CastError: at a call, in lenient mode, where the casting rule forbids the repair.
+        AnnotationError: at decoration, for an annotation that is malformed.
+        TypeError, ValueError: at decoration, for what cannot be decorated and for unknown options.
+
+    >>> import torch
+    >>> from jaxtyping import Float32
+    >>> from torch import Tensor
+    >>> @enforce(mode="strict")
+    ... def mse(pred: Float32[Tensor, "b"], target: Float32[Tensor, "b"]) -> Float32[Tensor, ""]:
+    ...     return ((pred - target) ** 2).mean()
+    >>> mse(torch.ones(3), torch.zeros(3))
+    tensor(1.)
+    >>> mse(torch.ones(3), torch.zeros(3, dtype=torch.float64))
+    Traceback (most recent call last):
+    ...
+    dtypeguard.DtypeError: mse: argument `target` is float64, the annotation wants float32
+    ...
+    """
+    if isinstance(mutates, str):
+        raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
+    options: _Options = {
+        "mode": as_mode(mode),
+        "casting": as_casting(casting),
+        "anchor": anchor,
+        "autocast": None if autocast is None else choose(Autocast, autocast, "autocast"),
+        "mutates": frozenset(mutates),
+        "verify": choose(Verify, verify, "verify"),
+        "returns": bool(returns),
+    }
+    frame = caller(sys._getframe(1))
+    local = dict(frame.f_locals) if frame is not None else {}
+    if fn_or_class is None:
+        return lambda target: _decorate(target, options, local)
+    return _decorate(fn_or_class, options, local)
+
+
+def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
+    if _config.OFF_AT_IMPORT:
+        return target
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorate_function(target.__func__, options, local, bound=isinstance(target, classmethod)))
+    if isinstance(target, property):
+        parts = (target.fget, target.fset, target.fdel)
+        return property(*(part and _decorate_function(part, options, local) for part in parts), target.__doc__)
+    if isinstance(target, type):
+        return _decorate_class(target, options, local)
+    if isinstance(target, nn.Module):
+        raise TypeError(f"enforce decorates functions and classes; for this {type(target).__name__} use guard(model)")
+    if isinstance(target, torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else _custom_op_class()):
+        return _decorate_custom_op(target, options, local)
+    if not inspect.isroutine(target) or inspect.isbuiltin(target):
+        raise TypeError(f"enforce decorates functions and classes, not {target!r}; wrap it in a function of your own")
+    return _decorate_function(target, options, local)
+
+
+@functools.cache
+def _custom_op_class() -> type:
+    from torch._library.custom_ops import CustomOpDef
+
+    return CustomOpDef
+
+
+def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type:
+    local = {**local, cls.__name__: cls}
+    if issubclass(cls, nn.Module):
+        method = "forward"
+    elif dataclasses.is_dataclass(cls):
+        method = "__init__"
+    elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        method = "__new__"
+    else:
+        raise TypeError(
+            f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: decorate its methods"
+        )
+    namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+    fn = getattr(cls, method)
+    made = _decorate_function(fn, options, {**namespace, **local} if method != "forward" else local)
+    made.__qualname__ = f"{cls.__qualname__}.{method}"
+    setattr(cls, method, made)
+    return cls
+
+
+def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
+    """A `torch.library.custom_op`: what its schema says it writes to is never cast; its registrations stay at hand."""
+    schema = op._opoverload._schema
+    written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
+    options = {**options, "mutates": options["mutates"] | written}
+
+    @functools.wraps(op._init_fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    made = _decorate_function(call, options, local)
+    for name in dir(op):
+        if not name.startswith("_"):
+            setattr(made, name, getattr(op, name))
+    return made
+
+
+def _decorate_function(fn: Any, options: _Options, local: dict[str, Any], bound: bool = False) -> Any:
+    signature = _signature(fn)
+    contract = _contract(fn, signature, options)
+    if bound and contract.anchor == "self":
+        contract.anchor = None
+    try:
+        _fill(contract, fn, options, local)
+    except NameError:  # a forward reference: its name will exist at the first call
+        made = build(fn, dataclasses.replace(contract, anchor=None))
+        cell = made.__closure__[made.__code__.co_freevars.index("_dg_fn")]
+        cell.cell_contents = _resolver(cell, fn, contract, options, local)
+    else:
+        made = build(_with_autocast(fn, contract), contract)
+        made.__dtypeguard__ = (fn, contract)
+    if fn.__name__ != "forward":
+        # Not on a forward: accelerate's unwrap_model follows __wrapped__ and would take the guard off silently.
+        made.__wrapped__ = fn
+    return made
+
+
+def _signature(fn: Any) -> inspect.Signature:
+    try:
+        if sys.version_info >= (3, 14):
+            return inspect.signature(fn, annotation_format=typing.cast(Any, inspect).Format.FORWARDREF)
+        return inspect.signature(fn)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"enforce cannot read the signature of {fn!r}: {error}") from None
+
+
+def function_name(fn: Any) -> str:
+    """`Net.forward` for `test.<locals>.Net.forward`."""
+    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
+
+
+def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contract:
+    params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
+    names = [param.name for param in params]
+    name = function_name(fn)
+    strangers = [n for n in (*options["mutates"], *([options["anchor"]] if options["anchor"] else [])) if n not in names]
+    if strangers:
+        raise ValueError(f"{name} has no parameter {strangers[0]!r}: its parameters are {', '.join(names)}")
+    method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
+    method = method and ("." in name or names[0] == "self") and fn.__name__ not in ("__new__", "__init__")
+    anchor = options["anchor"] or ("self" if method else None)
+    autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
+    if autocast is Autocast.DISABLE and kind_of(fn) != "function":
+        raise TypeError(f"autocast='disable' needs a plain function; {name} is a {kind_of(fn)}")
+    chosen = {key: options[key] for key in ("mode", "casting", "verify")}
+    mutates = options["mutates"] | {"out"}
+    return Contract(name, params, anchor=anchor, autocast=autocast, mutates=mutates, **chosen)
+
+
+def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any]) -> None:
+    """Put the specs of the annotations into a contract.
+
+    Raises:
+        NameError: a name in an annotation does not exist yet.
+        AnnotationError: with the function and the argument in front.
+    """
+    inner = inspect.unwrap(fn)
+    annotations = annotations_of(inner)
+    for param in contract.params:
+        if param.name in annotations:
+            param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
+    if options["returns"] and "return" in annotations:
+        hint = _resolved(contract.function, "return", annotations["return"], inner, local)
+        hint, item = _stream_hints(kind_of(inner), hint)
+        contract.returns = spec_in(contract.function, "return", hint)
+        contract.yields = spec_in(contract.function, "yield", item)
+
+
+def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
+    return spec_in(function, argument, _resolved(function, argument, annotation, fn, local))
+
+
+def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
+    closure = inspect.getclosurevars(fn).nonlocals if getattr(fn, "__closure__", None) else {}
+    try:
+        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure})
+    except AnnotationError as error:
+        raise _located(error, function, argument) from error.__cause__
+
+
+def spec_in(function: str, argument: str, hint: Any) -> Spec | None:
+    """The spec of a resolved hint; its faults name the argument."""
+    try:
+        return spec_of(hint) if hint is not _P.empty else None
+    except AnnotationError as error:
+        raise _located(error, function, argument) from error.__cause__
+
+
+def _located(error: AnnotationError, function: str, argument: str) -> AnnotationError:
+    what = "the result" if argument == "return" else f"argument `{argument}`"
+    located = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
+    located.function, located.argument = function, argument
+    return located
+
+
+def _stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
+    """What a function returns and what it yields, by its return annotation."""
+    if not kind.endswith("generator"):
+        return hint, _P.empty
+    args = get_args(hint)
+    returned = args[2] if kind == "generator" and len(args) > 2 else _P.empty
+    return returned, args[0] if args else _P.empty
+
+
+def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
+    def first_call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            _fill(contract, fn, options, local)
+        except NameError as error:
+            raise AnnotationError(f"{contract.function}: an annotation names what does not exist: {error}") from error
+        cell.cell_contents = build(_with_autocast(fn, contract), contract)
+        return cell.cell_contents(*args, **kwargs)
+
+    return first_call
+
+
+def _with_autocast(fn: Any, contract: Contract) -> Any:
+    """The body itself, or with autocast off around it."""
+    if contract.autocast is not Autocast.DISABLE:
+        return fn
+    accelerator = torch.accelerator.current_accelerator()
+    device_type = "cuda" if accelerator is None else accelerator.type
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False), torch.autocast(device_type, enabled=False):
+            return fn(*args, **kwargs)
+
+    return disabled
+
+
+def check(
+    value: T, annotation: Any, /, *, name: str = "value", mode: ModeName | None = None, casting: CastingName | None = None
+) -> T:
+    """Check one value against an annotation, and return it, repaired if the mode says so.
+
+    Args:
+        value: anything.
+        annotation: a jaxtyping annotation or a hint that contains one.
+        name: what messages call the value.
+        mode, casting: as for `enforce`.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError, HintError, CastError, AnnotationError: as for `enforce`.
+
+    >>> import torch
+    >>> from jaxtyping import Float32
+    >>> from torch import Tensor
+    >>> check(torch.zeros(2), Float32[Tensor, "n"], mode="strict")
+    tensor([0., 0.])
+    """
+    __tracebackhide__ = True
+    frame = caller(sys._getframe(1))
+    scope = (frame.f_globals, frame.f_locals) if frame is not None else ({}, {})
+    hint = resolve_hint(annotation, scope[0], dict(scope[1]))
+    param = Param(name, _P.POSITIONAL_ONLY, spec_in("check", name, hint))
+    contract = Contract("check", (param,), mode=as_mode(mode), casting=as_casting(casting))
+    result: T = enter(contract, (value,)).values[0]
+    return result

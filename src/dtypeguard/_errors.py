@@ -1,0 +1,227 @@
+"""Exceptions, warnings, and the one renderer of their messages.
+
+Floor 1.
+
+    DtypeGuardError (TypeError)
+      DtypeError       a tensor's dtype
+      ShapeError       its rank or an axis
+      DeviceError      its device
+      CastError        lenient mode met a repair that the casting rule forbids
+      HintError        any other annotation, or no tensor at all
+      AnnotationError  the annotation itself is malformed
+      AmpError         misuse of autocast, GradScaler or optimizer
+    DtypeGuardWarning (UserWarning)
+      CastWarning            a repair happened here for the first time
+      InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
+      ContractWarning        mode "warn" found a violation
+"""
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ._dtypes import name_of
+
+
+class DtypeGuardError(TypeError):
+    """Base of every error of dtypeguard; the facts of its message are attributes.
+
+    Attributes:
+        argument: path of the first offender, as Python writes it (`x`, `batch[57]`, `cond['pooled']`).
+        expected: what it should have been: a `torch.dtype`, a `torch.device`, or text.
+        actual: what it was: a `torch.dtype`, a `torch.device`, a shape, or text.
+        function: the function whose contract was broken.
+        module_path: where the module stands in the guarded model (`UNet.time_mlp.0`), if known.
+        call_site: `file:line` of the call.
+        axes: the axes bound by the call.
+        origin: where the dtype was born, when an audit is running.
+        violations: one text for every offender of the call.
+    """
+
+    argument: str | None = None
+    expected: Any = None
+    actual: Any = None
+    function: str | None = None
+    module_path: str | None = None
+    call_site: str | None = None
+    axes: dict[str, Any] = {}  # noqa: RUF012  (the default of an instance attribute)
+    origin: str | None = None
+    violations: tuple[str, ...] = ()
+
+
+class DtypeError(DtypeGuardError):
+    """A tensor's dtype is not what the annotation or the module's parameters say."""
+
+
+class ShapeError(DtypeGuardError):
+    """A tensor's rank or an axis is not what the annotation says."""
+
+
+class DeviceError(DtypeGuardError):
+    """A tensor is on another device than the module's parameters."""
+
+
+class CastError(DtypeGuardError):
+    """Lenient mode would have to cast where the casting rule forbids it, or where values would be lost."""
+
+
+class HintError(DtypeGuardError):
+    """A value breaks an annotation that is not about dtype, shape or device."""
+
+
+class AnnotationError(DtypeGuardError):
+    """An annotation cannot be understood, or names an axis that nothing has bound."""
+
+
+class AmpError(DtypeGuardError):
+    """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates."""
+
+
+class DtypeGuardWarning(UserWarning):
+    """Base of every warning of dtypeguard."""
+
+
+class CastWarning(DtypeGuardWarning):
+    """A value was cast or moved to keep a contract; cast it where the message says, or enforce in strict mode."""
+
+
+class InplaceOnCastWarning(DtypeGuardWarning):
+    """The body changed a cast copy in place; the caller's tensor did not change. Cast before the call instead."""
+
+
+class ContractWarning(DtypeGuardWarning):
+    """Mode 'warn' found a broken contract and let it pass."""
+
+
+for _public in [*globals().values()]:
+    if isinstance(_public, type) and issubclass(_public, DtypeGuardError | DtypeGuardWarning):
+        _public.__module__ = "dtypeguard"
+
+
+@dataclass(slots=True)
+class Violation:
+    """One offender, as plain facts; texts are made only when somebody will read them."""
+
+    error: type[DtypeGuardError]
+    argument: str  # path, as Python writes it
+    value: Any
+    actual: Any  # dtype, device, shape or text
+    expected: Any  # dtype, device or text
+    reason: str  # who expects it: "the module's parameters are {expected}"
+    hint: str  # the annotation, as written
+    like: tuple[str, Any] | None = None  # the parameter that stands for the module: name, tensor
+    fix: str = ""
+    fixed: bool = True  # whether lenient mode could have repaired it
+
+
+def plain(fact: Any) -> str:
+    """A dtype, device or other fact as a message prints it."""
+    return name_of(fact) if isinstance(fact, torch.dtype) else str(fact)
+
+
+def summary(value: Any) -> str:
+    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        import wadler_lindig as wl
+
+        array = wl.pformat(wl.array_summary(tuple(value.shape), name_of(value.dtype), None))
+        return f"{array} on {value.device}" if isinstance(value, torch.Tensor) else f"{array}(numpy)"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _headline(v: Violation) -> str:
+    verb = "is on" if isinstance(v.actual, torch.device) else "is" if isinstance(v.actual, torch.dtype) else "has"
+    subject = "the result" if v.argument == "return" else f"argument `{v.argument}`"
+    if v.argument.startswith("return") and v.argument != "return":
+        subject = f"`{v.argument}` of the result"
+    if isinstance(v.actual, str):
+        return f"{subject} {v.actual}, {v.reason}"
+    return f"{subject} {verb} {plain(v.actual)}, {v.reason}"
+
+
+def _facts(v: Violation) -> Iterable[tuple[str, str]]:
+    yield ("result" if v.argument.startswith("return") else "argument", f"{v.argument} = {summary(v.value)}")
+    like = ""
+    if v.like is not None:
+        name, tensor = v.like
+        like = f"{plain(v.expected)} like {name} ({summary(tensor)})"
+    yield "expected", ", ".join(part for part in (v.hint, like) if part) or plain(v.expected)
+
+
+def render(
+    function: str,
+    violations: Sequence[Violation],
+    *,
+    module_path: str | None = None,
+    call_site: str | None = None,
+    axes: dict[str, Any] | None = None,
+    origin: str | None = None,
+) -> str:
+    """The text of an error or warning: the inner fact first, then every offender, then the context."""
+    rows: list[tuple[str, str]] = []
+    for n, v in enumerate(violations):
+        if n:
+            rows.append(("also", _headline(v)))
+        rows.extend(_facts(v))
+    context = {
+        "module": module_path,
+        "called at": call_site,
+        "axes": ", ".join(f"{name}={size}" for name, size in (axes or {}).items()),
+        "origin": origin,
+        "fix": "; ".join(dict.fromkeys(v.fix for v in violations if v.fix)),
+    }
+    rows.extend((key, text) for key, text in context.items() if text)
+    return "\n".join([f"{function}: {_headline(violations[0])}", *(f"  {key:<10} {text}" for key, text in rows)])
+
+
+def error_of(
+    kind: type[DtypeGuardError], function: str, violations: Sequence[Violation], *, traceable: bool, **context: Any
+) -> DtypeGuardError:
+    """The exception for `violations`, its message rendered, its attributes filled in."""
+    first = violations[0]
+    if traceable:  # Dynamo can build an exception from one text, and only that
+        return kind(f"{function}: argument {first.argument} is {plain(first.actual)}, {first.reason}")
+    error = kind(render(function, violations, **context))
+    error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
+    error.function = function
+    error.module_path, error.call_site = context.get("module_path"), context.get("call_site")
+    error.axes, error.origin = dict(context.get("axes") or {}), context.get("origin")
+    error.violations = tuple(_headline(v) for v in violations)
+    return error
+
+
+# The frames of these files never are the user's own line.
+_INTERNAL: tuple[str, ...] = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    sysconfig.get_path("stdlib") + os.sep + "contextlib.py",
+    "<dtypeguard ",
+    "<string>",
+)
+
+
+def caller(frame: FrameType | None = None) -> FrameType | None:
+    """The innermost frame that is neither dtypeguard's nor torch's."""
+    frame = frame or sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+        frame = frame.f_back
+    return frame
+
+
+def place(frame: FrameType | None) -> str | None:
+    """`train.py:42, in train_step`, with the path shortened against the working directory."""
+    if frame is None:
+        return None
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def short_path(path: str) -> str:
+    here = os.getcwd() + os.sep
+    return path[len(here) :] if path.startswith(here) else path

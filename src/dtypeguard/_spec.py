@@ -1,0 +1,377 @@
+"""Annotations, read once: a hint becomes a small tree of specs.
+
+Floor 2. The grammar of axes is jaxtyping's own; a test holds `parse_dims`
+against the `dims` that jaxtyping parsed.
+"""
+
+import ast
+import builtins
+import collections.abc
+import dataclasses
+import enum
+import functools
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Union, get_args, get_origin
+
+import torch
+import typing_extensions
+from jaxtyping import AbstractArray
+
+from ._dtypes import dtypes_named
+from ._errors import AnnotationError
+
+# ---------------------------------------------------------------- axes
+
+
+class DimKind(enum.Enum):
+    NAMED = "named"
+    FIXED = "fixed"
+    SYMBOLIC = "symbolic"
+    ANONYMOUS = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One token of a `dim_str`; `text` is what is left of it once its prefixes are gone."""
+
+    kind: DimKind
+    text: str = ""
+    size: int = 0
+    broadcast: bool = False
+    variadic: bool = False
+    tree: bool = False
+    names: tuple[str, ...] | None = None  # of a symbolic axis: what `function` takes; None: evaluate `text` at the call
+    function: Callable[..., Any] | None = None
+
+
+_PREFIXES = {"#": "broadcast", "*": "variadic", "_": "anonymous", "?": "tree"}
+_ANY_AXES = Dim(DimKind.ANONYMOUS, variadic=True)
+
+
+def _token_error(token: str, reason: str) -> AnnotationError:
+    return AnnotationError(f"axis `{token}` {reason}")
+
+
+def parse_dim(token: str) -> Dim:
+    """One axis of a jaxtyping annotation.
+
+    Raises:
+        AnnotationError: where jaxtyping's own subscription raises ValueError, and for an expression
+            that is no Python, which jaxtyping notices only at a call.
+    """
+    if "," in token and "(" not in token:
+        raise _token_error(token, "has a comma: axes are separated by spaces")
+    if token.endswith("#"):
+        raise _token_error(token, "has its # at the end: a broadcastable axis is written #name")
+    if "..." in token:
+        if token != "...":
+            raise _token_error(token, "must be ... alone, or *name for axes with a name")
+        return _ANY_AXES
+    flags: set[str] = set()
+    rest = token
+    while rest:
+        flag = _PREFIXES.get(rest[0])
+        if flag is not None:
+            if flag in flags:
+                raise _token_error(token, f"has {rest[0]} twice")
+            flags.add(flag)
+            rest = rest[1:]
+        elif rest.count("=") == 1:
+            rest = rest.partition("=")[2]
+        else:
+            break
+    given = {name: name in flags for name in ("broadcast", "variadic", "tree")}
+    if not rest or rest.isidentifier():
+        if "anonymous" not in flags:
+            return Dim(DimKind.NAMED, rest, **given)
+        if "broadcast" in flags:
+            raise _token_error(token, "is anonymous and broadcastable: write _ or #name")
+        return Dim(DimKind.ANONYMOUS, variadic=given["variadic"])
+    try:
+        fixed: int | None = int(rest)
+    except ValueError:
+        fixed = None
+    for flag in ("variadic", "anonymous", "tree"):
+        if flag in flags:
+            what = "an expression" if fixed is None else "a fixed size"
+            raise _token_error(token, f"is {what}, which cannot be {flag}")
+    if fixed is not None:
+        return Dim(DimKind.FIXED, rest, size=fixed, broadcast=given["broadcast"])
+    names, function = _compile_axis(token, rest)
+    return Dim(DimKind.SYMBOLIC, rest, broadcast=given["broadcast"], names=names, function=function)
+
+
+_SIMPLE = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Call, ast.Name,
+    ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Tuple,
+)  # fmt: skip
+
+
+def _compile_axis(token: str, text: str) -> tuple[tuple[str, ...] | None, Callable[..., Any] | None]:
+    """An expression over axes as a function of their names; (None, None) if it needs the call's arguments."""
+    if any(c in text for c in "{}'\\"):  # an f-string over the arguments first: only the call can tell
+        return None, None
+    try:
+        tree = ast.parse(text, mode="eval")
+    except SyntaxError as error:
+        raise _token_error(token, f"is no Python expression ({error.msg})") from error
+    if not all(isinstance(node, _SIMPLE) for node in ast.walk(tree)):
+        return None, None
+    names = tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
+    return names, eval(f"lambda {', '.join(names)}: {text}", {"__builtins__": {}})
+
+
+def parse_dims(dim_str: str) -> tuple[Dim, ...]:
+    """All axes of a `dim_str`; at most one of them stands for any number of axes."""
+    dims = tuple(parse_dim(token) for token in dim_str.split())
+    if sum(dim.variadic for dim in dims) > 1:
+        raise _token_error(dim_str.strip(), "has more than one of ... and *name")
+    return dims
+
+
+def axis_argument(name: str, axes: dict[str, int]) -> Any:
+    """What a name in an axis expression stands for: an axis bound so far, else a Python builtin."""
+    if name in axes:
+        return axes[name]
+    if hasattr(builtins, name):
+        return getattr(builtins, name)
+    raise NameError(name)
+
+
+# ---------------------------------------------------------------- specs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorSpec:
+    """An array: its type, its dtypes (None is any), its axes."""
+
+    hint: str
+    array_type: Any
+    names: tuple[str | re.Pattern[str], ...] | None
+    dtypes: frozenset[torch.dtype] | None
+    dims: tuple[Dim, ...]
+    variadic: int | None
+
+    @property
+    def concrete(self) -> torch.dtype | None:
+        """The one dtype that the annotation allows, if it is one."""
+        return next(iter(self.dtypes)) if self.dtypes is not None and len(self.dtypes) == 1 else None
+
+    @property
+    def torch_only(self) -> bool:
+        return isinstance(self.array_type, type) and issubclass(self.array_type, torch.Tensor)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnionSpec:
+    hint: str
+    options: tuple["Spec", ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoneSpec:
+    hint: str = "None"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceSpec:
+    """`list[X]`, `Sequence[X]`, `tuple[X, ...]`: every element is checked."""
+
+    hint: str
+    origin: type
+    item: "Spec"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TupleSpec:
+    hint: str
+    items: tuple["Spec | None", ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MappingSpec:
+    hint: str
+    origin: type
+    value: "Spec"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldsSpec:
+    """NamedTuple, dataclass or TypedDict (`origin` is dict then): some fields carry specs."""
+
+    hint: str
+    origin: type
+    fields: dict[str, "Spec"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OtherSpec:
+    """A hint without tensors, which is beartype's."""
+
+    hint: str
+    annotation: Any
+
+    @property
+    def classes(self) -> tuple[type, ...] | None:
+        """The classes for `isinstance`, where the hint is a plain class; int is a float to PEP 484."""
+        tower = {float: (float, int), complex: (complex, float, int)}
+        plain = type(self.annotation) is type and not typing_extensions.is_typeddict(self.annotation)
+        return tower.get(self.annotation, (self.annotation,)) if plain else None
+
+
+Spec = TensorSpec | UnionSpec | NoneSpec | SequenceSpec | TupleSpec | MappingSpec | FieldsSpec | OtherSpec
+_UNIONS = (Union, types.UnionType)
+_WRAPPERS = (typing.Annotated, typing.Final, typing.ClassVar, *(
+    getattr(typing_extensions, name) for name in ("Required", "NotRequired", "ReadOnly")
+))  # fmt: skip
+_SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
+              collections.abc.Iterable)  # fmt: skip
+_MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping)
+_HAS_ALIAS = hasattr(typing, "TypeAliasType")
+_ALIASES: tuple[type, ...] = tuple({typing_extensions.TypeAliasType} | ({typing.TypeAliasType} if _HAS_ALIAS else set()))  # type: ignore[attr-defined]
+
+
+def show(hint: Any) -> str:
+    """A hint as its author wrote it, near enough: `Float[Tensor, "b c"]`, `int | None`."""
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        array = getattr(hint.array_type, "__name__", None) or str(hint.array_type)
+        return f'{hint.dtype.__name__}[{array}, "{hint.dim_str}"]'
+    if hint is type(None):
+        return "None"
+    args, origin = get_args(hint), get_origin(hint)
+    if origin in _UNIONS:
+        return " | ".join(show(arg) for arg in args)
+    if args and isinstance(origin, type):
+        return f"{origin.__name__}[{', '.join('...' if arg is Ellipsis else show(arg) for arg in args)}]"
+    return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
+
+
+@functools.lru_cache(4096)
+def _tensor_spec(array_type: Any, names: Any, dim_str: str, hint: str) -> TensorSpec:
+    dims = parse_dims(dim_str)
+    variadic = next((i for i, dim in enumerate(dims) if dim.variadic), None)
+    return TensorSpec(hint, array_type, names, dtypes_named(names), dims, variadic)
+
+
+def spec_of(hint: Any, _open: tuple[Any, ...] = ()) -> Spec | None:
+    """The spec of a resolved hint, or None where nothing is to be checked.
+
+    Raises:
+        AnnotationError: a jaxtyping annotation inside is malformed.
+    """
+    if hint is Any or hint is object or hint is None.__class__ or hint is None:
+        return NoneSpec() if hint is None or hint is None.__class__ else None
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        names = hint.dtypes if isinstance(hint.dtypes, tuple | list) else None
+        return _tensor_spec(hint.array_type, names and tuple(names), hint.dim_str, show(hint))
+    if isinstance(hint, type) and issubclass(hint, torch.Tensor):
+        return _tensor_spec(hint, None, "...", hint.__name__)
+    if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
+        return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)  # type: ignore[attr-defined]
+    if isinstance(hint, typing.TypeVar):
+        bounds = hint.__constraints__ or (hint.__bound__,)
+        return spec_of(Union[bounds], _open) if bounds != (None,) else None  # type: ignore[arg-type]
+    if isinstance(hint, typing.NewType):
+        return spec_of(hint.__supertype__, _open)
+    origin, args = get_origin(hint), get_args(hint)
+    if isinstance(hint, _ALIASES):
+        return spec_of(hint.__value__, _open)  # type: ignore[attr-defined]
+    if isinstance(origin, _ALIASES):
+        return spec_of(origin.__value__[args], _open)  # type: ignore[attr-defined]
+    if origin in _WRAPPERS or hasattr(hint, "__metadata__"):
+        return spec_of(args[0], _open)
+    return _container_spec(hint, origin, args, _open)
+
+
+def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], _open: tuple[Any, ...]) -> Spec | None:
+    text = show(hint)
+    if origin in _UNIONS:
+        options = tuple(spec_of(arg, _open) for arg in args)
+        if any(option is None for option in options):
+            return None
+        known = tuple(option for option in options if option is not None)
+        tensors = any(not isinstance(option, OtherSpec | NoneSpec) for option in known)
+        return UnionSpec(text, known) if tensors else OtherSpec(text, hint)
+    specs = tuple(None if arg is Ellipsis or isinstance(arg, list) else spec_of(arg, _open) for arg in args)
+    holds = any(spec is not None and not isinstance(spec, OtherSpec | NoneSpec) for spec in specs)
+    if holds and origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis and specs[0] is not None:
+            return SequenceSpec(text, tuple, specs[0])
+        return TupleSpec(text, specs)
+    if holds and isinstance(origin, type) and specs[-1] is not None:
+        if origin in _SEQUENCES:
+            return SequenceSpec(text, origin, specs[-1])
+        if origin in _MAPPINGS or issubclass(origin, dict):
+            return MappingSpec(text, origin, specs[-1])
+    cls = origin if isinstance(origin, type) else hint
+    fields = _fields_of(cls, (*_open, cls)) if cls not in _open else {}
+    if fields:
+        return FieldsSpec(text, dict if typing_extensions.is_typeddict(cls) else cls, fields)
+    return None if holds else OtherSpec(text, hint)
+
+
+def _fields_of(cls: Any, _open: tuple[Any, ...]) -> dict[str, Spec]:
+    """The fields of a NamedTuple, dataclass or TypedDict whose hints hold tensors."""
+    named = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
+    if not (named or (isinstance(cls, type) and dataclasses.is_dataclass(cls)) or typing_extensions.is_typeddict(cls)):
+        return {}
+    try:
+        hints = typing_extensions.get_type_hints(cls, include_extras=True)
+    except NameError:  # a forward reference that its own module cannot resolve
+        return {}
+    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) is not typing.ClassVar}
+    return {n: s for n, s in specs.items() if s is not None and not isinstance(s, OtherSpec | NoneSpec)}
+
+
+# ---------------------------------------------------------------- hints of a function
+
+
+def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, Any]) -> Any:
+    """An annotation with its strings and forward references evaluated.
+
+    Raises:
+        NameError: a name is not defined (yet).
+        AnnotationError: it is malformed.
+    """
+    if not isinstance(annotation, str | typing.ForwardRef) and not get_args(annotation):
+        return annotation
+    holder = types.SimpleNamespace(__annotations__={"hint": annotation})
+    try:
+        return typing.get_type_hints(holder, namespace, local, include_extras=True)["hint"]
+    except (NameError, AnnotationError):
+        raise
+    except Exception as error:
+        raise _malformed(annotation, error) from error
+
+
+def _malformed(annotation: Any, error: Exception) -> AnnotationError:
+    """Which token jaxtyping's ValueError was about: the first that our own parser refuses."""
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", str(annotation))
+    try:
+        strings = [n.value for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Constant)]
+    except SyntaxError:
+        strings = []
+    for dim_str in strings:
+        try:
+            parse_dims(dim_str if isinstance(dim_str, str) else "")
+        except AnnotationError as ours:
+            return ours
+    return AnnotationError(f"`{text}` is malformed: {error}")
+
+
+def annotations_of(fn: Any) -> dict[str, Any]:
+    """A function's annotations, unevaluated where they are deferred (PEP 649) and name what does not exist yet."""
+    return typing_extensions.get_annotations(fn, format=typing_extensions.Format.FORWARDREF)
+
+
+def is_array_hint(annotation: Any) -> bool:
+    """Whether a hint, or any part of it, is a jaxtyping annotation."""
+    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
+        return True
+    return any(is_array_hint(arg) for arg in get_args(annotation))
+
+
