@@ -31,6 +31,7 @@ doctest_global_setup = """
 import warnings
 
 import dtypeguard
+from dtypeguard import *
 
 warnings.simplefilter("ignore", dtypeguard.DtypeGuardWarning)
 """

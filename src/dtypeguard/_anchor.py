@@ -83,9 +83,10 @@ def find(module: nn.Module) -> Tensor | None:
 
 
 def slot(module: nn.Module) -> str | None:
-    """The expression that reads `find(self)` in 25 ns instead of 1,400; None if nothing is there."""
+    """The expression, a format over the module's name, that reads `find` in 25 ns instead of 1,400; None for nothing."""
     for path, tensor in floating(module):
-        owner = "self" + "".join(f"._modules[{name!r}]" for name in path[:-1])
+        path = tuple(name.replace("{", "{{").replace("}", "}}") for name in path)
+        owner = "{self}" + "".join(f"._modules[{name!r}]" for name in path[:-1])
         table = "_parameters" if isinstance(tensor, nn.Parameter) else "_buffers"
         return f"{owner}.{table}[{path[-1]!r}]"
     return None

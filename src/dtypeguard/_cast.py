@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,9 +65,25 @@ class CastRecord:
 
 
 _Key = tuple[Any, ...]
-_lock = threading.Lock()
+record_lock = threading.Lock()
 _records: dict[_Key, CastRecord] = {}
 _warned: set[_Key] = set()
+_generation = 0  # of the registry: plans made before `reset_casts` are void
+_on_repair: list[Callable[..., None]] = []
+
+
+def generation() -> int:
+    return _generation
+
+
+def on_repair(remember: Callable[..., None]) -> None:
+    """Have a higher room told of every repair that the reference made."""
+    _on_repair.append(remember)
+
+
+def call_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a plan of repair depends on: the dtypes, and the rough whereabouts, of a call's tensors."""
+    return tuple([(v.dtype, v.is_cpu) if type(v) is Tensor else type(v) is tuple for v in values])
 
 
 def casts() -> list[CastRecord]:
@@ -77,15 +94,17 @@ def casts() -> list[CastRecord]:
     >>> dtypeguard.casts()
     []
     """
-    with _lock:
+    with record_lock:
         return [dataclasses.replace(record) for record in _records.values()]
 
 
 def reset_casts() -> None:
     """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
-    with _lock:
+    global _generation
+    with record_lock:
         _records.clear()
         _warned.clear()
+        _generation += 1
 
 
 def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
@@ -101,6 +120,9 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
     if call.violations:
         by_name = _settle(call, mode, dict(zip((p.name for p in contract.params), values, strict=True)))
         call.values = tuple(by_name[param.name] for param in contract.params)
+        if call.records:
+            for remember in _on_repair:
+                remember(call, values, call.records, caller())
     return call
 
 
@@ -185,7 +207,7 @@ def _warn_only(call: Call) -> None:
 
 def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
     """A warning at the caller's own line; what was said already is our registry, not Python's."""
-    with _lock:
+    with record_lock:
         if key in _warned:
             return
         _warned.add(key)
@@ -271,7 +293,7 @@ def _record(call: Call, edit: Edit, fresh: Any) -> _Key:
     line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, edit.path, source.dtype, fresh.dtype, *devices, line)
-    with _lock:
+    with record_lock:
         record = _records.get(key)
         if record is None:
             dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
@@ -281,6 +303,7 @@ def _record(call: Call, edit: Edit, fresh: Any) -> _Key:
         record.count += 1
         record.bytes += _size(fresh)
         first = record.count == 1
+    call.records.append(record)
     if first:
         _announce(record, key, type(source).__module__ == "numpy" and edit.convert)
     return key
@@ -305,7 +328,7 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
     old_dtype, new_dtype = (BY_NAME.get(name.removeprefix("torch.")) for name in (old, new))
     site = place(caller())
     key = (function, argument, old, new, old_device, new_device, site)
-    with _lock:
+    with record_lock:
         known = key in _records
         record = _records.setdefault(
             key,
@@ -339,7 +362,7 @@ def _verify(call: Call, edit: Edit, fresh: Tensor, key: _Key) -> None:
             record.error = float(error.max())
     if not lost:
         return
-    with _lock:
+    with record_lock:
         _records.pop(key)
     target = plain(fresh.dtype)
     fault = Violation(
@@ -412,14 +435,7 @@ def _look_back(call: Call) -> None:
         return
     function = call.contract.function
     for argument, source, fresh, version in call.copies:
-        asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
-        if fresh._version != version or asked:
-            deed = "called requires_grad_ on" if fresh._version == version else "changed in place"
-            text = (
-                f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
-                f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in mutates="
-            )
-            _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
+        look_back_at(function, argument, source, fresh, version)
     for argument, original, rebuilt, before in call.rebuilt:
         if not _same_items(rebuilt, before):
             _replay(original, rebuilt, before)
@@ -428,6 +444,19 @@ def _look_back(call: Call) -> None:
                 "the same change was made to the caller's own"
             )
             _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
+
+
+def look_back_at(function: str, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
+    """Warn if the body wrote to a cast copy, or asked for its gradient."""
+    asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
+    if fresh._version == version and not asked:
+        return
+    deed = "called requires_grad_ on" if fresh._version == version else "changed in place"
+    text = (
+        f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
+        f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in mutates="
+    )
+    _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
 
 
 def _same_items(now: Any, before: Any) -> bool:

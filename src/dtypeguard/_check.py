@@ -74,6 +74,9 @@ class Contract:
     move_args: frozenset[str] = frozenset()
     skip_args: frozenset[str] = frozenset()
     non_blocking: bool = False
+    wrapper: Any = None  # the generated function
+    right: Any = None  # makes a function that answers whether the arguments are right
+    plans: dict[Any, Any] = field(default_factory=dict)  # repairs made before, see `_mend`
 
 
 @dataclass(slots=True)
@@ -102,6 +105,7 @@ class Call:
     open: list[Any] = field(default_factory=list)
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
+    records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
     rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
 
     def arguments(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ reference checker. The generated code never explains and never repairs.
 import ast
 import builtins
 import dataclasses
+import functools
 import inspect
 import itertools
 import linecache
@@ -24,6 +25,7 @@ from ._cast import enter, leave
 from ._check import SCALARS, Call, Contract, Param, bearable, same_device
 from ._config import Autocast
 from ._dtypes import AUTOCAST, FLOATING
+from ._mend import mend, mended
 from ._spec import (
     Dim,
     DimKind,
@@ -53,9 +55,10 @@ class _Miss(Exception):
 class _Writer:
     """Lines of source, the objects they close over, and the axes bound so far."""
 
-    def __init__(self, contract: Contract, anchored: bool) -> None:
+    def __init__(self, contract: Contract, anchored: bool, device: str) -> None:
         self.contract = contract
         self.anchored = anchored
+        self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
         self.lines: list[str] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -112,7 +115,8 @@ class _Writer:
         self.miss_if(f"not _dg_isinstance({var}, {cls})")
         self.dtype(spec, var)
         if self.anchored:
-            self.miss_if(f"not ({var}.is_cpu if _dg_cpu else _dg_d is None or {var}.device == _dg_d)")
+            loose = "" if self.contract.guarded else "_dg_p is None or "
+            self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {loose}{var}.device == {self.device})")
         self.dims(spec, var)
 
     def autocast(self, var: str) -> str:
@@ -276,8 +280,9 @@ class _Writer:
         if self.contract.autocast is Autocast.FOLLOW:
             both = self.const(AUTOCAST, "both")
             same = f"({same} or {var}.dtype in {both} and _dg_a in {both} and {self.autocast(var)})"
-        right = f"type({var}) is _dg_Tensor and {same} and ({var}.is_cpu if _dg_cpu else {var}.device == _dg_d)"
-        walk = f"{self.const(scan, 'scan')}({var}, _dg_a, _dg_d, {self.const(self.contract, 'contract')})"
+        kind = self.const(type, "type")
+        right = f"{kind}({var}) is _dg_Tensor and {same} and ({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
+        walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
         self.miss_if(f"{empty}not ({right}) and not {walk}")
 
@@ -299,17 +304,18 @@ _PASS = frozenset({int, float, bool, str, type(None)})
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
+    return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
+
+
+def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
     kind = type(value)
     if kind is tuple or kind is list:
         if kind is list and value and type(value[0]) in _PASS and type(value[-1]) in _PASS:
             return True
         for item in value:
-            if type(item) is Tensor:
-                if (item.dtype is dtype or dtype is None) and item.device == device:
-                    continue
-            elif type(item) in _PASS:
+            if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
                 continue
-            if not scan(item, dtype, device, contract):
+            if type(item) not in _PASS and not _scan(item, dtype, device, cpu, contract):
                 return False
         return True
     if isinstance(value, Tensor):
@@ -323,7 +329,7 @@ def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, con
             return True
         return device is None or same_device(value.device, device)
     if kind is dict:
-        return all(scan(item, dtype, device, contract) for item in value.values())
+        return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
     return kind in SCALARS
 
 
@@ -378,15 +384,15 @@ def _write_arguments(writer: _Writer) -> None:
             writer.spec(spec, param.name)
 
 
-def _attempt(contract: Contract, anchored: bool) -> tuple[_Writer, list[str] | None, list[str] | None]:
+def _attempt(contract: Contract, anchored: bool, device: str) -> tuple[_Writer, list[str] | None, list[str] | None]:
     """The lines that check arguments and result; None where only the reference can."""
-    writer = _Writer(contract, anchored)
+    writer = _Writer(contract, anchored, device)
     try:
         if contract.anchor not in (None, "self"):
             raise Inexpressible
         _write_arguments(writer)
     except Inexpressible:
-        return _Writer(contract, anchored), None, None
+        return _Writer(contract, anchored, device), None, None
     arguments, writer.lines, writer.depth = writer.lines, [], 3
     try:
         if contract.output_dtype is not None:
@@ -400,12 +406,18 @@ def _attempt(contract: Contract, anchored: bool) -> tuple[_Writer, list[str] | N
 
 _FIND = """\
 _dg_p = _dg_slot({self})
-if _dg_p is None: _dg_a, _dg_cpu, _dg_d = None, False, None
-else: _dg_a, _dg_cpu, _dg_d = _dg_p.dtype, _dg_p.is_cpu, _dg_p.device
+if _dg_p is None: _dg_a, _dg_cpu = None, False
+else: _dg_a, _dg_cpu = _dg_p.dtype, _dg_p.is_cpu
 """
 _READ = """\
 try: _dg_p = {path}
-except _dg_KeyErrors: _dg_p = _dg_find(self)
+except _dg_KeyErrors: _dg_p = _dg_find({self})
+"""
+_MEND = """\
+_dg_known = _dg_mend(_dg_contract, {values})
+if _dg_known is not None:
+    {names} = _dg_known.values
+    return _dg_mended(_dg_known, {call})
 """
 _ASYNC_STREAM = """\
 _dg_stream = {call}
@@ -442,34 +454,41 @@ def kind_of(fn: Any) -> str:
     return "coroutine" if inspect.iscoroutinefunction(fn) else "function"
 
 
-def _anchor_lines(contract: Contract, self_name: str, path: str | None, agrees: tuple[bool, bool]) -> list[str]:
-    """How the anchor's dtype and device get into `_dg_a`, `_dg_cpu` and `_dg_d`."""
+def _device(contract: Contract, path: str | None, agrees: tuple[bool, bool]) -> str:
+    """The expression of the anchor's device; a CPU is compared by `is_cpu` alone, so it is rarely evaluated."""
+    if contract.device is not None:
+        return "_dg_contract.device"
+    return "_dg_p.device" if not contract.guarded or (path is not None and agrees[1]) else "None"
+
+
+def _anchor_lines(
+    contract: Contract, self_name: str, path: str | None, agrees: tuple[bool, bool], device: str
+) -> list[str]:
+    """How the anchor's dtype, and whether its device is a CPU, get into `_dg_a` and `_dg_cpu`."""
     if not contract.guarded:
         return _FIND.format(self=self_name).splitlines()
-    lines = _READ.format(path=path).splitlines() if path is not None else []
+    lines = _READ.format(path=path.format(self=self_name), self=self_name).splitlines() if path is not None else []
     dtype = "_dg_p.dtype" if path is not None and agrees[0] else "None"
-    device = ("_dg_p.is_cpu", "_dg_p.device") if path is not None and agrees[1] else ("False", "None")
-    if contract.dtype is not None:
-        dtype = "_dg_contract.dtype"
-    if contract.device is not None:
-        device = (str(contract.device.type == "cpu"), "_dg_contract.device")
-    # A CPU device is compared by `is_cpu` alone, so the device itself (42 ns) is read off the CPU only.
-    return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {device[0]}", f"_dg_d = {device[1]}"]
+    dtype = dtype if contract.dtype is None else "_dg_contract.dtype"
+    cpu = "_dg_p.is_cpu" if device == "_dg_p.device" else str(contract.device is not None and contract.device.type == "cpu")
+    return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {cpu}"]
 
 
 def source(
     fn: Any, contract: Contract, path: str | None, agrees: tuple[bool, bool], scoped: bool
-) -> tuple[list[str], dict[str, Any]]:
-    """The wrapper's source and what it closes over."""
+) -> tuple[list[str], dict[str, Any], list[str] | None]:
+    """The wrapper's source, what it closes over, and the lines that check the arguments, if only those."""
     names, kind = [param.name for param in contract.params], kind_of(fn)
     overridden = contract.dtype is not None or contract.device is not None
     anchored = (path is not None or overridden) if contract.guarded else contract.anchor == "self"
-    writer, arguments, result = _attempt(contract, anchored)
+    device = _device(contract, path, agrees)
+    writer, arguments, result = _attempt(contract, anchored, device)
     if kind.endswith("generator"):
         arguments = None
     closure = dict(writer.closure)
     closure |= {"_dg_fn": fn, "_dg_enter": enter, "_dg_leave": leave, "_dg_contract": contract, "_dg_find": find}
     closure |= {"_dg_yields": yields, "_dg_yielded": yielded, "_dg_scope": scope, "_dg_note": note, "_dg_slot": None}
+    closure |= {"_dg_mend": mend, "_dg_mended": mended}
     closure["_dg_compiling"] = torch.compiler.is_compiling
     closure |= _EXCEPTIONS
     defaults = {param.name: f"_dg_is_{param.name}" for param in contract.params if param.default is not _P.empty}
@@ -497,21 +516,25 @@ def source(
     name = fn.__name__ if fn.__name__.isidentifier() else "wrapper"
     lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = True"]
     if arguments is None:
-        return [*lines, *(f"    {line}" for line in slow)], closure
-    head = _anchor_lines(contract, names[0], path, agrees) if anchored else []
+        return [*lines, *(f"    {line}" for line in slow)], closure, None
+    head = _anchor_lines(contract, names[0], path, agrees, device) if anchored else []
+    checks = [*(f"            {line}" for line in (*(f"{name} = None" for name in writer.initial), *head)), *arguments]
     lines += [f"    {variable} = None" for variable in writer.initial]
     lines += ["    _dg_ok = False", "    try:", "        while True:", *(f"            {line}" for line in head)]
     lines += [*arguments, "            _dg_ok = True", "            break", "    except _dg_Exception: pass"]
-    lines += ["    if not _dg_ok:", *(f"        {line}" for line in slow)]
+    lines += ["    if not _dg_ok:"]
+    if kind == "function" and names:
+        lines += [f"        {line}" for line in _MEND.format(values=values, call=call.replace("_dg_fn", "_dg_contract.wrapper", 1), names=values[1:-1]).splitlines()]
+    lines += [f"        {line}" for line in slow]
     single = {axis: variable for (variadic, axis), (variable, _) in writer.axes.items() if not variadic}
     several = {axis: variable for (variadic, axis), (variable, _) in writer.axes.items() if variadic}
     pairs = [", ".join(f"{axis!r}: {variable}" for axis, variable in part.items()) for part in (single, several)]
     lines += [f"    {line}" for line in body(f"{{{pairs[0]}}}, {{{pairs[1]}}}")]
     if result is not None and contract.returns is None:
-        return [*lines, "    return _dg_out"], closure
+        return [*lines, "    return _dg_out"], closure, checks
     if result is not None:
         lines += ["    try:", "        while True:", *result, "            return _dg_out", "    except _dg_Exception: pass"]
-    return [*lines, *(f"    {line}" for line in enters), "    return _dg_leave(_dg_call, _dg_out)"], closure
+    return [*lines, *(f"    {line}" for line in enters), "    return _dg_leave(_dg_call, _dg_out)"], closure, checks
 
 
 def build(
@@ -531,7 +554,7 @@ def build(
     """
     code = getattr(fn, "__code__", None)
     scoped = code is not None and "isinstance" in code.co_names and not contract.guarded
-    lines, closure = source(fn, contract, path, agrees, scoped)
+    lines, closure, arguments = source(fn, contract, path, agrees, scoped)
     inner = "\n".join(f"    {line}" for line in lines)
     closure = {name: value for name, value in closure.items() if name in inner}
     text = f"def _dg_factory({', '.join(closure)}):\n{inner}"
@@ -547,7 +570,20 @@ def build(
     if "_dg_slot" in wrapper.__code__.co_freevars:
         cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
         cell.cell_contents = _first_look(cell)
+    contract.wrapper = wrapper
+    if arguments is not None and kind_of(fn) == "function":
+        contract.right = functools.partial(_right, contract, arguments, closure)
     return wrapper
+
+
+def _right(contract: Contract, arguments: list[str], closure: dict[str, Any]) -> Any:
+    """The check of the arguments as a function of its own, made when the first repair becomes a habit."""
+    names = ", ".join(param.name for param in contract.params)
+    lines = [f"def _dg_factory({', '.join(closure)}):", f"  def right({names}):", "    try:", "        while True:"]
+    lines += [*arguments, "            return True", "    except _dg_Exception: pass", "    return False", "  return right"]
+    namespace: dict[str, Any] = {}
+    exec("\n".join(lines), {}, namespace)
+    return namespace["_dg_factory"](**closure)
 
 
 def _name_after(wrapper: Any, fn: Any) -> None:
@@ -568,7 +604,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     def look(module: Any) -> Tensor | None:
         tensor = find(module) if isinstance(module, nn.Module) else None
         if tensor is not None and not torch.compiler.is_compiling():
-            text = f"def read(self):\n try: return {slot(module)}\n except (KeyError, AttributeError): return find(self)"
+            text = f"def read(self):\n try: return {str(slot(module)).format(self='self')}\n except (KeyError, AttributeError): return find(self)"
             namespace: dict[str, Any] = {"find": _find_any}
             exec(text, namespace)
             cell.cell_contents = namespace["read"]

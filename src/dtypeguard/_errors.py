@@ -210,9 +210,18 @@ _INTERNAL: tuple[str, ...] = (
 def caller(frame: FrameType | None = None) -> FrameType | None:
     """The innermost frame that is neither dtypeguard's nor torch's."""
     frame = frame or sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        internal = _known_files.get(file)
+        if internal is None:
+            internal = _known_files[file] = file.startswith(_INTERNAL)
+        if not internal:
+            return frame
         frame = frame.f_back
-    return frame
+    return None
+
+
+_known_files: dict[str, bool] = {}
 
 
 def place(frame: FrameType | None) -> str | None:
