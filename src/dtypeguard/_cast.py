@@ -402,7 +402,7 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> A
     if not new:
         return value
     rebuilt = _rebuild(value, new)
-    if isinstance(rebuilt, list | dict):
+    if isinstance(rebuilt, list | dict) and not torch.compiler.is_compiling():
         before = list(rebuilt) if isinstance(rebuilt, list) else dict(rebuilt)
         call.rebuilt.append((written(path), value, rebuilt, before))
     return rebuilt
@@ -420,7 +420,10 @@ def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
     if isinstance(value, tuple):
         items = [changes.get(i, item) for i, item in enumerate(value)]
         return tuple(items) if type(value) is tuple else type(value)(items)
-    rebuilt = copy.copy(value)
+    if type(value) in (dict, list):  # copy.copy of these is C code, which Dynamo cannot trace
+        rebuilt: Any = {**value} if type(value) is dict else [*value]
+    else:
+        rebuilt = copy.copy(value)
     for (kind, key), item in new.items():
         if kind == "item":
             rebuilt[key] = item

@@ -187,7 +187,7 @@ def error_of(
     """The exception for `violations`, its message rendered, its attributes filled in."""
     first = violations[0]
     if traceable:  # Dynamo can build an exception from one text, and only that
-        return kind(f"{function}: argument {first.argument} is {plain(first.actual)}, {first.reason}")
+        return kind(f"{function}: {_headline(first)}")
     error = kind(render(function, violations, **context))
     error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
     error.function = function
