@@ -402,7 +402,7 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> A
     if not new:
         return value
     rebuilt = _rebuild(value, new)
-    if isinstance(rebuilt, list | dict) and not torch.compiler.is_compiling():
+    if isinstance(rebuilt, (list, dict)) and not torch.compiler.is_compiling():
         before = list(rebuilt) if isinstance(rebuilt, list) else dict(rebuilt)
         call.rebuilt.append((written(path), value, rebuilt, before))
     return rebuilt

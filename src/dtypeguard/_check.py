@@ -476,7 +476,7 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
 
 
 def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> None:
-    if not isinstance(value, spec.origin) or isinstance(value, str | Tensor):
+    if not isinstance(value, spec.origin) or isinstance(value, (str, Tensor)):
         _report_container(call, path, value, spec.hint)
     elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
         for i, item in enumerate(value):  # type: ignore[arg-type]
@@ -555,7 +555,7 @@ def children(value: Any) -> list[tuple[Step, Any]] | None:
         return [(("attr", "data"), value.data)]
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [(("attr", name), getattr(value, name)) for name in value._fields]
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         plain_ends = bool(value) and isinstance(value, list) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
         return [] if plain_ends else [(("item", i), item) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

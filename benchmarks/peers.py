@@ -1,0 +1,187 @@
+"""What dtypeguard is measured against, each used as its own documentation says."""
+
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+import dtypeguard
+
+Function = Callable[..., Any]
+OURS = "dtypeguard"
+BEARTYPE = "jaxtyping + beartype"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How a library writes `float32 with these axes`, and its decorators, innermost first."""
+
+    name: str
+    annotation: Callable[[str], Any]
+    decorators: tuple[Callable[[Function], Function], ...]
+    top_level: bool = False  # it reads the source, and of that only functions and names of a module
+
+    def decorate(self, function: Function) -> Function:
+        for decorator in self.decorators:
+            function = decorator(function)
+        return function
+
+
+def _float32(axes: str) -> Any:
+    return Float32[Tensor, axes]
+
+
+def _dtypeguard() -> Peer:
+    return Peer(OURS, _float32, (dtypeguard.enforce,))
+
+
+def _beartype() -> Peer:
+    from beartype import beartype
+    from jaxtyping import jaxtyped
+
+    return Peer(BEARTYPE, _float32, (jaxtyped(typechecker=beartype),))
+
+
+def _typeguard() -> Peer:
+    from jaxtyping import jaxtyped
+    from typeguard import typechecked
+
+    return Peer("jaxtyping + typeguard", _float32, (typechecked, jaxtyped(typechecker=None)), top_level=True)
+
+
+def _dltype() -> Peer:
+    import dltype
+
+    return Peer("dltype", lambda axes: Annotated[Tensor, dltype.Float32Tensor[axes]], (dltype.dltyped(),))
+
+
+def _tensor_shape_assert() -> Peer:
+    _array_api_stand_in()
+    import tensor_shape_assert as tsa
+
+    decorators = (tsa.check_tensor_shapes(),)
+    return Peer("tensor-shape-assert", lambda axes: tsa.ShapedTensor[f"float32 {axes}"], decorators)
+
+
+def _array_api_stand_in() -> None:
+    """tensor-shape-assert annotates with `types-array-api`, whose syntax needs Python 3.12; a name is enough."""
+    if sys.version_info < (3, 12):
+        stand_in = types.ModuleType("array_api._2024_12")
+        stand_in.Array = type("Array", (), {})  # type: ignore[attr-defined]
+        sys.modules.setdefault("array_api", types.ModuleType("array_api"))
+        sys.modules.setdefault("array_api._2024_12", stand_in)
+
+
+_LOADERS = {
+    OURS: _dtypeguard,
+    BEARTYPE: _beartype,
+    "jaxtyping + typeguard": _typeguard,
+    "dltype": _dltype,
+    "tensor-shape-assert": _tensor_shape_assert,
+}
+PACKAGES = ("torch", "dtypeguard", "jaxtyping", "beartype", "typeguard", "dltype", "tensor-shape-assert")
+
+
+def load() -> tuple[list[Peer], dict[str, str]]:
+    """The peers that import here, and why the others do not."""
+    peers, absent = [], {}
+    for name, loader in _LOADERS.items():
+        try:
+            peers.append(loader())
+        except (ImportError, SyntaxError) as error:
+            absent[name] = f"{type(error).__name__}: {error}"
+    return peers, absent
+
+
+# ---------------------------------------------------------------- the function that all of them check
+
+B, T, S, D = 2, 3, 4, 5
+QUERY, KEY, RESULT = torch.zeros(B, T, D), torch.zeros(B, S, D), torch.zeros(B, T, S)
+AXES = ("b t d", "b s d", "b t s")
+WRONG = {
+    "dtype": (QUERY, KEY.double()),
+    "rank": (QUERY, KEY[0]),
+    "axes": (QUERY, torch.zeros(B, S, D + 1)),
+}
+
+
+def plain(q: Tensor, k: Tensor) -> Tensor:
+    """A body that costs nothing."""
+    return RESULT
+
+
+def asserted(q: Tensor, k: Tensor) -> Tensor:
+    """The same with the checks written by hand."""
+    assert isinstance(q, Tensor)
+    assert isinstance(k, Tensor)
+    assert q.dtype is torch.float32
+    assert k.dtype is torch.float32
+    b, t, d = q.shape
+    batch, s, depth = k.shape
+    assert batch == b
+    assert depth == d
+    result = RESULT
+    assert isinstance(result, Tensor)
+    assert result.dtype is torch.float32
+    batch, rows, columns = result.shape
+    assert batch == b
+    assert rows == t
+    assert columns == s
+    return result
+
+
+_Query, _Key, _Result = (Float32[Tensor, axes] for axes in AXES)
+
+
+def _attend(q: _Query, k: _Key) -> _Result:  # type: ignore[valid-type]
+    return RESULT
+
+
+def checked(peer: Peer) -> Function:
+    """The same with annotations, which a peer checks."""
+    Q, K, R = (peer.annotation(axes) for axes in AXES)
+
+    def attend(q: Q, k: K) -> R:  # type: ignore[valid-type]
+        return RESULT
+
+    return peer.decorate(_attend if peer.top_level else attend)
+
+
+def checked_product(peer: Peer) -> Function:
+    """The same with something to compute, for the compiler."""
+    Q, K, R = (peer.annotation(axes) for axes in AXES)
+
+    def product(q: Q, k: K) -> R:  # type: ignore[valid-type]
+        return torch.matmul(q, k.transpose(1, 2))
+
+    return peer.decorate(product)
+
+
+def overlooked(function: Function) -> list[str]:
+    """Which wrong arguments a checked function lets pass in strict mode."""
+    passed = []
+    for fault, args in WRONG.items():
+        try:
+            with dtypeguard.mode("strict"):
+                function(*args)
+        except Exception:
+            continue
+        passed.append(fault)
+    return passed
+
+
+def many(peer: Peer, count: int, forms: int = 100) -> list[Function]:
+    """Distinct undecorated functions; their annotations come in `forms` different spellings."""
+    functions = []
+    for n in range(count):
+        axes = [text.replace("t", f"t{n % forms}") for text in AXES]
+        q, k, r = (f"annotation({text!r})" for text in axes)
+        namespace: dict[str, Any] = {"annotation": peer.annotation}
+        exec(f"def attend_{n}(q: {q}, k: {k}) -> {r}:\n    return q\n", namespace)
+        functions.append(namespace[f"attend_{n}"])
+    return functions

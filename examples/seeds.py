@@ -1,0 +1,355 @@
+"""Everyday dtype trouble, one function each: first PyTorch alone, then dtypeguard. Every claim is asserted.
+
+| row | trouble |
+|---|---|
+| A1  | a loss casts its argument inside: does the caller's tensor change? |
+| A3  | a loss takes two dtypes and fails in backward |
+| B2  | an `assert` on a dtype in an optimisation routine |
+| B3  | from NumPy to PyTorch and back |
+| C1  | a tensor on another device than the module |
+| C3  | an in-place operation on a half-precision argument |
+| D1  | float32 input for float16 weights |
+| D2  | gradients through mismatched dtypes |
+| D3  | a kernel that only takes float32 |
+| E2  | integers out of a NumPy loader |
+
+Run all with `python examples/seeds.py`, or some with `python examples/seeds.py A1 D3`.
+"""
+
+import ctypes
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+
+import dtypeguard
+
+
+def say(who: str, text: object) -> None:
+    print(f"  {who:<11} {text}")
+
+
+@contextmanager
+def lenient() -> Iterator[list[str]]:
+    """Lenient mode, with the texts of dtypeguard's warnings collected; all other warnings stay as they are."""
+    texts: list[str] = []
+    dtypeguard.reset_casts()  # every repair is announced once, and from here on once more
+    with warnings.catch_warnings(record=True) as caught, dtypeguard.mode("lenient"):
+        warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
+        yield texts
+        texts += [str(warning.message) for warning in caught]
+
+
+def failure(kind: type[Exception], call: Callable[..., Any], *args: Any) -> str:
+    """The first line of what a call raises, which must be of that kind."""
+    try:
+        call(*args)
+    except kind as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    raise AssertionError(f"this call should have raised {kind.__name__}")
+
+
+def a1_cast_inside_a_loss() -> None:
+    """The body sees the declared dtype; the caller's tensor and the dtype of its gradient do not change."""
+    predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([1.1, 2.1, 3.1])
+
+    def by_hand(predictions: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(predictions.float(), targets)  # a new tensor: `predictions` stays what it was
+
+    assert F.mse_loss(predictions, targets).dtype is torch.float64
+    assert by_hand(predictions, targets).dtype is torch.float32
+    say("PyTorch", "float64 predictions make a float64 loss, silently, unless the body casts them by hand")
+
+    @dtypeguard.enforce
+    def loss(predictions: Float32[Tensor, "n"], targets: Float32[Tensor, "n"]) -> Float32[Tensor, ""]:
+        assert predictions.dtype is torch.float32
+        return F.mse_loss(predictions, targets)
+
+    with lenient() as said:
+        value = loss(predictions, targets)
+        value.backward()
+    assert torch.equal(value, by_hand(predictions, targets))
+    assert predictions.dtype is torch.float64
+    assert predictions.grad is not None
+    assert predictions.grad.dtype is torch.float64
+    assert len(said) == 1
+    say("dtypeguard", said[0])
+    say("dtypeguard", f"the loss is {value.dtype}; the caller's tensor and its gradient stay {predictions.grad.dtype}")
+
+
+def a3_fails_in_backward() -> None:
+    """A loss that fails only in backward needs no cast in its body."""
+    predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([1.1, 2.1, 3.1])
+
+    loss = F.huber_loss(predictions, targets)  # accepted here, and refused lines later
+    say("PyTorch", f"huber_loss passes, its backward does not: {failure(RuntimeError, loss.backward)}")
+
+    @dtypeguard.enforce
+    def huber(predictions: Float32[Tensor, "n"], targets: Float32[Tensor, "n"]) -> Float32[Tensor, ""]:
+        return F.huber_loss(predictions, targets)
+
+    with dtypeguard.mode("strict"):
+        say("dtypeguard", f"strict: {failure(dtypeguard.DtypeError, huber, predictions, targets)}")
+    with lenient():
+        huber(predictions, targets).backward()
+    assert predictions.grad is not None
+    assert predictions.grad.dtype is torch.float64
+    say("dtypeguard", f"lenient: backward works, and the gradient is {predictions.grad.dtype}")
+
+
+ROUTINE = """
+def asserted(x):
+    assert x.dtype == torch.float32, "Input tensor must be float32"
+    return x - 0.1 * x
+
+
+@dtypeguard.enforce(mode="strict")
+def enforced(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    return x - 0.1 * x
+"""
+
+
+def b2_assert_in_a_routine() -> None:
+    """The same guarantee as a hand-written `assert`; it says more, and `python -O` does not remove it."""
+    x = torch.ones(10, dtype=torch.float64)
+    routines: dict[str, Any] = dict(globals())
+    exec(compile(ROUTINE, "routine.py", "exec", optimize=0), routines)
+    say("PyTorch", failure(AssertionError, routines["asserted"], x))
+
+    exec(compile(ROUTINE, "routine.py", "exec", optimize=1), routines)  # what `python -O` does
+    assert routines["asserted"](x).dtype is torch.float64
+    say("PyTorch", "under python -O the assert is gone and float64 passes")
+    say("dtypeguard", f"under python -O: {failure(dtypeguard.DtypeError, routines['enforced'], x)}")
+    assert routines["enforced"](x.float()).dtype is torch.float32
+
+
+def b3_numpy_and_back() -> None:
+    """Annotations on arrays and on tensors are both enforced, and repaired in lenient mode."""
+    data = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float64)
+    scaled = torch.from_numpy(data) * 0.5
+    assert scaled.dtype is torch.float64
+    say("PyTorch", "from_numpy keeps float64, and so does everything after it")
+
+    @dtypeguard.enforce
+    def normalised(array: Float32[np.ndarray, "rows 3"]) -> Float32[np.ndarray, "rows 3"]:
+        return array / np.linalg.norm(array, axis=1, keepdims=True)
+
+    @dtypeguard.enforce
+    def row_sums(x: Float32[Tensor, "rows 3"]) -> Float32[Tensor, "rows"]:
+        return x.sum(dim=1)
+
+    with dtypeguard.mode("strict"):
+        say("dtypeguard", f"strict: {failure(dtypeguard.DtypeError, normalised, data)}")
+    with lenient() as said:
+        array = normalised(data)
+        sums = row_sums(data)  # an array where a tensor is declared
+    assert (array.dtype, sums.dtype, data.dtype) == (np.float32, torch.float32, np.float64)
+    assert torch.equal(sums, torch.tensor([6.0, 15.0]))
+    assert len(said) == 2
+    for text in said:
+        say("dtypeguard", f"lenient: {text}")
+
+
+def c1_other_device() -> None:
+    """Guard moves a tensor to its module, or names the argument and both devices.
+
+    The module is on the meta device, which stands in for an accelerator so that this runs anywhere: a tensor really
+    moves there, but meta tensors have a dtype and a shape and no values.
+    """
+    model = nn.Linear(10, 4, device="meta")
+    x = torch.randn(2, 10)
+    say("PyTorch", failure(RuntimeError, model, x))
+
+    dtypeguard.guard(model, mode="strict")
+    say("dtypeguard", f"strict: {failure(dtypeguard.DeviceError, model, x)}")
+
+    dtypeguard.guard(model, mode="lenient")
+    with lenient() as said:
+        output = model(x)
+    assert output.device.type == "meta"
+    assert output.shape == (2, 4)
+    assert x.device.type == "cpu"
+    say("dtypeguard", f"lenient: {said[0]}")
+
+
+class PlusOne(nn.Module):
+    """Adds one to its argument, in place, and scales it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.full((5,), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * self.scale
+
+
+def c3_in_place_on_a_cast_copy() -> None:
+    """A module that writes to its argument would write to a copy: that is said, not hidden."""
+    model = PlusOne()
+    x = torch.zeros(5, dtype=torch.float16)
+    model(x)
+    assert torch.equal(x, torch.ones_like(x))
+    say("PyTorch", "x.add_(1) changes the caller's float16 tensor")
+
+    dtypeguard.guard(model, mode="lenient")
+    x = torch.zeros(5, dtype=torch.float16)
+    with lenient() as said:
+        output = model(x)
+    assert torch.equal(output, torch.full((5,), 2.0))
+    assert torch.equal(x, torch.zeros_like(x))
+    cast, in_place = said
+    say("dtypeguard", cast)
+    say("dtypeguard", in_place)
+
+
+def d1_one_cast_at_the_boundary() -> None:
+    """Input of another dtype than the weights is cast once, and the bytes that this copies are counted."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 16)).half()
+    x = torch.randn(64, 1024)
+    say("PyTorch", failure(RuntimeError, model, x))
+
+    by_hand = model(x.half())
+    dtypeguard.guard(model)
+    with lenient():
+        output = model(x)
+    assert torch.equal(output, by_hand)
+    (cast,) = dtypeguard.casts()
+    assert (cast.from_dtype, cast.to_dtype, cast.count) == (torch.float32, torch.float16, 1)
+    assert cast.bytes == 64 * 1024 * 2
+    say("dtypeguard", f"{cast.count} cast of {cast.bytes:,} bytes for both layers, at {cast.site}")
+
+
+def d2_gradients_in_their_own_dtype() -> None:
+    """Casts are differentiable: each gradient arrives in the dtype of the caller's tensor."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 10, requires_grad=True)
+    weight = torch.randn(10, 10, dtype=torch.float16, requires_grad=True)
+    say("PyTorch", failure(RuntimeError, torch.matmul, x, weight))
+
+    @dtypeguard.enforce
+    def project(x: Float32[Tensor, "n k"], weight: Float32[Tensor, "k m"]) -> Float32[Tensor, "n m"]:
+        return x @ weight
+
+    with lenient() as said:
+        project(x, weight).sum().backward()
+    assert x.grad is not None
+    assert weight.grad is not None
+    assert (x.grad.dtype, weight.grad.dtype) == (torch.float32, torch.float16)
+    say("dtypeguard", said[0])
+    say("dtypeguard", f"x.grad is {x.grad.dtype}, weight.grad is {weight.grad.dtype}")
+
+
+def floats_at(tensor: Tensor) -> np.ndarray:
+    """The memory of a tensor read as float32, whatever it holds: what a compiled kernel does with a pointer."""
+    return np.ctypeslib.as_array((ctypes.c_float * tensor.numel()).from_address(tensor.data_ptr()))
+
+
+# PyTorch cannot infer a schema from jaxtyping annotations, so it is written out; `(a!)` marks what is written to.
+@torch.library.custom_op(
+    "dtypeguard_examples::add_scaled",
+    mutates_args=("out",),
+    schema="(Tensor(a!) out, Tensor x, float scale) -> ()",
+)
+def add_scaled(out: Float32[Tensor, "n"], x: Float32[Tensor, "n"], scale: float) -> None:
+    """out += scale * x"""
+    target = floats_at(out)
+    target += scale * floats_at(x)
+
+
+def d3_float32_kernel() -> None:
+    """Dtype and shape are checked before a kernel runs; the argument it writes to is checked, and never cast."""
+    x = torch.arange(4, dtype=torch.float64)
+    right = torch.tensor([0.0, 2.0, 4.0, 6.0])
+
+    out = torch.zeros(4)
+    add_scaled(out, x, 2.0)
+    assert not torch.equal(out, right)
+    say("PyTorch", f"2 * {x.tolist()} = {out.tolist()}: the kernel read float64 memory as float32")
+
+    checked = dtypeguard.enforce(add_scaled)
+    with dtypeguard.mode("strict"):
+        say("dtypeguard", f"strict: {failure(dtypeguard.DtypeError, checked, torch.zeros(4), x, 2.0)}")
+        say("dtypeguard", f"strict: {failure(dtypeguard.ShapeError, checked, torch.zeros(4), torch.ones(5), 2.0)}")
+    out, wide = torch.zeros(4), torch.zeros(4, dtype=torch.float64)
+    with lenient():
+        checked(out, x, 2.0)
+        refused = failure(dtypeguard.CastError, checked, wide, x, 2.0)
+    assert torch.equal(out, right)
+    assert torch.equal(wide, torch.zeros_like(wide))
+    say("dtypeguard", f"lenient: x is cast, and the result is {out.tolist()}")
+    say("dtypeguard", f"lenient: {refused}")
+
+
+class Regressor(nn.Module):
+    """Annotated, and not enforced by itself: `guard` reads the annotations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Float[Tensor, "batch 3"]) -> Float[Tensor, "batch 1"]:
+        return self.layer(x)
+
+
+def e2_integers_from_a_loader() -> None:
+    """Integers are widened where every value survives; becoming floats must be asked for."""
+    torch.manual_seed(0)
+    counts = torch.from_numpy(np.array([[1, 2, 3], [4, 5, 6]], dtype=np.int32))
+    model = Regressor()
+    say("PyTorch", failure(RuntimeError, model, counts))
+
+    dtypeguard.guard(model, mode="lenient")
+    say("dtypeguard", failure(dtypeguard.CastError, model, counts))
+    dtypeguard.guard(model, mode="lenient", casting="promote")
+    with lenient() as said:
+        output = model(counts)
+    assert torch.equal(output, model(counts.float()))
+    say("dtypeguard", f"casting='promote': {said[0]}")
+
+    @dtypeguard.enforce
+    def looked_up(ids: Int64[Tensor, "n"], table: Float[Tensor, "rows d"]) -> Float[Tensor, "n d"]:
+        return F.embedding(ids, table)
+
+    ids = torch.from_numpy(np.array([0, 2], dtype=np.int16))
+    table = torch.randn(3, 4)
+    say("PyTorch", failure(RuntimeError, F.embedding, ids, table))
+    with lenient() as said:
+        assert torch.equal(looked_up(ids, table), table[[0, 2]])
+    say("dtypeguard", f"by default: {said[0]}")
+
+
+ROWS: dict[str, Callable[[], None]] = {
+    "A1": a1_cast_inside_a_loss,
+    "A3": a3_fails_in_backward,
+    "B2": b2_assert_in_a_routine,
+    "B3": b3_numpy_and_back,
+    "C1": c1_other_device,
+    "C3": c3_in_place_on_a_cast_copy,
+    "D1": d1_one_cast_at_the_boundary,
+    "D2": d2_gradients_in_their_own_dtype,
+    "D3": d3_float32_kernel,
+    "E2": e2_integers_from_a_loader,
+}
+
+
+def main() -> None:
+    for row in sys.argv[1:] or ROWS:
+        example = ROWS[row]
+        print(f"{row}  {(example.__doc__ or '').splitlines()[0]}")
+        example()
+        print()
+
+
+if __name__ == "__main__":
+    main()
