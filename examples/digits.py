@@ -49,12 +49,23 @@ def heading(text: str) -> None:
 
 
 @contextmanager
-def collected() -> Iterator[list[warnings.WarningMessage]]:
-    """Collect dtypeguard's warnings instead of printing them; all others stay as they are."""
+def lenient() -> Iterator[list[warnings.WarningMessage]]:
+    """Lenient mode, which is the default, with its warnings collected; all others stay as they are."""
     dtypeguard.reset_casts()  # every repair is announced once, and from here on once more
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, dtypeguard.mode("lenient"):
         warnings.simplefilter("always", dtypeguard.CastWarning)
         yield caught
+
+
+@contextmanager
+def shown(kind: type[Exception]) -> Iterator[None]:
+    """Print the error that the block must raise."""
+    try:
+        yield
+    except kind as error:
+        print(f"{type(error).__name__}: {error}\n")
+    else:
+        raise AssertionError(f"this should have raised {kind.__name__}")
 
 
 def load() -> list[Tensor]:
@@ -101,22 +112,16 @@ def main() -> None:
     print(f"{len(train_images)} training images, {train_images.dtype}; the model's weights, {model.conv1.weight.dtype}")
 
     heading("1. PyTorch alone")
-    try:
-        with dtypeguard.mode("off"):  # nothing is checked: this is what plain PyTorch does
-            model(train_images)
-    except RuntimeError as error:
-        print(f"RuntimeError: {error}")
-    print("\nWhich argument? Of which function? Which of the two dtypes is the model's?")
+    with shown(RuntimeError), dtypeguard.mode("off"):  # nothing is checked: this is what plain PyTorch does
+        model(train_images)
+    print("Which argument? Of which function? Which of the two dtypes is the model's?")
 
     heading("2. Strict mode: the same call, explained")
-    try:
-        with dtypeguard.mode("strict"):
-            model(train_images)
-    except dtypeguard.DtypeError as error:
-        print(f"DtypeError: {error}")
+    with shown(dtypeguard.DtypeError), dtypeguard.mode("strict"):
+        model(train_images)
 
     heading("3. Lenient mode, the default: trained under bfloat16 autocast")
-    with collected() as caught:
+    with lenient() as caught:
         train(model, train_images, train_labels)
         score = accuracy(model, test_images, test_labels)
     print(f"test accuracy {score:.1%} on {len(test_images)} images\n")
@@ -134,7 +139,7 @@ def main() -> None:
         graphs.append(graph)
         return graph
 
-    with collected(), torch.no_grad():
+    with lenient(), torch.no_grad():
         eager = model(test_images)
         compiled = torch.compile(model, fullgraph=True, backend=count)(test_images)
     assert len(graphs) == 1
@@ -144,21 +149,19 @@ def main() -> None:
     heading("5. A model without annotations: guard")
     mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     dtypeguard.guard(mlp, mode="strict")
-    try:
+    with shown(dtypeguard.DtypeError):
         mlp(test_images)
-    except dtypeguard.DtypeError as error:
-        print(f"DtypeError: {error}\n")
 
     dtypeguard.guard(mlp, mode="lenient")
-    with collected() as caught:
+    with lenient() as caught:
         output = mlp(test_images)
-    print(f"lenient: the output is {output.dtype}, with one warning:\n  {caught[0].message}")
+    assert output.dtype is torch.float32
+    print(f"lenient: the output is {output.dtype}, with one warning:\n  {caught[0].message}\n")
 
     dtypeguard.unguard(mlp)
-    try:
+    print("after unguard, PyTorch alone again:")
+    with shown(RuntimeError):
         mlp(test_images)
-    except RuntimeError as error:
-        print(f"after unguard, PyTorch alone again:\n  RuntimeError: {error}")
 
 
 if __name__ == "__main__":

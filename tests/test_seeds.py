@@ -36,6 +36,6 @@ def test_seed(example: Callable[[], None], capsys: pytest.CaptureFixture[str]) -
 
 def test_docstring_lists_every_row() -> None:
     """The table on top of the script is its own list of rows."""
-    rows = [line.split("|")[1].strip() for line in SEEDS.__doc__.splitlines() if line.startswith("|")]
+    rows = [line.split("|")[1].strip() for line in (SEEDS.__doc__ or "").splitlines() if line.startswith("|")]
 
     assert [row for row in rows if row not in ("row", "---")] == list(SEEDS.ROWS)

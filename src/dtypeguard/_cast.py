@@ -136,7 +136,7 @@ def leave(call: Call, result: Any) -> Any:
     outcome = check_result(call, result)
     if not outcome.violations:
         return result
-    return _settle(outcome, current_mode(call.contract.mode), {"return": result})["return"]
+    return _settle(outcome, current_mode(call.contract.mode), {"result": result})["result"]
 
 
 def _settle(call: Call, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
@@ -146,18 +146,13 @@ def _settle(call: Call, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
     if mode is Mode.WARN:
         _warn_only(call)
         return values
-    beyond = [violation for violation in call.violations if not violation.fixed and not _mended(call, violation)]
+    beyond = [violation for violation in call.violations if not violation.fixed]
     if beyond:
         for violation in beyond:
             violation.reason += _why_not(call, violation)
         kind = beyond[0].error
         raise _error(call, beyond, CastError if kind in (DtypeError, DeviceError) else kind)
     return _repair(call, values)
-
-
-def _mended(call: Call, violation: Violation) -> bool:
-    """A NumPy array given for a tensor is no tensor, but may become one."""
-    return any(edit.convert and written(path) == violation.argument for path, edit in call.edits.items())
 
 
 def _why_not(call: Call, violation: Violation) -> str:
@@ -182,9 +177,9 @@ def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError])
     contract = call.contract
     if torch.compiler.is_compiling():
         return error_of(kind, contract.function, violations, traceable=True)
+    instead = ""
     if kind is not CastError and all(violation.fixed for violation in violations):
-        how = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
-        violations = [dataclasses.replace(v, fix=f"{v.fix}, or {how}") for v in violations]
+        instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
     return error_of(
         kind,
@@ -194,6 +189,7 @@ def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError])
         module_path=_module_path(call),
         call_site=place(caller()),
         axes=axes,
+        instead=instead,
     )
 
 
@@ -256,11 +252,9 @@ def _cast(call: Call, edit: Edit) -> Any:
         said = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
         _record_traced(*said, str(source.device), str(fresh.device))
         return fresh
-    key = _record(call, edit, fresh)
-    if isinstance(source, Tensor) and isinstance(fresh, Tensor):
-        _verify(call, edit, fresh, key)
-        if not fresh.is_inference():
-            call.copies.append((written(edit.path), source, fresh, fresh._version))
+    _record(call, edit, fresh)
+    if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():
+        call.copies.append((written(edit.path), source, fresh, fresh._version))
     return fresh
 
 
@@ -288,11 +282,15 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
     return dtype if isinstance(dtype, torch.dtype) else BY_NAME.get(getattr(dtype, "name", ""))
 
 
-def _record(call: Call, edit: Edit, fresh: Any) -> _Key:
+def _record(call: Call, edit: Edit, fresh: Any) -> None:
+    """Count a repair; the first of its kind is verified, then announced."""
+    __tracebackhide__ = True
     source, frame, function = edit.value, caller(), call.contract.function
     line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, edit.path, source.dtype, fresh.dtype, *devices, line)
+    first = key not in _records
+    error = _verify(call, edit, fresh, first)
     with record_lock:
         record = _records.get(key)
         if record is None:
@@ -302,11 +300,10 @@ def _record(call: Call, edit: Edit, fresh: Any) -> _Key:
             _records[key] = record
         record.count += 1
         record.bytes += _size(fresh)
-        first = record.count == 1
+        record.error = error if record.error is None else max(record.error, error or 0.0)
     call.records.append(record)
     if first:
         _announce(record, key, type(source).__module__ == "numpy" and edit.convert)
-    return key
 
 
 def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
@@ -317,7 +314,7 @@ def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
         what.append(f"cast from {plain(record.from_dtype)} to {plain(record.to_dtype)}")
     if record.from_device != record.to_device and record.from_device is not None:
         what.append(f"moved from {record.from_device} to {record.to_device}")
-    subject = "the result" if record.argument == "return" else f"`{record.argument}`"
+    subject = "the result" if record.argument == "result" else f"`{record.argument}`"
     text = f"{record.function}: {subject} was {' and '.join(what)}; called at {record.site}"
     logger.warning(text)
     _warn_once(key, text, CastWarning)
@@ -345,37 +342,27 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
 _record_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-def _verify(call: Call, edit: Edit, fresh: Tensor, key: _Key) -> None:
-    """Refuse a narrowing that made a finite value infinite; note the relative error otherwise."""
+def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
+    """The relative error of a narrowing; refuses one that made a finite value infinite."""
     __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
-    if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or verify is Verify.NEVER:
-        return
-    record = _records[key]
-    if (verify is Verify.FIRST and record.count > 1) or not _readable(source):
-        return
+    if not isinstance(source, Tensor) or source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype):
+        return None
+    if verify is Verify.NEVER or (verify is Verify.FIRST and not first) or not _readable(source):
+        return None
     with torch.no_grad():
-        lost = (fresh.isinf() & source.isfinite()).any().item()
-        if not lost and source.numel() and not source.dtype.is_complex:
-            exact = source.detach().double()
-            error = ((fresh.double() - exact).abs() / exact.abs()).nan_to_num(0.0, 0.0, 0.0)
-            record.error = float(error.max())
-    if not lost:
-        return
-    with record_lock:
-        _records.pop(key)
+        exact = source.detach()
+        near = fresh.detach() if fresh.device == source.device else exact.to(fresh.dtype)
+        if not bool((near.isinf() & exact.isfinite()).any()):
+            if not exact.numel() or exact.is_complex():
+                return None
+            exact = exact.double()
+            return float(((near.double() - exact).abs() / exact.abs()).nan_to_num(0.0, 0.0, 0.0).max())
     target = plain(fresh.dtype)
-    fault = Violation(
-        CastError,
-        written(edit.path),
-        source,
-        source.dtype,
-        fresh.dtype,
-        f"and finite values of it become infinite in {target}",
-        "",
-        fix=f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}",
-    )
-    raise _error(call, [fault], CastError)
+    where = written(edit.path)
+    fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"
+    reason = f"and finite values of it become infinite in {target}"
+    raise _error(call, [Violation(CastError, where, source, source.dtype, fresh.dtype, reason, "", fix=fix)], CastError)
 
 
 def _readable(tensor: Tensor) -> bool:

@@ -160,9 +160,9 @@ def check_result(call: Call, result: Any) -> Call:
     if contract.output_dtype is not None:
         outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
         outcome.contract = dataclasses.replace(contract, guarded=True, autocast=Autocast.IGNORE, returns=None)
-        _check_guarded(result, ("return",), outcome)
+        _check_guarded(result, ("result",), outcome)
     if contract.returns is not None:
-        _check_argument(contract.returns, result, ("return",), outcome)
+        _check_argument(contract.returns, result, ("result",), outcome)
     return outcome
 
 
@@ -208,7 +208,9 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
         if value is None:
             actual = "is None"
         fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
-        _report(call, path, HintError, value, actual, array, f"the annotation wants a {array}", spec.hint, fix=fix)
+        fixed = tensor is not None and path[0] not in call.contract.mutates
+        reason = f"the annotation wants a {array}"
+        _report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, fixed)
         if tensor is None:
             return
         _edit(call, path, value).convert = True
@@ -337,15 +339,16 @@ def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     where = spec.variadic
     least = len(spec.dims) - (where is not None)
     if len(shape) < least or (where is None and len(shape) > least):
-        wanted = f"{least} axes" if where is None else f"at least {least} axes"
-        _report_shape(call, path, value, spec, f"has {len(shape)} axes", f"the annotation wants {wanted}", shape)
+        wanted = _axes(least) if where is None else f"at least {_axes(least)}"
+        _report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}", shape)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     end = None if where is None else len(shape) - (least - where)
     fixed = spec.dims if where is None else (*spec.dims[:where], *spec.dims[where + 1 :])
     sizes = shape if where is None else (*shape[:where], *shape[end:])
-    for dim, size in zip(fixed, sizes, strict=True):
-        fault = _check_dim(dim, size, axes, call)
+    for i, (dim, size) in enumerate(zip(fixed, sizes, strict=True)):
+        index = i if where is None or i < where else i - len(sizes)
+        fault = _check_dim(dim, size, index, axes, call)
         if fault is not None:
             _report_shape(call, path, value, spec, *fault, shape)
             return
@@ -362,21 +365,25 @@ def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
 Fault = tuple[str, str] | None
 
 
-def _check_dim(dim: Dim, size: int, axes: dict[str, int], call: Call) -> Fault:
+def _axes(count: int) -> str:
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call) -> Fault:
     if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and size == 1):
         return None
     if dim.kind is DimKind.FIXED:
-        return None if size == dim.size else (f"has an axis of size {size}", f"the annotation wants {dim.size}")
+        return None if size == dim.size else (f"has size {size} in axis {index}", f"the annotation wants {dim.size}")
     if dim.kind is DimKind.SYMBOLIC:
         wanted = _evaluate(dim, axes, call)
-        return None if wanted == size else (f"has an axis of size {size}", f"`{dim.text}` is {wanted}")
+        return None if wanted == size else (f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}")
     if dim.tree:
         raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, which dtypeguard does not check")
     bound = axes.setdefault(dim.text, size)
     if bound == size:
         return None
     owner = call.owners.get(dim.text)
-    return f"has axis {dim.text}={size}", f"{dim.text}={bound}{f' in `{owner}`' if owner else ''}"
+    return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
 
 
 def _evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
@@ -406,7 +413,7 @@ def _check_variadic(
     loose, bound = variadics[dim.text]
     joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (shape if shape == bound else None)
     if joint is None or (not dim.broadcast and joint != shape) or (not loose and joint != bound):
-        return f"has axes *{dim.text}={list(shape)}", f"*{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
+        return f"has axes *{dim.text}={list(shape)}", f"but *{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
     if loose:
         variadics[dim.text] = (dim.broadcast, joint)
     return None

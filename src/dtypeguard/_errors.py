@@ -137,17 +137,15 @@ def summary(value: Any) -> str:
 
 
 def _headline(v: Violation) -> str:
-    verb = "is on" if isinstance(v.actual, torch.device) else "is" if isinstance(v.actual, torch.dtype) else "has"
-    subject = "the result" if v.argument == "return" else f"argument `{v.argument}`"
-    if v.argument.startswith("return") and v.argument != "return":
-        subject = f"`{v.argument}` of the result"
-    if isinstance(v.actual, str):
-        return f"{subject} {v.actual}, {v.reason}"
-    return f"{subject} {verb} {plain(v.actual)}, {v.reason}"
+    verb = "is on" if isinstance(v.actual, torch.device) else "is" if isinstance(v.actual, torch.dtype) else ""
+    subject = f"argument `{v.argument}`"
+    if v.argument.startswith("result"):
+        subject = "the result" if v.argument == "result" else f"`{v.argument}`"
+    return f"{subject} {f'{verb} ' if verb else ''}{plain(v.actual)}, {v.reason}"
 
 
 def _facts(v: Violation) -> Iterable[tuple[str, str]]:
-    yield ("result" if v.argument.startswith("return") else "argument", f"{v.argument} = {summary(v.value)}")
+    yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
     like = ""
     if v.like is not None:
         name, tensor = v.like
@@ -163,19 +161,21 @@ def render(
     call_site: str | None = None,
     axes: dict[str, Any] | None = None,
     origin: str | None = None,
+    instead: str = "",
 ) -> str:
     """The text of an error or warning: the inner fact first, then every offender, then the context."""
     rows: list[tuple[str, str]] = []
     for n, v in enumerate(violations):
         if n:
             rows.append(("also", _headline(v)))
-        rows.extend(_facts(v))
+        rows.extend(row for row in _facts(v) if row not in rows)
+    fixes = [v.fix for v in violations if v.fix]
     context = {
         "module": module_path,
         "called at": call_site,
         "axes": ", ".join(f"{name}={size}" for name, size in (axes or {}).items()),
         "origin": origin,
-        "fix": "; ".join(dict.fromkeys(v.fix for v in violations if v.fix)),
+        "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),
     }
     rows.extend((key, text) for key, text in context.items() if text)
     return "\n".join([f"{function}: {_headline(violations[0])}", *(f"  {key:<10} {text}" for key, text in rows)])

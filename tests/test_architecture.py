@@ -1,0 +1,91 @@
+"""What holds the house up: floors, exports, imports, size."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dtypeguard
+
+SOURCE = Path(dtypeguard.__file__).parent
+FLOORS = {
+    "_dtypes": 1, "_config": 1, "_errors": 1, "_spec": 2, "_anchor": 2, "_check": 3, "_cast": 3, "_mend": 3,
+    "_emit": 4, "_codegen": 4, "_enforce": 5, "_guard": 5, "__init__": 6,
+}  # fmt: skip
+
+
+def _imports(path):
+    """The rooms of this house that a room imports from, at the top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            yield from [node.module] if node.module else [alias.name for alias in node.names]
+
+
+def test_every_room_stands_on_a_floor():
+    assert {path.stem for path in SOURCE.glob("*.py")} == set(FLOORS)
+
+
+def test_no_room_imports_from_above():
+    for path in SOURCE.glob("*.py"):
+        for imported in _imports(path):
+            assert FLOORS[imported] <= FLOORS[path.stem], f"{path.stem} imports {imported}"
+
+
+def test_no_two_rooms_import_each_other():
+    edges = {path.stem: set(_imports(path)) for path in SOURCE.glob("*.py")}
+
+    def reaches(start, goal, seen=()):
+        return any(n == goal or (n not in seen and reaches(n, goal, (*seen, n))) for n in edges[start])
+
+    assert [room for room in edges if reaches(room, room)] == []
+
+
+def test_no_room_is_over_500_lines():
+    assert {p.name: n for p in SOURCE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 500} == {}
+
+
+def test_all_is_the_namespace():
+    public = {name for name in vars(dtypeguard) if not name.startswith("_")}
+    assert public == set(dtypeguard.__all__)
+    assert dtypeguard.__all__ == sorted(dtypeguard.__all__)
+
+
+def test_init_defines_nothing():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    assert not [n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("__")]
+
+
+def test_public_classes_show_their_public_path():
+    for name in dtypeguard.__all__:
+        thing = getattr(dtypeguard, name)
+        if isinstance(thing, type):
+            assert thing.__module__ == "dtypeguard", name
+
+
+def test_the_changelog_s_top_version_is_the_package_s():
+    changelog = (SOURCE.parents[1] / "CHANGELOG.md").read_text()
+    assert re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE)[0] == dtypeguard.__version__
+
+
+def _run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_loads_nothing_that_is_optional_and_starts_no_accelerator():
+    loaded = _run("import sys, torch; before = set(sys.modules); import dtypeguard; print(*set(sys.modules) - before)")
+    roots = {name.split(".")[0] for name in loaded.split()}
+    assert not roots & {"beartype", "hypothesis", "rich", "pytest", "transformers", "lightning"}
+    assert "torch._dynamo" not in loaded.split()
+    assert _run("import torch, dtypeguard; print(torch.cuda.is_initialized())").strip() == "False"
+
+
+def test_a_tensor_only_contract_never_loads_beartype():
+    code = """
+import sys, torch, dtypeguard
+from jaxtyping import Float
+@dtypeguard.enforce
+def f(x: Float[torch.Tensor, "b"], n: int = 1) -> Float[torch.Tensor, "b"]: return x
+f(torch.ones(2)); print("beartype" in sys.modules)
+"""
+    assert _run(code).strip() == "False"

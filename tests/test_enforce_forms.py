@@ -1,0 +1,1718 @@
+"""What `enforce` decorates, which annotations it reads, and what it leaves as it was."""
+
+# ruff: noqa: UP007, UP045  (the older spellings are annotations too)
+
+import asyncio
+import contextlib
+import copy
+import dataclasses
+import functools
+import inspect
+import itertools
+import pickle
+import sys
+import typing
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, ParamSpec, TypeVar, Union
+
+import postponed
+import pytest
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+from typing_extensions import TypeAliasType, TypedDict, Unpack
+
+import dtypeguard
+from dtypeguard import CastError, CastWarning, DtypeError, DtypeGuardError, HintError, ShapeError, enforce
+
+Row = Float32[Tensor, "n"]
+
+
+def f32(n=3):
+    return torch.arange(n, dtype=torch.float32)
+
+
+def f64(n=3):
+    return torch.arange(n, dtype=torch.float64)
+
+
+# ---------------------------------------------------------------- one table of forms
+#
+# Each form is made by `make(decorate, seen)`: a callable of (x, y) whose body appends what it got to `seen`
+# and returns x + y, through whatever this form needs to be run.
+
+
+def make_function(decorate, seen):
+    @decorate
+    def f(x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_keywords(decorate, seen):
+    @decorate
+    def f(*, x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return lambda x, y: f(y=y, x=x)
+
+
+def make_positional_only(decorate, seen):
+    @decorate
+    def f(x: Row, y: Row, /) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_all_kinds(decorate, seen):
+    @decorate
+    def f(x: Row, /, n: int, *rest: Row, y: Row, flag: bool = True, **more: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return lambda x, y: f(x, 1, f32(len(x)), y=y, z=f32(len(x)))
+
+
+def make_string_annotations(decorate, seen):
+    Local = Row
+
+    @decorate
+    def f(x: "Local", y: 'Float32[Tensor, "n"]') -> "Local":
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_method(decorate, seen):
+    class Holder:
+        @decorate
+        def method(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Holder().method
+
+
+def make_bound_method(decorate, seen):
+    class Holder:
+        def method(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return decorate(Holder().method)
+
+
+def make_call(decorate, seen):
+    class Holder:
+        @decorate
+        def __call__(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Holder()
+
+
+def make_static_outside(decorate, seen):
+    class Holder:
+        @staticmethod
+        @decorate
+        def method(x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Holder.method
+
+
+def make_static_inside(decorate, seen):
+    class Holder:
+        @decorate
+        @staticmethod
+        def method(x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Holder().method
+
+
+def make_class_outside(decorate, seen):
+    class Holder:
+        @classmethod
+        @decorate
+        def method(cls, x: Row, y: Row) -> Row:
+            assert cls is Heir
+            seen.extend((x, y))
+            return x + y
+
+    class Heir(Holder):
+        pass
+
+    return Heir.method
+
+
+def make_class_inside(decorate, seen):
+    class Holder:
+        @decorate
+        @classmethod
+        def method(cls, x: Row, y: Row) -> Row:
+            assert cls is Heir
+            seen.extend((x, y))
+            return x + y
+
+    class Heir(Holder):
+        pass
+
+    return Heir().method
+
+
+def make_setter(decorate, seen):
+    class Holder:
+        value = property()
+
+        @decorate
+        @value.setter
+        def value(self, pair: tuple[Row, Row]) -> None:
+            seen.extend(pair)
+            self.sum = pair[0] + pair[1]
+
+    def call(x, y):
+        holder = Holder()
+        holder.value = (x, y)
+        return holder.sum
+
+    return call
+
+
+def make_coroutine(decorate, seen):
+    @decorate
+    async def f(x: Row, y: Row) -> Row:
+        await asyncio.sleep(0)
+        seen.extend((x, y))
+        return x + y
+
+    return lambda x, y: asyncio.run(f(x, y))
+
+
+def make_generator(decorate, seen):
+    @decorate
+    def f(x: Row, y: Row) -> Iterator[Row]:
+        seen.extend((x, y))
+        yield x + y
+
+    return lambda x, y: next(iter(list(f(x, y))))
+
+
+def make_async_generator(decorate, seen):
+    @decorate
+    async def f(x: Row, y: Row) -> AsyncIterator[Row]:
+        await asyncio.sleep(0)
+        seen.extend((x, y))
+        yield x + y
+
+    async def first(x, y):
+        items = [item async for item in f(x, y)]
+        return items[0]
+
+    return lambda x, y: asyncio.run(first(x, y))
+
+
+def make_context_manager(decorate, seen):
+    @contextlib.contextmanager
+    @decorate
+    def f(x: Row, y: Row) -> Iterator[Row]:
+        seen.extend((x, y))
+        yield x + y
+
+    def call(x, y):
+        with f(x, y) as total:
+            return total
+
+    return call
+
+
+def make_module_method(decorate, seen):
+    class Net(nn.Module):
+        @decorate
+        def forward(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Net()
+
+
+def make_module_class(decorate, seen):
+    @decorate
+    class Net(nn.Module):
+        def forward(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Net()
+
+
+def make_module_heir(decorate, seen):
+    class Parent(nn.Module):
+        def forward(self, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    @decorate
+    class Net(Parent):
+        pass
+
+    assert Parent()(f64(), f64()).dtype is torch.float64, "the parent is left alone"
+    seen.clear()
+    return Net()
+
+
+def make_dataclass_with(**options):
+    def make(decorate, seen):
+        @decorate
+        @dataclass(**options)
+        class Pair:
+            x: Row
+            y: Row
+
+        def call(x, y):
+            pair = Pair(x, y)
+            seen.extend((pair.x, pair.y))
+            return pair.x + pair.y
+
+        return call
+
+    return make
+
+
+def make_dataclass_heir(decorate, seen):
+    @dataclass
+    class Parent:
+        x: Row
+
+    @decorate
+    @dataclass
+    class Pair(Parent):
+        y: Row
+
+    def call(x, y):
+        pair = Pair(x, y=y)
+        seen.extend((pair.x, pair.y))
+        return pair.x + pair.y
+
+    return call
+
+
+def make_dataclass_heir_of_enforced(decorate, seen):
+    """A plain subclass of an enforced dataclass inherits the contract with the constructor."""
+
+    @decorate
+    @dataclass
+    class Parent:
+        x: Row
+        y: Row
+
+    class Pair(Parent):
+        pass
+
+    def call(x, y):
+        pair = Pair(x, y)
+        seen.extend((pair.x, pair.y))
+        return pair.x + pair.y
+
+    return call
+
+
+def make_dataclass_with_init_var(decorate, seen):
+    @decorate
+    @dataclass
+    class Pair:
+        x: Row
+        y: dataclasses.InitVar[Row]
+
+        def __post_init__(self, y):
+            seen.extend((self.x, y))
+            self.sum = self.x + y
+
+    return lambda x, y: Pair(x, y).sum
+
+
+def make_named_tuple(decorate, seen):
+    @decorate
+    class Pair(NamedTuple):
+        x: Row
+        y: Row
+
+    def call(x, y):
+        pair = Pair(x, y)
+        seen.extend(pair)
+        return pair[0] + pair.y
+
+    return call
+
+
+def make_autograd_forward(decorate, seen):
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        @decorate
+        def forward(ctx, x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+    return Sum.apply
+
+
+def make_autograd_setup_context(decorate, seen):
+    class Sum(torch.autograd.Function):
+        @decorate
+        @staticmethod
+        def forward(x: Row, y: Row) -> Row:
+            seen.extend((x, y))
+            return x + y
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            pass
+
+    return Sum.apply
+
+
+def make_under_no_grad(decorate, seen):
+    @torch.no_grad()
+    @decorate
+    def f(x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_over_no_grad(decorate, seen):
+    @decorate
+    @torch.no_grad()
+    def f(x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_over_cache(decorate, seen):
+    @decorate
+    @functools.lru_cache
+    def f(x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+FORMS = {
+    "function": make_function,
+    "keyword-only": make_keywords,
+    "positional-only": make_positional_only,
+    "all kinds of parameters": make_all_kinds,
+    "string annotations": make_string_annotations,
+    "method": make_method,
+    "bound method": make_bound_method,
+    "__call__": make_call,
+    "staticmethod outside": make_static_outside,
+    "staticmethod inside": make_static_inside,
+    "classmethod outside": make_class_outside,
+    "classmethod inside": make_class_inside,
+    "property setter": make_setter,
+    "coroutine": make_coroutine,
+    "generator": make_generator,
+    "async generator": make_async_generator,
+    "context manager": make_context_manager,
+    "forward": make_module_method,
+    "module class": make_module_class,
+    "subclass of a module": make_module_heir,
+    "dataclass": make_dataclass_with(),
+    "frozen dataclass": make_dataclass_with(frozen=True),
+    "dataclass with slots": make_dataclass_with(slots=True),
+    "frozen dataclass with slots": make_dataclass_with(frozen=True, slots=True),
+    "dataclass subclass": make_dataclass_heir,
+    "subclass of an enforced dataclass": make_dataclass_heir_of_enforced,
+    "dataclass with InitVar": make_dataclass_with_init_var,
+    "NamedTuple": make_named_tuple,
+    "autograd.Function.forward": make_autograd_forward,
+    "autograd.Function with setup_context": make_autograd_setup_context,
+    "under no_grad": make_under_no_grad,
+    "over no_grad": make_over_no_grad,
+    "over lru_cache": make_over_cache,
+}
+# A custom autograd Function gets views of its arguments, a dataclass with InitVar is no exception to the rest.
+SAME_OBJECTS = [name for name in FORMS if not name.startswith("autograd")]
+
+every_form = pytest.mark.parametrize("make", FORMS.values(), ids=FORMS.keys())
+every_way = pytest.mark.parametrize(
+    "decorate",
+    [enforce, enforce(), enforce(mode=None, casting="precision", verify="always")],
+    ids=["bare", "called", "with options"],
+)
+
+
+@every_way
+@pytest.mark.parametrize("make", [FORMS[name] for name in SAME_OBJECTS], ids=SAME_OBJECTS)
+def test_right_arguments_arrive_as_the_same_objects(make, decorate):
+    seen = []
+    x, y = f32(), f32()
+    total = make(decorate, seen)(x, y)
+    assert seen[0] is x
+    assert seen[1] is y
+    assert torch.equal(total, x + y)
+
+
+@every_way
+@every_form
+def test_a_wrong_dtype_raises_in_strict_before_the_body_runs(make, decorate, strict):
+    seen = []
+    call = make(decorate, seen)
+    with pytest.raises(DtypeError, match="float64") as caught:
+        call(f32(), f64())
+    assert caught.value.argument.startswith(("y", "pair"))
+    assert caught.value.actual is torch.float64
+    assert caught.value.expected is torch.float32
+    assert not seen
+
+
+@every_way
+@every_form
+def test_a_wrong_dtype_is_cast_in_lenient(make, decorate):
+    seen = []
+    call = make(decorate, seen)
+    x, y = f64(), f64()
+    with pytest.warns(CastWarning):
+        total = call(x, y)
+    assert [item.dtype for item in (*seen, total)] == [torch.float32] * 3
+    assert x.dtype is y.dtype is torch.float64
+    assert torch.equal(total, (x + y).float())
+
+
+@every_form
+def test_axes_hold_across_arguments_in_every_form(make):
+    seen = []
+    call = make(enforce, seen)
+    with pytest.raises(ShapeError, match="n=4"):
+        call(f32(3), f32(4))
+    assert not seen
+
+
+@every_form
+def test_axes_do_not_leak_from_one_call_into_the_next(make):
+    call = make(enforce, [])
+    for size in (3, 5, 3):
+        assert len(call(f32(size), f32(size))) == size
+
+
+@every_form
+def test_mode_off_lets_everything_pass(make):
+    assert make(enforce(mode="off"), [])(f64(), f64()).dtype is torch.float64
+
+
+POSTPONED = {
+    "function": postponed.function,
+    "forward reference": postponed.forward_reference,
+    "method": postponed.Plain().method,
+    "module class": postponed.Net(),
+    "dataclass": lambda x, y: postponed.Data(x, y).x,
+    "dataclass with InitVar": lambda x, y: postponed.Init(x, y).total,
+    "NamedTuple": lambda x, y: postponed.Named(x, y).x,
+    "generator": lambda x, y: next(iter(list(postponed.generator(x, y)))),
+    "local alias": postponed.local_alias,
+    "class in a function": postponed.local_class,
+    "module class in a function": postponed.local_module,
+    "dataclass in a function": postponed.local_dataclass,
+    "NamedTuple in a function": postponed.local_named_tuple,
+    "local dataclass as argument": postponed.local_dataclass_argument,
+}
+
+
+@pytest.mark.parametrize("call", POSTPONED.values(), ids=POSTPONED.keys())
+def test_postponed_annotations_mean_what_they_say(call):
+    """Names of the module, of the enclosing function and of the class, and names that exist only at the first call."""
+    assert call(f32(), f32()).dtype is torch.float32
+    with pytest.raises(ShapeError):
+        call(f32(3), f32(4))
+    with pytest.warns(CastWarning):
+        assert call(f64(), f64()).dtype is torch.float32
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError):
+        call(f32(), f64())
+
+
+def test_an_inherited_field_is_read_in_the_module_that_wrote_it():
+    """`Row` is a name of the parent's module, and here it would be something else or nothing."""
+    namespace = {"postponed": postponed, "dataclass": dataclass, "enforce": enforce, "Tensor": Tensor}
+    exec("@enforce\n@dataclass\nclass Child(postponed.Base):\n    z: int = 0\n", namespace)
+    child = namespace["Child"]
+    assert child(f32(), z=1).z == 1
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError):
+        child(f64())
+
+
+def test_a_name_that_never_exists_is_reported_at_the_first_call():
+    @enforce
+    def f(x: "NoSuchName"):
+        return x
+
+    with pytest.raises(dtypeguard.AnnotationError, match="NoSuchName"):
+        f(f32())
+
+
+def test_a_forward_reference_is_resolved_once_it_exists():
+    namespace = {"enforce": enforce, "Float32": Float32, "Tensor": Tensor}
+    exec("@enforce\ndef f(x: 'Later') -> 'Later':\n    return x\n", namespace)
+    with pytest.raises(dtypeguard.AnnotationError, match="Later"):
+        namespace["f"](f32())
+    namespace["Later"] = Row
+    assert namespace["f"](f32()).dtype is torch.float32
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError):
+        namespace["f"](f64())
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_a_result_is_checked_against_the_axes_of_the_arguments(strict):
+    @enforce
+    def f(x: Row, n: int) -> Row:
+        return f32(n)
+
+    assert len(f(f32(3), 3)) == 3
+    with pytest.raises(ShapeError, match="the result"):
+        f(f32(3), 4)
+
+
+@pytest.mark.parametrize("x", [f32(), f64()], ids=["right argument", "repaired argument"])
+def test_a_result_is_repaired_like_an_argument(x):
+    @enforce
+    def f(x: Row) -> Row:
+        return x.double()
+
+    with pytest.warns(CastWarning):
+        assert f(x).dtype is torch.float32
+
+
+def test_returns_false_leaves_the_result_alone(strict):
+    @enforce(returns=False)
+    def f(x: Row) -> Row:
+        return x.double()
+
+    assert f(f32()).dtype is torch.float64
+
+
+def test_a_result_annotated_none_must_be_none(strict):
+    @enforce
+    def f(x: Row) -> None:
+        return x
+
+    with pytest.raises(HintError, match="the result"):
+        f(f32())
+
+
+def test_a_property_checks_what_it_gives(strict):
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+        @enforce
+        @property
+        def inside(self) -> Row:
+            """The doc."""
+            return self.value
+
+        @property
+        @enforce
+        def outside(self) -> Row:
+            return self.value
+
+        @functools.cached_property
+        @enforce
+        def cached(self) -> Row:
+            return self.value
+
+    assert Holder.inside.__doc__ == "The doc."
+    for name in ("inside", "outside", "cached"):
+        right, wrong = Holder(f32()), Holder(f64())
+        assert getattr(right, name) is right.value
+        with pytest.raises(DtypeError, match="the result"):
+            getattr(wrong, name)
+
+
+def test_a_property_keeps_its_setter_and_deleter():
+    class Holder:
+        @enforce
+        @property
+        def value(self) -> Row:
+            return self._value
+
+        @enforce
+        @value.setter
+        def value(self, value: Row):
+            self._value = value
+
+        @value.deleter
+        def value(self):
+            del self._value
+
+    holder = Holder()
+    with pytest.warns(CastWarning):
+        holder.value = f64()
+    assert holder.value.dtype is torch.float32
+    del holder.value
+    with pytest.raises(AttributeError):
+        _ = holder.value
+
+
+# ---------------------------------------------------------------- generators
+
+
+@enforce
+def echo(x: Row) -> Generator[Row, str, Row]:
+    """Gives x, then whatever it is sent as axes of one; returns x."""
+    said = []
+    while True:
+        try:
+            word = yield x
+        except KeyError as error:
+            said.append(f"caught {error}")
+            continue
+        if word == "stop":
+            x.said = said
+            return x
+        said.append(word)
+
+
+def test_a_generator_gets_what_is_sent_and_thrown_and_returns_its_value():
+    x = f32()
+    stream = echo(x)
+    assert inspect.isgeneratorfunction(echo)
+    assert next(stream) is x
+    assert stream.send("a") is x
+    assert stream.throw(KeyError("b")) is x
+    assert next(stream) is x
+    with pytest.raises(StopIteration) as stop:
+        stream.send("stop")
+    assert stop.value.value is x
+    assert x.said == ["a", "caught 'b'", None]
+
+
+def test_an_exception_thrown_into_a_generator_comes_out_as_itself():
+    stream, error = echo(f32()), ValueError("mine")
+    next(stream)
+    with pytest.raises(ValueError, match="mine") as caught:
+        stream.throw(error)
+    assert caught.value is error
+    assert error.__context__ is None
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_yield_from_an_enforced_generator_has_its_return_value():
+    def outer(x):
+        result = yield from echo(x)
+        yield result
+
+    x = f32()
+    stream = outer(x)
+    next(stream)
+    assert stream.send("stop") is x
+
+
+def test_close_runs_the_bodys_cleanup():
+    closed = []
+
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        try:
+            yield x
+        finally:
+            closed.append(True)
+
+    stream = f(f32())
+    next(stream)
+    stream.close()
+    assert closed == [True]
+
+
+def test_a_generator_that_runs_on_after_close_is_an_error_as_in_python():
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        with contextlib.suppress(GeneratorExit):
+            yield x
+        yield x
+
+    stream = f(f32())
+    next(stream)
+    with pytest.raises(RuntimeError, match="generator ignored GeneratorExit"):
+        stream.close()
+
+
+def test_stop_iteration_in_a_generators_body_is_an_error_as_in_python():
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        yield next(iter(()))
+
+    with pytest.raises(RuntimeError, match="generator raised StopIteration"):
+        next(f(f32()))
+
+
+def test_every_item_of_a_generator_is_checked(strict):
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        for i in range(100):
+            yield x if i != 57 else x.double()
+
+    stream = f(f32())
+    assert len(list(itertools.islice(stream, 57))) == 57
+    with pytest.raises(DtypeError, match="float64"):
+        next(stream)
+
+
+def test_every_item_of_a_generator_is_repaired_in_lenient():
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        for _ in range(3):
+            yield x.double()
+
+    with pytest.warns(CastWarning):
+        assert [item.dtype for item in f(f32())] == [torch.float32] * 3
+
+
+def test_the_return_value_of_a_generator_is_checked(strict):
+    @enforce
+    def f(x: Row) -> Generator[Row, None, Int64[Tensor, "n"]]:
+        yield x
+        return x
+
+    stream = f(f32())
+    next(stream)
+    with pytest.raises(DtypeError, match="the result"):
+        next(stream)
+
+
+def test_a_generators_body_cannot_swallow_the_error_about_its_item(strict):
+    """The contract is with the consumer; `except Exception` around a yield is about the consumer's errors."""
+
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        for _ in range(5):
+            with contextlib.suppress(Exception):
+                yield x.double()
+
+    with pytest.raises(DtypeError):
+        list(f(f32()))
+
+
+def test_a_generator_whose_item_was_refused_is_closed(strict):
+    closed = []
+
+    @enforce
+    def f(x: Row) -> Iterator[Row]:
+        try:
+            yield x.double()
+        finally:
+            closed.append(True)
+
+    stream = f(f32())
+    with pytest.raises(DtypeError):
+        next(stream)
+    assert closed == [True]
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_an_async_generator_gets_what_is_sent_and_thrown_and_closed():
+    said = []
+
+    @enforce
+    async def f(x: Row) -> AsyncIterator[Row]:
+        try:
+            while True:
+                try:
+                    said.append((yield x))
+                except KeyError as error:
+                    said.append(f"caught {error}")
+        finally:
+            await asyncio.sleep(0)
+            said.append("closed")
+
+    async def run():
+        x = f32()
+        stream = f(x)
+        assert await anext(stream) is x
+        assert await stream.asend("a") is x
+        assert await stream.athrow(KeyError("b")) is x
+        await stream.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    assert inspect.isasyncgenfunction(f)
+    asyncio.run(run())
+    assert said == ["a", "caught 'b'", "closed"]
+
+
+def test_an_exception_thrown_into_an_async_generator_comes_out_as_itself():
+    @enforce
+    async def f(x: Row) -> AsyncIterator[Row]:
+        yield x
+
+    async def run():
+        stream, error = f(f32()), ValueError("mine")
+        await anext(stream)
+        with pytest.raises(ValueError, match="mine") as caught:
+            await stream.athrow(error)
+        assert caught.value is error
+        assert error.__context__ is None
+
+    asyncio.run(run())
+
+
+def test_every_item_of_an_async_generator_is_checked_and_the_body_closed(strict):
+    closed = []
+
+    @enforce
+    async def f(x: Row) -> AsyncIterator[Row]:
+        try:
+            yield x
+            with contextlib.suppress(Exception):
+                yield x.double()
+            yield x
+        finally:
+            closed.append(True)
+
+    async def run():
+        stream = f(f32())
+        await anext(stream)
+        with pytest.raises(DtypeError, match="float64"):
+            await anext(stream)
+
+    asyncio.run(run())
+    assert closed == [True]
+
+
+def test_a_cancelled_coroutine_is_cancelled_as_without_a_contract():
+    @enforce
+    async def f(x: Row) -> Row:
+        await asyncio.sleep(60)
+        return x
+
+    async def run():
+        task = asyncio.create_task(f(f32()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    assert inspect.iscoroutinefunction(f)
+    asyncio.run(run())
+
+
+def test_a_coroutines_result_is_checked(strict):
+    @enforce
+    async def f(x: Row) -> Row:
+        return x.double()
+
+    with pytest.raises(DtypeError, match="the result"):
+        asyncio.run(f(f32()))
+
+
+# ---------------------------------------------------------------- autograd.Function and custom operators
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    @enforce
+    def forward(ctx, x: Row) -> Row:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @enforce
+    def backward(ctx, grad: Row) -> Row:
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+def test_an_autograd_function_keeps_its_gradient():
+    x = f32().requires_grad_()
+    Square.apply(x).sum().backward()
+    assert torch.equal(x.grad, 2 * f32())
+
+
+def test_a_repair_under_apply_gives_the_gradient_in_the_callers_dtype():
+    x = f64().requires_grad_()
+    with pytest.warns(CastWarning):
+        Square.apply(x).sum().backward()
+    assert x.grad.dtype is torch.float64
+    assert torch.equal(x.grad, 2 * f64())
+
+
+def test_backward_of_an_autograd_function_is_held_to_its_annotations(strict):
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        @enforce
+        def backward(ctx, grad: Float32[Tensor, "2"]):
+            return grad
+
+    with pytest.raises(ShapeError, match="grad"):
+        Wrong.apply(f32(3).requires_grad_()).sum().backward()
+
+
+@pytest.fixture
+def library():
+    """A namespace of operators that is gone after the test."""
+    name = "dtypeguard_forms"
+    yield name
+    for key in [key for key in torch._library.custom_ops.OPDEFS if key.startswith(f"{name}::")]:
+        torch._library.custom_ops.OPDEFS[key]._lib._destroy()
+
+
+def test_enforce_over_a_custom_operator(library, strict):
+    @enforce
+    @torch.library.custom_op(f"{library}::add", mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor")
+    def add(x: Row, y: Row) -> Row:
+        return x + y
+
+    assert torch.equal(add(f32(), f32()), 2 * f32())
+    with pytest.raises(DtypeError, match="`y`"):
+        add(f32(), f64())
+    dtypeguard.set_mode("lenient")
+    with pytest.warns(CastWarning):
+        assert add(f64(), f64()).dtype is torch.float32
+
+
+def test_enforce_under_a_custom_operator(library):
+    @torch.library.custom_op(f"{library}::add2", mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor")
+    @enforce
+    def add(x: Row, y: Row) -> Row:
+        return x + y
+
+    assert torch.equal(add(f32(), f32()), 2 * f32())
+    with pytest.warns(CastWarning):
+        assert getattr(torch.ops, library).add2(f64(), f64()).dtype is torch.float32
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="`y`"):
+        add(f32(), f64())
+
+
+def test_what_the_schema_of_an_operator_writes_to_is_checked_and_never_cast(library):
+    @enforce
+    @torch.library.custom_op(f"{library}::bump", mutates_args=("x",), schema="(Tensor(a!) x, Tensor y) -> ()")
+    def bump(x: Row, y: Row) -> None:
+        x.add_(y)
+
+    x = f32()
+    with pytest.warns(CastWarning, match="`y`"):
+        bump(x, f64())
+    assert torch.equal(x, 2 * f32())
+    wrong = f64()
+    with pytest.raises(CastError, match="`x` is float64"):
+        bump(wrong, f32())
+    assert torch.equal(wrong, f64())
+
+
+def test_an_enforced_operator_still_registers_its_fake_and_its_gradient(library):
+    @enforce
+    @torch.library.custom_op(f"{library}::half", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def half(x: Row) -> Row:
+        return x / 2
+
+    @half.register_fake
+    def _(x):
+        return torch.empty_like(x)
+
+    half.register_autograd(lambda ctx, grad: grad / 2)
+    x = f32().requires_grad_()
+    half(x).sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 0.5))
+    with torch._subclasses.FakeTensorMode() as fake:
+        assert half(fake.from_tensor(f32())).shape == (3,)
+
+
+# ---------------------------------------------------------------- modules
+
+
+class Affine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    @enforce
+    def forward(self, x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * self.weight
+
+    @enforce
+    def encode(self, x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x * self.weight
+
+    @enforce
+    def scale(model, x: Float[Tensor, "n"]):  # noqa: N805
+        return x * model.weight
+
+
+@pytest.mark.parametrize("name", ["forward", "encode", "scale"])
+def test_every_method_of_a_module_follows_its_parameters(name):
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        net = Affine().to(dtype)
+        assert getattr(net, name)(torch.ones(3, dtype=dtype)).dtype is dtype
+        other = torch.float64 if dtype is torch.float32 else torch.float32
+        with pytest.warns(CastWarning):
+            assert getattr(net, name)(torch.ones(3, dtype=other)).dtype is dtype
+
+
+def test_an_enforced_method_may_use_super_and_name_its_own_class(strict):
+    """Both are cells that are still empty while the class body runs."""
+
+    class Parent(nn.Module):
+        def forward(self, x):
+            return x
+
+    class Child(Parent):
+        @enforce
+        def forward(self, x: Row) -> Row:
+            assert isinstance(self, Child)
+            return super().forward(x)
+
+    assert Child()(f32()).dtype is torch.float32
+    with pytest.raises(DtypeError):
+        Child()(f64())
+
+
+def test_a_plain_function_has_no_anchor_even_if_it_takes_a_module(strict):
+    @enforce
+    def run(model: nn.Module, x: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+        return x
+
+    assert run(Affine(), f64()).dtype is torch.float64
+
+
+def test_super_forward_keeps_the_parents_contract(strict):
+    class Child(Affine):
+        def forward(self, x):
+            return super().forward(x)
+
+    assert Child()(f32()).dtype is torch.float32
+    with pytest.raises(DtypeError, match=r"Affine\.forward"):
+        Child()(f64())
+
+
+AUTOCAST = {
+    "function": (make_function, "ignore"),
+    "staticmethod": (make_static_outside, "ignore"),
+    "staticmethod inside": (make_static_inside, "ignore"),
+    "classmethod": (make_class_outside, "ignore"),
+    "method of a plain class": (make_method, "ignore"),
+    "autograd.Function.forward": (make_autograd_forward, "ignore"),
+    "dataclass": (make_dataclass_with(), "ignore"),
+    "forward": (make_module_method, "follow"),
+    "module class": (make_module_class, "follow"),
+}
+
+
+@pytest.mark.parametrize(("make", "default"), AUTOCAST.values(), ids=AUTOCAST.keys())
+def test_only_methods_of_a_module_follow_autocast_unasked(make, default, strict):
+    """A loss in a static method must not take half precision for float32 because the loop autocasts."""
+    call = make(enforce, [])
+    half = f32().bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        if default == "follow":
+            call(half, half)
+        else:
+            with pytest.raises(DtypeError):
+                call(half, half)
+
+
+@pytest.mark.parametrize("option", ["follow", "ignore", "disable"])
+def test_autocast_can_be_chosen(option, strict):
+    @enforce(autocast=option)
+    def f(x: Row) -> bool:
+        return torch.is_autocast_enabled("cpu")
+
+    half = f32().bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert f(f32()) is (option != "disable")
+        if option == "follow":
+            assert f(half)
+        else:
+            with pytest.raises(DtypeError):
+                f(half)
+        with pytest.raises(DtypeError):
+            f(f64())
+    with pytest.raises(DtypeError):
+        f(half)
+
+
+def test_an_argument_can_be_the_anchor(strict):
+    @enforce(anchor="pred")
+    def loss(pred: Float[Tensor, "n"], target: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+        return ((pred - target) ** 2).mean()
+
+    assert loss(f64(), f64()).dtype is torch.float64
+    with pytest.raises(DtypeError, match="`pred` is float64"):
+        loss(f64(), f32())
+    dtypeguard.set_mode("lenient")
+    with pytest.warns(CastWarning):
+        assert loss(f64(), target=f32()).dtype is torch.float64
+
+
+# ---------------------------------------------------------------- dataclasses and NamedTuples
+
+
+@enforce
+@dataclass
+class Sample:
+    """A row with what belongs to it."""
+
+    x: Row
+    mask: Row | None = None
+    weight: Row = field(default_factory=lambda: torch.ones(3))
+    tags: list[str] = field(default_factory=list)
+    total: Tensor = field(init=False)
+
+    def __post_init__(self):
+        self.total = self.x.sum()
+
+
+def test_a_dataclass_keeps_its_defaults_factories_and_post_init():
+    a, b = Sample(f32()), Sample(f32())
+    assert a.mask is None
+    assert a.tags == []
+    assert a.tags is not b.tags
+    assert torch.equal(a.weight, torch.ones(3))
+    assert torch.equal(a.total, f32().sum())
+    assert Sample.__doc__ == "A row with what belongs to it."
+
+
+def test_dataclass_tools_work_on_an_enforced_dataclass(strict):
+    sample = Sample(f32(), tags=["a"])
+    assert dataclasses.is_dataclass(Sample)
+    assert [f.name for f in dataclasses.fields(Sample)] == ["x", "mask", "weight", "tags", "total"]
+    assert torch.equal(copy.deepcopy(sample).x, f32())
+    assert torch.equal(pickle.loads(pickle.dumps(sample)).x, f32())
+    assert dataclasses.asdict(sample)["tags"] == ["a"]
+    with pytest.raises(DtypeError, match="`x`"):
+        Sample(f64())
+
+
+@enforce
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    x: Row
+    y: Row = field(kw_only=True)
+
+
+def test_replace_of_an_enforced_dataclass_is_checked(strict):
+    frozen = Frozen(f32(), y=f32())
+    assert dataclasses.replace(frozen, y=f32()).x is frozen.x
+    with pytest.raises(DtypeError, match="`y`"):
+        dataclasses.replace(frozen, y=f64())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        frozen.x = f32()
+
+
+@enforce
+class Pair(NamedTuple):
+    x: Row
+    y: Row | None = None
+
+
+def test_an_enforced_named_tuple_stays_one(strict):
+    pair = Pair(f32())
+    assert isinstance(pair, tuple)
+    assert Pair._fields == ("x", "y")
+    assert Pair._field_defaults == {"y": None}
+    assert torch.equal(pickle.loads(pickle.dumps(pair)).x, f32())
+    assert type(pair._replace(y=f32())) is Pair
+    with pytest.raises(DtypeError, match="`y`"):
+        Pair(f32(), f64())
+
+
+# ---------------------------------------------------------------- annotations
+
+Bound = TypeVar("Bound", bound=Float32[Tensor, "n"])
+Constrained = TypeVar("Constrained", Float32[Tensor, "n"], Int64[Tensor, "n"])
+Free = TypeVar("Free")
+Named = NewType("Named", Float32[Tensor, "n"])
+NestedNamed = NewType("NestedNamed", Named)
+Alias = TypeAliasType("Alias", Float32[Tensor, "n"])
+AliasOfAlias = TypeAliasType("AliasOfAlias", Union[Alias, None])
+Generic = TypeAliasType("Generic", Union[Free, None], type_params=(Free,))
+P = ParamSpec("P")
+
+ROWS = {
+    "plain": Float32[Tensor, "n"],
+    "string": 'Float32[Tensor, "n"]',
+    "string inside": Optional["Float32[Tensor, 'n']"],
+    "Optional": Optional[Float32[Tensor, "n"]],
+    "X | None": Float32[Tensor, "n"] | None,
+    "Union of dtypes": Union[Float32[Tensor, "n"], Int64[Tensor, "n"]],
+    "X | Y": Float32[Tensor, "n"] | Int64[Tensor, "n"],
+    "Union of ranks": Union[Float32[Tensor, "n"], Float32[Tensor, "n n"]],
+    "Union with a scalar": Union[Float32[Tensor, "n"], float],
+    "bound TypeVar": Bound,
+    "constrained TypeVar": Constrained,
+    "type alias": Alias,
+    "alias of an alias": AliasOfAlias,
+    "generic alias": Generic[Float32[Tensor, "n"]],
+    "Annotated": Annotated[Float32[Tensor, "n"], "the doc"],
+    "Annotated Optional": Annotated[Optional[Float32[Tensor, "n"]], "the doc"],
+    "NewType": Named,
+    "NewType of NewType": NestedNamed,
+    "Parameter or Tensor": Union[Float32[nn.Parameter, "n"], Float32[Tensor, "n"]],
+}
+every_hint = pytest.mark.parametrize("hint", ROWS.values(), ids=ROWS.keys())
+
+
+def of(hint, **options):
+    """A function of one argument, with this annotation on the argument and on the result."""
+
+    def f(x):
+        return x
+
+    f.__annotations__ = {"x": hint, "return": hint}
+    return enforce(**options)(f)
+
+
+@every_hint
+def test_an_annotation_lets_the_right_tensor_pass_as_it_is(hint, strict):
+    x = f32()
+    assert of(hint)(x) is x
+
+
+@every_hint
+def test_an_annotation_refuses_the_wrong_dtype_in_strict(hint, strict):
+    with pytest.raises(DtypeError, match="float64"):
+        of(hint)(f64())
+
+
+@every_hint
+def test_an_annotation_has_the_wrong_dtype_repaired_in_lenient(hint):
+    with pytest.warns(CastWarning):
+        assert of(hint)(f64()).dtype is torch.float32
+
+
+@every_hint
+def test_an_annotation_refuses_a_wrong_shape_in_every_mode_that_raises(hint):
+    for mode in ("strict", "lenient"):
+        with dtypeguard.mode(mode), pytest.raises(ShapeError):
+            of(hint)(torch.zeros(2, 3, 4))
+
+
+@every_hint
+def test_an_annotation_refuses_what_is_no_tensor(hint):
+    for mode in ("strict", "lenient"):
+        with dtypeguard.mode(mode), pytest.raises(HintError):
+            of(hint)("a string")
+
+
+@pytest.mark.parametrize("name", ["Union of dtypes", "X | Y", "constrained TypeVar"])
+def test_a_union_of_array_types_takes_each_of_them(name, strict):
+    x = torch.arange(3)
+    assert of(ROWS[name])(x) is x
+
+
+def test_the_members_of_a_union_share_their_axes_with_the_other_arguments(strict):
+    @enforce
+    def f(x: Float32[Tensor, "n"] | Float32[Tensor, "m n"], y: Float32[Tensor, "n"]):
+        return x
+
+    f(torch.zeros(2, 3), f32(3))
+    with pytest.raises(ShapeError):
+        f(torch.zeros(2, 3), f32(2))
+
+
+def test_a_member_of_a_union_that_did_not_fit_binds_nothing(strict):
+    """The first option would bind n=2 before it fails at its second axis."""
+
+    @enforce
+    def f(x: Float32[Tensor, "n 9"] | Float32[Tensor, "m 3"], y: Float32[Tensor, "n"]):
+        return x
+
+    f(torch.zeros(2, 3), f32(7))
+
+
+@pytest.mark.parametrize(
+    ("hint", "right", "wrong"),
+    [
+        (int, 3, "3"),
+        (int, 3, 3.5),
+        (float, 3, "3"),
+        (float, 3.5, torch.tensor(3.5)),
+        (str, "a", 3),
+        (bool, True, "yes"),
+        (Literal["mean", "sum"], "sum", "max"),
+        (int | None, None, "a"),
+        (list[int], [1, 2], ["a"]),
+        (tuple[int, int], (1, 2), (1, 2, 3)),
+        (dict[str, int], {"a": 1}, {1: "a"}),
+        (Callable[..., Any], len, 3),
+        (nn.Module, nn.ReLU(), nn.ReLU),
+        (type, nn.ReLU, 3),
+        (torch.dtype, torch.float32, "float32"),
+        (torch.device, torch.device("cpu"), "cpu"),
+        (Tensor, torch.zeros(1, 2), [0.0]),
+        (Tensor | None, None, 3),
+        (Annotated[int, "doc"], 3, "3"),
+        (NewType("Count", int), 3, "3"),
+    ],
+    ids=repr,
+)
+def test_other_annotations_hold_too(hint, right, wrong):
+    assert of(hint)(right) is right
+    for mode in ("strict", "lenient"):
+        with dtypeguard.mode(mode), pytest.raises(HintError) as caught:
+            of(hint)(wrong)
+        assert caught.value.argument == "x"
+
+
+SILENT = [Any, object, Free, "Any", Optional[Any], inspect.Parameter.empty, Free | None]
+
+
+@pytest.mark.parametrize("hint", SILENT, ids=repr)
+@pytest.mark.parametrize("value", [None, 3, f64(), [f64()], object()], ids=lambda v: type(v).__name__)
+def test_annotations_that_say_nothing_let_everything_pass(hint, value, strict):
+    assert of(hint)(value) is value
+
+
+def test_a_default_of_none_makes_an_annotation_optional(strict):
+    @enforce
+    def f(x: Row = None, n: int = None, *, y: Row = None):  # noqa: RUF013
+        return x, n, y
+
+    assert f() == (None, None, None)
+    assert f(None, None, y=None) == (None, None, None)
+    assert f(f32(), y=f32())[2] is not None
+    with pytest.raises(DtypeError):
+        f(f64())
+    with pytest.raises(DtypeError):
+        f(y=f64())
+
+
+def test_without_a_default_of_none_none_is_refused(strict):
+    @enforce
+    def f(x: Row):
+        return x
+
+    with pytest.raises(HintError, match="`x` is None"):
+        f(None)
+
+
+class Options(TypedDict, total=False):
+    scale: Float32[Tensor, "n"]
+    name: str
+
+
+@enforce
+def variadic(*xs: Float32[Tensor, "n ..."], **more: Float32[Tensor, "n"]) -> tuple:
+    return xs, more
+
+
+def test_args_and_kwargs_are_checked_one_by_one(strict):
+    xs, more = variadic(f32(), torch.zeros(3, 4), a=f32())
+    assert [len(x) for x in (*xs, *more.values())] == [3, 3, 3]
+    assert variadic() == ((), {})
+    with pytest.raises(DtypeError) as caught:
+        variadic(f32(), f64(), f32(), f64(), a=f32(), b=f64())
+    assert caught.value.argument == "xs[1]"
+    assert len(caught.value.violations) == 3
+    assert "xs[3]" in str(caught.value)
+    assert "more['b']" in str(caught.value)
+    with pytest.raises(ShapeError, match=r"more\['a'\]"):
+        variadic(f32(3), a=f32(4))
+
+
+def test_args_and_kwargs_are_repaired_one_by_one():
+    right = f32()
+    with pytest.warns(CastWarning):
+        xs, more = variadic(right, f64(), b=f64(), a=right)
+    assert type(xs) is tuple
+    assert xs[0] is right
+    assert more["a"] is right
+    assert list(more) == ["b", "a"]
+    assert {t.dtype for t in (*xs, *more.values())} == {torch.float32}
+
+
+def test_kwargs_of_an_unpacked_typed_dict_pass():
+    @enforce
+    def f(x: Row, **options: Unpack[Options]) -> dict:
+        return options
+
+    assert f(f32(), scale=f32(), name="a")["name"] == "a"
+
+
+def test_param_spec_arguments_pass(strict):
+    @enforce
+    def f(fn: Callable[P, Row], *args: P.args, **kwargs: P.kwargs) -> Row:
+        return fn(*args, **kwargs)
+
+    assert f(torch.zeros, 3, dtype=torch.float32).dtype is torch.float32
+
+
+def test_isinstance_in_an_enforced_body_sees_the_axes_of_the_call():
+    @enforce
+    def f(x: Float32[Tensor, "n"], y: Tensor) -> bool:
+        return isinstance(y, Float32[Tensor, "n"])
+
+    assert f(f32(3), f32(3))
+    assert not f(f32(3), f32(4))
+    with pytest.warns(CastWarning):
+        assert not f(f64(3), f32(4))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 695 is syntax of Python 3.12")
+def test_pep_695_aliases_and_type_parameters(strict):
+    namespace = dict(globals())
+    exec(
+        "type Line = Float32[Tensor, 'n']\n"
+        "type Maybe[T] = T | None\n"
+        "@enforce\n"
+        "def f[T: Float32[Tensor, 'n']](x: Line, y: Maybe[Line], z: T) -> T:\n"
+        "    return z\n",
+        namespace,
+    )
+    f = namespace["f"]
+    assert f(f32(), None, f32()).dtype is torch.float32
+    for arguments in [(f64(), None, f32()), (f32(), f64(), f32()), (f32(), None, f64())]:
+        with pytest.raises(DtypeError):
+            f(*arguments)
+
+
+# ---------------------------------------------------------------- scopes
+
+
+def test_stacked_contracts_do_not_share_their_axes(strict):
+    """The outer function's `n` is not the inner function's."""
+
+    def twice(fn):
+        @enforce
+        @functools.wraps(fn)
+        def outer(x: Float32[Tensor, "n"]) -> Float32[Tensor, "m"]:
+            return fn(torch.cat((x, x)))
+
+        return outer
+
+    @twice
+    @enforce
+    def f(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+        return x
+
+    assert len(f(f32(3))) == 6
+
+
+def test_enforcing_twice_is_enforcing_once(strict):
+    f = of(Row)
+    twice = enforce(f)
+    x = f32()
+    assert twice(x) is x
+    with pytest.raises(DtypeError) as caught:
+        twice(f64())
+    assert caught.value.function == f.__qualname__.rpartition("<locals>.")[2]
+
+
+def test_recursion_has_axes_of_its_own_on_every_level(strict):
+    @enforce
+    def total(x: Float32[Tensor, "n"], rest: list[int]) -> Float32[Tensor, "n"]:
+        if len(x) > 1:
+            total(x[1:], rest)
+        rest.append(len(x))
+        return x
+
+    rest = []
+    total(f32(5), rest)
+    assert rest == [1, 2, 3, 4, 5]
+
+
+def test_an_error_inside_leaves_no_axes_behind(strict):
+    @enforce
+    def f(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]) -> bool:
+        return isinstance(y, Float32[Tensor, "n"])
+
+    for _ in range(3):
+        with pytest.raises(ShapeError):
+            f(f32(3), f32(4))
+        assert f(f32(5), f32(5))
+    assert isinstance(f32(7), Float32[Tensor, "n"])
+
+
+# ---------------------------------------------------------------- what stays as it was
+
+
+class Mine(Exception):
+    pass
+
+
+def raises_at_once(error):
+    raise error
+
+
+EXCEPTIONS = [Mine("x"), DtypeGuardError("x"), TypeError("x"), KeyError("x"), StopIteration(3), KeyboardInterrupt()]
+
+
+@pytest.mark.parametrize("x", [f32(), f64()], ids=["right call", "repaired call"])
+@pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda e: type(e).__name__)
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_an_exception_of_the_body_passes_through_untouched(error, x):
+    @enforce
+    def f(x: Row) -> Row:
+        raise_it = raises_at_once
+        return raise_it(error)
+
+    for _ in range(3):  # the third repair goes another way than the first
+        with pytest.raises(type(error)) as caught:
+            f(x)
+        assert caught.value is error
+        assert error.__context__ is None
+        assert error.__cause__ is None
+        assert not hasattr(error, "__notes__")
+
+
+@pytest.mark.parametrize("x", [f32(), f64()], ids=["right call", "repaired call"])
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_an_exception_of_a_coroutine_passes_through_untouched(x):
+    error = Mine("x")
+
+    @enforce
+    async def f(x: Row) -> Row:
+        await asyncio.sleep(0)
+        raise error
+
+    with pytest.raises(Mine) as caught:
+        asyncio.run(f(x))
+    assert caught.value is error
+    assert error.__context__ is None
+
+
+def test_a_contracts_own_error_has_no_context(strict):
+    @enforce
+    def f(x: Row) -> Row:
+        return x
+
+    with pytest.raises(DtypeError) as caught:
+        f(f64())
+    assert caught.value.__context__ is None
+    assert caught.value.__cause__ is None
+
+
+def documented(x: Row, y: Row = None, *rest: Row, flag: bool = True, **more: Row) -> Row:
+    """The doc."""
+    return x
+
+
+documented.mark = "kept"
+enforced = enforce(documented)
+
+
+def test_an_enforced_function_looks_like_the_function():
+    raw = documented
+    assert inspect.signature(enforced) == inspect.signature(raw)
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__", "mark"):
+        assert getattr(enforced, name) == getattr(raw, name), name
+    assert enforced.__annotations__ == raw.__annotations__
+    assert typing.get_type_hints(enforced) == typing.get_type_hints(raw)
+    assert inspect.getdoc(enforced) == "The doc."
+    assert inspect.unwrap(enforced) is raw
+
+
+@enforce
+def by_reference(x: Row) -> Row:
+    return x
+
+
+def test_functions_modules_and_errors_pickle():
+    assert pickle.loads(pickle.dumps(by_reference)) is by_reference
+    net = pickle.loads(pickle.dumps(Affine()))
+    assert torch.equal(net(f32()), f32())
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError) as caught:
+        by_reference(f64())
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert str(error) == str(caught.value)
+    assert error.argument == "x"
+    assert error.actual is torch.float64
+
+
+def test_source_and_signature_of_a_forward_are_the_bodys():
+    assert list(inspect.signature(Affine.forward).parameters) == ["self", "x"]
+    assert list(inspect.signature(Affine().forward).parameters) == ["x"]
+    assert not hasattr(Affine.forward, "__wrapped__"), "accelerate's unwrap_model would take the contract off"
+
+
+def test_mutable_defaults_are_shared_as_in_python():
+    @enforce
+    def f(x: Row, seen: list = []):  # noqa: B006
+        seen.append(x)
+        return seen
+
+    f(f32())
+    assert len(f(f32())) == 2
+
+
+WRONG_CALLS = {
+    "too few": ((), {}),
+    "one missing": ((1,), {}),
+    "too many": ((1, 2, 3, 4), {}),
+    "unknown keyword": ((1, 2), {"z": 3}),
+    "given twice": ((1, 2), {"x": 3}),
+    "keyword-only missing": ((1, 2), {}),
+    "positional-only by name": ((), {"x": 1, "y": 2, "k": 3}),
+}
+
+
+@pytest.mark.parametrize(("args", "kwargs"), WRONG_CALLS.values(), ids=WRONG_CALLS.keys())
+def test_a_wrong_call_gives_pythons_own_error(args, kwargs):
+    def f(x: Row, /, y: Row, *, k: Row):
+        return x
+
+    with pytest.raises(TypeError) as pythons:
+        f(*args, **kwargs)
+    with pytest.raises(TypeError) as ours:
+        enforce(f)(*args, **kwargs)
+    assert type(ours.value) is TypeError
+    assert str(ours.value) == str(pythons.value)
+
+
+def test_hostile_names_of_parameters():
+    """Names that code written around the body might use itself."""
+
+    @enforce
+    def f(len: Row, isinstance: Row, torch: Row, self: Row, call: Row, __x: Row, type: Row, fn: Row = None):
+        return len
+
+    x = f32()
+    assert f(x, x, x, x, x, x, x) is x
+    with pytest.warns(CastWarning):
+        assert f(f64(), x, x, x, x, x, x).dtype is torch.float32
+
+
+def test_private_parameters_of_methods_keep_their_mangled_names():
+    class Holder:
+        @enforce
+        def method(self, __x: Row) -> Row:
+            return __x
+
+    x = f32()
+    assert Holder().method(x) is x
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError):
+        Holder().method(f64())
+
+
+def test_a_function_without_annotations_is_left_to_itself():
+    anything = object()
+    for fn in (lambda x, *a, **k: x, of(inspect.Parameter.empty)):
+        assert enforce(fn)(anything) is anything
+
+
+def test_a_module_that_hides_builtins_is_decorated_all_the_same():
+    namespace = {"Row": Row, "enforce": enforce, "__builtins__": {}, "isinstance": None, "type": None}
+    exec("@enforce\ndef f(x: Row) -> Row:\n    return x\n", namespace)
+    assert namespace["f"](f32()).dtype is torch.float32
+    with pytest.warns(CastWarning):
+        assert namespace["f"](f64()).dtype is torch.float32
