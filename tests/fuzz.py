@@ -38,7 +38,10 @@ def main(count: int, first_seed: int) -> None:
         for done, counts in enumerate(pool.map(run_chunk, seeds), 1):
             verdicts += counts
             if done % 10 == 0 or done == chunks:
-                print(f"{sum(verdicts.values()):>8} cases, seeds {seeds[0]}..{seeds[done - 1]}: {dict(verdicts)}", flush=True)
+                print(
+                    f"{sum(verdicts.values()):>8} cases, seeds {seeds[0]}..{seeds[done - 1]}: {dict(verdicts)}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

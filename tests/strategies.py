@@ -51,7 +51,9 @@ _symbolic = st.sampled_from(
      "{n}", "{n}+a", "{self}", "(a)", "abs(a-3)", "a+", "min(a,", "b)", "[a][0]", "sum((a,b))", "a<b", "'a'", "a.x",
      "len({x})", "~a", "a!=b", "int(a/1)", "b-1"]
 )  # fmt: skip
-_junk = st.sampled_from(["a...", "a,b", "a#", "b#", "@", "a$", "##a", "__", "é=2", "=", "==", "?", "*", "#", "_", "*_", "_*"])
+_junk = st.sampled_from(
+    ["a...", "a,b", "a#", "b#", "@", "a$", "##a", "__", "é=2", "=", "==", "?", "*", "#", "_", "*_", "_*"]
+)
 _prefix = st.text("#*_?", max_size=2)
 
 
@@ -86,7 +88,9 @@ dim_strs = st.lists(tokens(), max_size=4).map(" ".join)
 
 
 @st.composite
-def sizes_for(draw: st.DrawFn, dim_str: str, sizes: dict[str, int], runs: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+def sizes_for(
+    draw: st.DrawFn, dim_str: str, sizes: dict[str, int], runs: dict[str, tuple[int, ...]]
+) -> tuple[int, ...]:
     """A shape that fits `dim_str` under an assignment of axes, with an occasional fault."""
     shape: list[int] = []
     for token in dim_str.split():
@@ -146,7 +150,9 @@ def cases(draw: st.DrawFn) -> tuple[list[tuple[str, Any, list[str]]], list[Any]]
         dtype = draw(dtypes) if not draw(st.integers(0, 11)) else _member(family, draw)
         odd = draw(st.integers(0, 40))
         numpy = array_type is np.ndarray if odd else array_type is not np.ndarray
-        values.append(draw(st.sampled_from([None, 1.5, [1.0]])) if odd == 1 else array_of(array_type, dtype, shape, numpy))
+        values.append(
+            draw(st.sampled_from([None, 1.5, [1.0]])) if odd == 1 else array_of(array_type, dtype, shape, numpy)
+        )
     return annotations, values
 
 

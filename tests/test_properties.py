@@ -75,7 +75,9 @@ def echo(target, **options):
 
 
 @relaxed
-@given(st.sampled_from(list(ANNOTATIONS)), devices, shapes, layouts, st.sampled_from(["strict", "lenient", "warn", "off"]))
+@given(
+    st.sampled_from(list(ANNOTATIONS)), devices, shapes, layouts, st.sampled_from(["strict", "lenient", "warn", "off"])
+)
 def test_what_matches_arrives_as_the_same_object(dtype, device, shape, layout, mode):
     x = make(dtype, device, shape, layout)
     before = fingerprint(x)

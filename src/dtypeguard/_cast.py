@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._check import Call, Contract, Edit, Path, Step, _from_numpy, check, check_result, children, written
+from ._check import check, check_result, children, from_numpy
 from ._config import Mode, Verify, current_mode
+from ._contract import Call, Contract, Edit, Path, Step, written
 from ._dtypes import BY_NAME, survives
 from ._errors import (
     CastError,
@@ -64,6 +65,7 @@ class CastRecord:
     error: float | None = None
 
 
+CastRecord.__module__ = "dtypeguard"
 _Key = tuple[Any, ...]
 record_lock = threading.Lock()
 _records: dict[_Key, CastRecord] = {}
@@ -243,7 +245,7 @@ def _cast(call: Call, edit: Edit) -> Any:
     if isinstance(source, Tensor):
         fresh = _to(source, edit.dtype, edit.device, call.contract.non_blocking)
     elif edit.convert:
-        fresh = _from_numpy(source)
+        fresh = from_numpy(source)
         if fresh is not None and (edit.dtype is not None or edit.device is not None):
             fresh = fresh.to(device=edit.device, dtype=edit.dtype)
     else:

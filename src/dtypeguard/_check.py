@@ -10,7 +10,6 @@ import collections.abc
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,9 +17,21 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from ._anchor import Anchor, anchor_of
-from ._config import Autocast, Mode, Verify
-from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Casting, Kind, lowest_rung, may_cast, name_of, names_accept
-from ._errors import AnnotationError, DeviceError, DtypeError, HintError, ShapeError, Violation, plain
+from ._config import Autocast
+from ._contract import (
+    Call,
+    Contract,
+    Path,
+    Step,
+    edit_at,
+    report,
+    report_container,
+    report_dtype,
+    report_shape,
+    written,
+)
+from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
+from ._errors import AnnotationError, DeviceError, HintError
 from ._spec import (
     Dim,
     DimKind,
@@ -36,99 +47,8 @@ from ._spec import (
     axis_argument,
 )
 
-Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
-Path = tuple[Any, ...]  # the argument's name, then steps
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 _LENGTHS = torch.nn.utils.rnn.PackedSequence
-
-
-@dataclass(slots=True)
-class Param:
-    """One parameter of a function; `spec` None means unannotated."""
-
-    name: str
-    kind: Any
-    spec: Spec | None = None
-    default: Any = inspect.Parameter.empty
-    skip: bool = False
-
-
-@dataclass(slots=True)
-class Contract:
-    """Everything that is known about a function before it is called."""
-
-    function: str
-    params: tuple[Param, ...]
-    returns: Spec | None = None
-    yields: Spec | None = None  # of a generator: what each item must be
-    mode: Mode | None = None
-    casting: Casting = Casting.PRECISION
-    anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
-    autocast: Autocast = Autocast.IGNORE
-    verify: Verify = Verify.FIRST
-    mutates: frozenset[str] = frozenset()
-    guarded: bool = False  # unannotated floating tensors follow the anchor too
-    dtype: torch.dtype | None = None
-    device: torch.device | None = None
-    output_dtype: torch.dtype | None = None
-    move_args: frozenset[str] = frozenset()
-    skip_args: frozenset[str] = frozenset()
-    non_blocking: bool = False
-    wrapper: Any = None  # the generated function
-    right: Any = None  # makes a function that answers whether the arguments are right
-    plans: dict[Any, Any] = field(default_factory=dict)  # repairs made before, see `_mend`
-
-
-@dataclass(slots=True)
-class Edit:
-    """The repair of one leaf: where, what, and what it must become."""
-
-    path: Path
-    value: Any
-    dtype: Any = None
-    device: torch.device | None = None
-    convert: bool = False  # NumPy array -> tensor
-
-
-@dataclass(slots=True)
-class Call:
-    """The state of one check: axes bound so far, violations found so far."""
-
-    contract: Contract
-    values: tuple[Any, ...]
-    anchor: Anchor | None = None
-    axes: dict[str, int] = field(default_factory=dict)
-    variadics: dict[str, tuple[bool, tuple[int, ...]]] = field(default_factory=dict)
-    owners: dict[str, str] = field(default_factory=dict)
-    violations: list[Violation] = field(default_factory=list)
-    edits: dict[Path, Edit] = field(default_factory=dict)
-    open: list[Any] = field(default_factory=list)
-    passive: bool = False  # mode "off": nothing is looked at
-    copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
-    records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
-    rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
-
-    def arguments(self) -> dict[str, Any]:
-        return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
-
-    def attempt(self) -> "Call":
-        """The same state, to try one option of a union on."""
-        trial = dataclasses.replace(self, violations=[], edits={}, axes=dict(self.axes))
-        trial.variadics, trial.owners = dict(self.variadics), dict(self.owners)
-        return trial
-
-    def adopt(self, trial: "Call") -> None:
-        self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
-        self.violations += trial.violations
-        self.edits.update(trial.edits)
-
-
-def written(path: Path) -> str:
-    """A path as Python writes it: `cond['pooled']`, `out.img`, `batch[57]`."""
-    text = str(path[0])
-    for kind, key in path[1:]:
-        text += f"[{key!r}]" if kind == "item" else f".{key}"
-    return text
 
 
 def check(contract: Contract, values: tuple[Any, ...]) -> Call:
@@ -203,17 +123,17 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> No
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
-        tensor = _from_numpy(value) if spec.torch_only else None
+        tensor = from_numpy(value) if spec.torch_only else None
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
         if value is None:
             actual = "is None"
         fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
         fixed = tensor is not None and path[0] not in call.contract.mutates
         reason = f"the annotation wants a {array}"
-        _report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, fixed)
+        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, fixed)
         if tensor is None:
             return
-        _edit(call, path, value).convert = True
+        edit_at(call, path, value).convert = True
         value = tensor
     _check_dtype(spec, value, path, call)
     if isinstance(value, Tensor):
@@ -227,7 +147,7 @@ def _is_instance(value: Any, array_type: Any) -> bool:
     return isinstance(value, array_type)
 
 
-def _from_numpy(value: Any) -> Tensor | None:
+def from_numpy(value: Any) -> Tensor | None:
     """A tensor over a NumPy array's memory, or over a copy where torch cannot share it."""
     if type(value).__module__ != "numpy" or not hasattr(value, "__array__"):
         return None
@@ -248,7 +168,7 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, Tensor):
         if not names_accept(spec.names, name_of(value.dtype)):
             target = _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call)
-            _report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+            report_dtype(call, path, value, target, "the annotation wants", spec.hint)
         return
     wanted = anchor.dtype if anchor is not None else None
     named = spec.dtypes is None or value.dtype in spec.dtypes
@@ -260,9 +180,9 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     if _autocast_casts(value, target, wanted, call):
         return
     if target is not None and target is wanted and anchor is not None and concrete is None:
-        _report_dtype(call, path, value, target, anchor.reason, spec.hint, anchor)
+        report_dtype(call, path, value, target, anchor.reason, spec.hint, anchor)
     else:
-        _report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+        report_dtype(call, path, value, target, "the annotation wants", spec.hint)
 
 
 def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
@@ -273,9 +193,7 @@ def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
     return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
 
 
-def _prefer(
-    spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: Call
-) -> torch.dtype | None:
+def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> torch.dtype | None:
     """Which member of a family a stranger becomes: the anchor's, the default, the usual ones, the widest."""
     if spec.dtypes is None:
         return None
@@ -323,8 +241,8 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
     fix = f"{written(path)}.to({str(anchor.device)!r})"
     movable = path[0] not in call.contract.mutates and value.device.type != "meta"
     reason = f"{subject} {anchor.device}"
-    _report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
-    _edit(call, path, value).device = anchor.device
+    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    edit_at(call, path, value).device = anchor.device
 
 
 def same_device(a: torch.device, b: torch.device) -> bool:
@@ -340,7 +258,7 @@ def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     least = len(spec.dims) - (where is not None)
     if len(shape) < least or (where is None and len(shape) > least):
         wanted = _axes(least) if where is None else f"at least {_axes(least)}"
-        _report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}", shape)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}", shape)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     end = None if where is None else len(shape) - (least - where)
@@ -350,12 +268,12 @@ def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
         index = i if where is None or i < where else i - len(sizes)
         fault = _check_dim(dim, size, index, axes, call)
         if fault is not None:
-            _report_shape(call, path, value, spec, *fault, shape)
+            report_shape(call, path, value, spec, *fault, shape)
             return
     if where is not None:
         fault = _check_variadic(spec.dims[where], shape[where:end], variadics, call)
         if fault is not None:
-            _report_shape(call, path, value, spec, *fault, shape)
+            report_shape(call, path, value, spec, *fault, shape)
             return
     for name in (*axes, *variadics):
         call.owners.setdefault(name, written(path))
@@ -456,13 +374,13 @@ def _badness(trial: Call) -> tuple[int, int]:
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
     if value is not None:
         actual = f"is a {type(value).__qualname__}"
-        _report(call, path, HintError, value, actual, "None", "the annotation wants None", spec.hint, fix="pass None")
+        report(call, path, HintError, value, actual, "None", "the annotation wants None", spec.hint, fix="pass None")
 
 
 def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
     if not bearable(spec, value):
         actual, fix = f"is a {type(value).__qualname__}", f"pass {spec.hint}"
-        _report(call, path, HintError, value, actual, spec.hint, f"the annotation wants {spec.hint}", spec.hint, fix=fix)
+        report(call, path, HintError, value, actual, spec.hint, f"the annotation wants {spec.hint}", spec.hint, fix=fix)
 
 
 def bearable(spec: OtherSpec, value: Any) -> bool:
@@ -484,7 +402,7 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
 
 def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin) or isinstance(value, (str, Tensor)):
-        _report_container(call, path, value, spec.hint)
+        report_container(call, path, value, spec.hint)
     elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
         for i, item in enumerate(value):  # type: ignore[arg-type]
             _CHECKERS[type(spec.item)](spec.item, item, (*path, ("item", i)), call)
@@ -492,7 +410,7 @@ def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> N
 
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, tuple) or len(value) != len(spec.items):
-        _report_container(call, path, value, spec.hint)
+        report_container(call, path, value, spec.hint)
         return
     for i, (item_spec, item) in enumerate(zip(spec.items, value, strict=True)):
         if item_spec is not None:
@@ -501,7 +419,7 @@ def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
 
 def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin):
-        _report_container(call, path, value, spec.hint)
+        report_container(call, path, value, spec.hint)
         return
     for key, item in value.items():  # type: ignore[attr-defined]
         _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
@@ -509,7 +427,7 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> Non
 
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin):
-        _report_container(call, path, value, spec.hint)
+        report_container(call, path, value, spec.hint)
         return
     if any(value is outer for outer in call.open):  # a cycle
         return
@@ -540,7 +458,7 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
         anchor = call.anchor
         if anchor is not None and value.dtype in FLOATING and not _fits(value.dtype, anchor):
             if not _autocast_casts(value, anchor.dtype, anchor.dtype, call):
-                _report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
+                report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
         _check_device(value, path, call, False, "")
     elif type(value) not in SCALARS and not any(value is outer for outer in call.open):
         call.open.append(value)
@@ -563,7 +481,9 @@ def children(value: Any) -> list[tuple[Step, Any]] | None:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return [(("attr", name), getattr(value, name)) for name in value._fields]
     if isinstance(value, (list, tuple)):
-        plain_ends = bool(value) and isinstance(value, list) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+        plain_ends = (
+            bool(value) and isinstance(value, list) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+        )
         return [] if plain_ends else [(("item", i), item) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(("attr", f.name), getattr(value, f.name, None)) for f in dataclasses.fields(value)]
@@ -575,82 +495,3 @@ def leaves(value: Any) -> Iterator[tuple[Step, Any]]:
     if type(value) in _pytree.SUPPORTED_NODES:
         for i, leaf in enumerate(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]):
             yield ("item", i), leaf
-
-
-# ---------------------------------------------------------------- reports
-
-
-def _edit(call: Call, path: Path, value: Any) -> Edit:
-    return call.edits.setdefault(path, Edit(path, value))
-
-
-def _report(
-    call: Call,
-    path: Path,
-    error: Any,
-    value: Any,
-    actual: Any,
-    expected: Any,
-    reason: str,
-    hint: str,
-    like: tuple[str, Any] | None = None,
-    fix: str = "",
-    fixed: bool = False,
-) -> None:
-    call.violations.append(Violation(error, written(path), value, actual, expected, reason, hint, like, fix, fixed))
-
-
-def _report_shape(
-    call: Call, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, shape: tuple[int, ...]
-) -> None:
-    _report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint)
-    call.violations[-1].fix = f"give `{written(path)}` the axes of {spec.hint}"
-
-
-def _report_container(call: Call, path: Path, value: Any, hint: str) -> None:
-    actual = f"is a {type(value).__qualname__}" if not isinstance(value, tuple) else f"is a tuple of {len(value)}"
-    _report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
-
-
-# What to write instead of a cast that the default rule refuses, by the kinds involved.
-_ADVICE: dict[tuple[Kind, Kind], str] = {
-    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
-    (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
-    (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
-    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
-    (Kind.INT, Kind.BOOL): "{x} != 0",
-    (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
-}
-
-
-def _report_dtype(
-    call: Call, path: Path, value: Any, target: torch.dtype | None, who: str, hint: str, anchor: Anchor | None = None
-) -> None:
-    contract, source = call.contract, value.dtype
-    if not isinstance(source, torch.dtype):
-        source = BY_NAME.get(name_of(source), source)
-    like = (anchor.name, anchor.tensor) if anchor is not None and anchor.tensor is not None else None
-    allowed = (
-        target is not None
-        and isinstance(source, torch.dtype)
-        and may_cast(source, target, contract.casting)
-        and path[0] not in contract.mutates
-    )
-    expected: Any = target if target is not None else hint
-    reason = f"{who} {plain(target) if target is not None else hint}"
-    fix = _advice(written(path), source, target, isinstance(value, Tensor))
-    _report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
-    if target is not None:
-        _edit(call, path, value).dtype = target
-
-
-def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
-    if target is None:
-        return ""
-    if not tensor:
-        return f"{x}.astype({name_of(target)!r})"
-    kinds = (TABLE[source].kind, TABLE[target].kind) if source in TABLE else None
-    pattern = _ADVICE.get(kinds, "{x}.to({target})") if kinds is not None else "{x}.to({target})"
-    advice = pattern.format(x=x, target=target)
-    rung = lowest_rung(source, target) if source in TABLE else Casting.UNSAFE
-    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

@@ -178,6 +178,9 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         return decorated  # type: ignore[return-value]  # functools.wraps keeps the signature
 
 
+mode.__module__ = "dtypeguard"
+
+
 def _read_environment() -> None:
     global OFF_AT_IMPORT
     value = os.environ.get("DTYPEGUARD_MODE", "").strip()

@@ -16,9 +16,9 @@ from torch import nn
 
 from . import _config
 from ._cast import enter
-from ._check import Contract, Param
 from ._codegen import build, kind_of
 from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
+from ._contract import Contract, Param
 from ._errors import AnnotationError, caller
 from ._spec import Spec, annotations_of, resolve_hint, spec_of
 
@@ -207,7 +207,9 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
     names = [param.name for param in params]
     name = function_name(fn)
-    strangers = [n for n in (*options["mutates"], *([options["anchor"]] if options["anchor"] else [])) if n not in names]
+    strangers = [
+        n for n in (*options["mutates"], *([options["anchor"]] if options["anchor"] else [])) if n not in names
+    ]
     if strangers:
         raise ValueError(f"{name} has no parameter {strangers[0]!r}: its parameters are {', '.join(names)}")
     method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
@@ -305,7 +307,13 @@ def _with_autocast(fn: Any, contract: Contract) -> Any:
 
 
 def check(
-    value: T, annotation: Any, /, *, name: str = "value", mode: ModeName | None = None, casting: CastingName | None = None
+    value: T,
+    annotation: Any,
+    /,
+    *,
+    name: str = "value",
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
 ) -> T:
     """Check one value against an annotation, and return it, repaired if the mode says so.
 

@@ -21,9 +21,20 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from ._anchor import LOSSES, anchor_of, floating, own_parameters, slot
 from ._cast import enter
-from ._check import Contract, Param
 from ._codegen import build
-from ._config import Autocast, AutocastName, CastingName, Mode, ModeName, Verify, VerifyName, as_casting, as_mode, choose
+from ._config import (
+    Autocast,
+    AutocastName,
+    CastingName,
+    Mode,
+    ModeName,
+    Verify,
+    VerifyName,
+    as_casting,
+    as_mode,
+    choose,
+)
+from ._contract import Contract, Param
 from ._dtypes import FLOATING, Casting
 from ._enforce import enforce, function_name, read_annotation
 from ._errors import AnnotationError, DtypeGuardWarning
@@ -120,9 +131,7 @@ class GuardedModule(nn.Module):
         return (_rebuild, (base, self.__dict__["_dtypeguard"].key, *reduced[1][1:]), *reduced[2:])
 
     def __prepare_scriptable__(self) -> nn.Module:
-        warnings.warn(
-            f"torch.jit.script sees {type(self).__name__} without its guard", DtypeGuardWarning, stacklevel=2
-        )
+        warnings.warn(f"torch.jit.script sees {type(self).__name__} without its guard", DtypeGuardWarning, stacklevel=2)
         return unguard(_shallow(self))
 
 
@@ -247,9 +256,13 @@ def _refuse(model: Any) -> None:
         advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
         raise TypeError(f"guard takes an nn.Module, not {kind}: {advice}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace")
+        raise TypeError(
+            f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
+        )
     for name, module in model.named_modules():
-        if any(isinstance(p, UninitializedTensorMixin) for p in (*module._parameters.values(), *module._buffers.values())):
+        if any(
+            isinstance(p, UninitializedTensorMixin) for p in (*module._parameters.values(), *module._buffers.values())
+        ):
             where = f"its submodule {name!r}" if name else "it"
             raise TypeError(f"{where} is lazy and has no parameters yet: call the model once, then guard it")
     if not _callable(model):
@@ -315,7 +328,9 @@ def _apply(module: nn.Module, card: Card, contract: Contract, cls: type[nn.Modul
         try:
             module.__class__ = cls
         except TypeError as error:
-            raise TypeError(f"the class of {card.path} cannot be swapped ({error}): use enforce on its forward") from None
+            raise TypeError(
+                f"the class of {card.path} cannot be swapped ({error}): use enforce on its forward"
+            ) from None
         if shadow is not None:
             card.forward = shadow
             module.__dict__["forward"] = types.MethodType(_around(shadow, type(module), card.key), module)

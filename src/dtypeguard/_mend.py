@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ._cast import CastRecord, call_key, generation, look_back_at, on_repair, record_lock
-from ._check import Call, Contract
 from ._config import Mode, Verify, current_mode
+from ._contract import Call, Contract
 from ._errors import caller
 
 _MOST = 64  # plans for one function

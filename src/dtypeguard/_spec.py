@@ -232,7 +232,9 @@ _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence, c
               collections.abc.Iterable)  # fmt: skip
 _MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping)
 _HAS_ALIAS = hasattr(typing, "TypeAliasType")
-_ALIASES: tuple[type, ...] = tuple({typing_extensions.TypeAliasType} | ({typing.TypeAliasType} if _HAS_ALIAS else set()))  # type: ignore[attr-defined]
+_ALIASES: tuple[type, ...] = tuple(
+    {typing_extensions.TypeAliasType} | ({typing.TypeAliasType} if _HAS_ALIAS else set())
+)  # type: ignore[attr-defined]
 
 
 def show(hint: Any) -> str:
@@ -373,5 +375,3 @@ def is_array_hint(annotation: Any) -> bool:
     if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
         return True
     return any(is_array_hint(arg) for arg in get_args(annotation))
-
-

@@ -1,0 +1,189 @@
+"""What is known about a function before a call, and what is found out during one.
+
+Floor 2. Plain data, and the few functions that write a violation down.
+"""
+
+import dataclasses
+import inspect
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._anchor import Anchor
+from ._config import Autocast, Mode, Verify
+from ._dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
+from ._errors import DtypeError, HintError, ShapeError, Violation, plain
+from ._spec import Spec, TensorSpec
+
+Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
+Path = tuple[Any, ...]  # the argument's name, then steps
+
+
+@dataclass(slots=True)
+class Param:
+    """One parameter of a function; `spec` None means unannotated."""
+
+    name: str
+    kind: Any
+    spec: Spec | None = None
+    default: Any = inspect.Parameter.empty
+    skip: bool = False
+
+
+@dataclass(slots=True)
+class Contract:
+    """Everything that is known about a function before it is called."""
+
+    function: str
+    params: tuple[Param, ...]
+    returns: Spec | None = None
+    yields: Spec | None = None  # of a generator: what each item must be
+    mode: Mode | None = None
+    casting: Casting = Casting.PRECISION
+    anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
+    autocast: Autocast = Autocast.IGNORE
+    verify: Verify = Verify.FIRST
+    mutates: frozenset[str] = frozenset()
+    guarded: bool = False  # unannotated floating tensors follow the anchor too
+    dtype: torch.dtype | None = None
+    device: torch.device | None = None
+    output_dtype: torch.dtype | None = None
+    move_args: frozenset[str] = frozenset()
+    skip_args: frozenset[str] = frozenset()
+    non_blocking: bool = False
+    wrapper: Any = None  # the generated function
+    right: Any = None  # makes a function that answers whether the arguments are right
+    plans: dict[Any, Any] = field(default_factory=dict)  # repairs made before, see `_mend`
+
+
+@dataclass(slots=True)
+class Edit:
+    """The repair of one leaf: where, what, and what it must become."""
+
+    path: Path
+    value: Any
+    dtype: Any = None
+    device: torch.device | None = None
+    convert: bool = False  # NumPy array -> tensor
+
+
+@dataclass(slots=True)
+class Call:
+    """The state of one check: axes bound so far, violations found so far."""
+
+    contract: Contract
+    values: tuple[Any, ...]
+    anchor: Anchor | None = None
+    axes: dict[str, int] = field(default_factory=dict)
+    variadics: dict[str, tuple[bool, tuple[int, ...]]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    edits: dict[Path, Edit] = field(default_factory=dict)
+    open: list[Any] = field(default_factory=list)
+    passive: bool = False  # mode "off": nothing is looked at
+    copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
+    records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
+    rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
+
+    def arguments(self) -> dict[str, Any]:
+        return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
+
+    def attempt(self) -> "Call":
+        """The same state, to try one option of a union on."""
+        trial = dataclasses.replace(self, violations=[], edits={}, axes=dict(self.axes))
+        trial.variadics, trial.owners = dict(self.variadics), dict(self.owners)
+        return trial
+
+    def adopt(self, trial: "Call") -> None:
+        self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
+        self.violations += trial.violations
+        self.edits.update(trial.edits)
+
+
+def written(path: Path) -> str:
+    """A path as Python writes it: `cond['pooled']`, `out.img`, `batch[57]`."""
+    text = str(path[0])
+    for kind, key in path[1:]:
+        text += f"[{key!r}]" if kind == "item" else f".{key}"
+    return text
+
+
+# ---------------------------------------------------------------- reports
+
+
+def edit_at(call: Call, path: Path, value: Any) -> Edit:
+    return call.edits.setdefault(path, Edit(path, value))
+
+
+def report(
+    call: Call,
+    path: Path,
+    error: Any,
+    value: Any,
+    actual: Any,
+    expected: Any,
+    reason: str,
+    hint: str,
+    like: tuple[str, Any] | None = None,
+    fix: str = "",
+    fixed: bool = False,
+) -> None:
+    call.violations.append(Violation(error, written(path), value, actual, expected, reason, hint, like, fix, fixed))
+
+
+def report_shape(
+    call: Call, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, shape: tuple[int, ...]
+) -> None:
+    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint)
+    call.violations[-1].fix = f"give `{written(path)}` the axes of {spec.hint}"
+
+
+def report_container(call: Call, path: Path, value: Any, hint: str) -> None:
+    actual = f"is a {type(value).__qualname__}" if not isinstance(value, tuple) else f"is a tuple of {len(value)}"
+    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
+
+
+# What to write instead of a cast that the default rule refuses, by the kinds involved.
+_ADVICE: dict[tuple[Kind, Kind], str] = {
+    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
+    (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
+    (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
+    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
+    (Kind.INT, Kind.BOOL): "{x} != 0",
+    (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
+}
+
+
+def report_dtype(
+    call: Call, path: Path, value: Any, target: torch.dtype | None, who: str, hint: str, anchor: Anchor | None = None
+) -> None:
+    contract, source = call.contract, value.dtype
+    if not isinstance(source, torch.dtype):
+        source = BY_NAME.get(name_of(source), source)
+    like = (anchor.name, anchor.tensor) if anchor is not None and anchor.tensor is not None else None
+    allowed = (
+        target is not None
+        and isinstance(source, torch.dtype)
+        and may_cast(source, target, contract.casting)
+        and path[0] not in contract.mutates
+    )
+    expected: Any = target if target is not None else hint
+    reason = f"{who} {plain(target) if target is not None else hint}"
+    fix = _advice(written(path), source, target, isinstance(value, Tensor))
+    report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
+    if target is not None:
+        edit_at(call, path, value).dtype = target
+
+
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
+    if target is None:
+        return ""
+    if not tensor:
+        return f"{x}.astype({name_of(target)!r})"
+    kinds = (TABLE[source].kind, TABLE[target].kind) if source in TABLE else None
+    pattern = _ADVICE.get(kinds, "{x}.to({target})") if kinds is not None else "{x}.to({target})"
+    advice = pattern.format(x=x, target=target)
+    rung = lowest_rung(source, target) if source in TABLE else Casting.UNSAFE
+    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

@@ -1,0 +1,376 @@
+"""The lines that check: every form of annotation that the generator speaks, written as Python.
+
+Floor 4. Generated code leaves its `while True` by `break` (inside a loop by
+raising) as soon as something is not right. What cannot be said in a few lines
+raises `Inexpressible`, and the function's calls go to the reference checker.
+"""
+
+import ast
+import builtins
+import inspect
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._check import SCALARS, bearable, same_device
+from ._config import Autocast
+from ._contract import Contract
+from ._dtypes import AUTOCAST, FLOATING
+from ._spec import (
+    Dim,
+    DimKind,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SequenceSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+)
+
+_P = inspect.Parameter
+
+
+class Inexpressible(Exception):
+    """A form that only the reference checker knows."""
+
+
+class _Miss(Exception):
+    """Raised by generated code inside a loop: something is not right."""
+
+
+class Writer:
+    """Lines of source, the objects they close over, and the axes bound so far."""
+
+    def __init__(self, contract: Contract, anchored: bool, device: str) -> None:
+        self.contract = contract
+        self.anchored = anchored
+        self.device = device  # the expression of the anchor's device
+        self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
+        self.lines: list[str] = []
+        self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
+        self.pending: dict[tuple[bool, str], str] = {}  # unpacked, but not yet reached from left to right
+        self.initial: list[str] = []  # variables that may stay unbound
+        self.depth = 3
+        self.loops = 0
+        self.branches = 0
+        self._names = itertools.count()
+
+    def const(self, value: Any, hint: str = "c") -> str:
+        for name, known in self.closure.items():
+            if known is value:
+                return name
+        name = f"_dg_{hint}{next(self._names)}"
+        self.closure[name] = value
+        return name
+
+    def fresh(self, hint: str = "s") -> str:
+        return f"_dg_{hint}{next(self._names)}"
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def miss_if(self, condition: str) -> None:
+        self.line(f"if {condition}: {'raise _dg_Miss' if self.loops else 'break'}")
+
+    @contextmanager
+    def block(self, head: str, loop: bool = False) -> Iterator[None]:
+        """An indented block that may not run: what it binds is not surely bound after it."""
+        before = dict(self.axes)
+        self.line(head)
+        self.depth += 1
+        self.loops += loop
+        self.branches += 1
+        start = len(self.lines)
+        yield
+        if len(self.lines) == start:
+            self.line("pass")
+        self.depth -= 1
+        self.loops -= loop
+        self.branches -= 1
+        self.axes = {key: (name, before.get(key, (name, False))[1]) for key, (name, _) in self.axes.items()}
+
+    # ------------------------------------------------------------ specs
+
+    def spec(self, spec: Spec, var: str) -> None:
+        _EMITTERS[type(spec)](self, spec, var)
+
+    def tensor(self, spec: TensorSpec, var: str) -> None:
+        if not spec.torch_only:
+            raise Inexpressible
+        cls = self.const(spec.array_type, "T")
+        self.miss_if(f"not _dg_isinstance({var}, {cls})")
+        self.dtype(spec, var)
+        if self.anchored:
+            loose = "" if self.contract.guarded else "_dg_p is None or "
+            self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {loose}{var}.device == {self.device})")
+        self.dims(spec, var)
+
+    def autocast(self, var: str) -> str:
+        enabled = self.const(torch.is_autocast_enabled, "enabled")
+        return f'{enabled}("cpu" if {var}.is_cpu else {var}.device.type)'
+
+    def dtype(self, spec: TensorSpec, var: str) -> None:
+        follow = self.contract.autocast is Autocast.FOLLOW
+        concrete = spec.concrete
+        if concrete is not None:
+            wanted = self.const(concrete, "d")
+            chance = ""
+            if follow and concrete is torch.float32:
+                halves = self.const(AUTOCAST - {torch.float32}, "half")
+                chance = f" and not ({var}.dtype in {halves} and {self.autocast(var)})"
+            self.miss_if(f"{var}.dtype is not {wanted}{chance}")
+            return
+        dtype = self.fresh("t")
+        if spec.dtypes is not None:
+            self.line(f"{dtype} = {var}.dtype")
+            self.miss_if(f"{dtype} not in {self.const(spec.dtypes, 'f')}")
+        floats = spec.dtypes is None or bool(spec.dtypes & FLOATING)
+        if self.anchored and floats:
+            if spec.dtypes is None:
+                self.line(f"{dtype} = {var}.dtype")
+            ways = [f"{dtype} is _dg_a", "_dg_a is None"]
+            if spec.dtypes is None or spec.dtypes - FLOATING:
+                ways.append(f"{dtype} not in {self.const(FLOATING, 'floating')}")
+            if follow:
+                both = self.const(AUTOCAST, "both")
+                ways.append(f"{dtype} in {both} and _dg_a in {both} and {self.autocast(var)}")
+            self.miss_if(f"not ({' or '.join(ways)})")
+
+    def dims(self, spec: TensorSpec, var: str) -> None:
+        dims = spec.dims
+        if len(dims) == 1 and dims[0].variadic and dims[0].kind is DimKind.ANONYMOUS:
+            return
+        if all(dim.kind is DimKind.ANONYMOUS and not dim.variadic for dim in dims):
+            self.miss_if(f"{var}.ndim != {len(dims)}")
+            return
+        sizes = [self.size_variable(dim, dims) for dim in dims]
+        targets = [("*" if dim.variadic else "") + name for dim, name in zip(dims, sizes, strict=True)]
+        self.line(f"{', '.join(targets)}{',' if len(targets) == 1 else ''} = {var}.shape")
+        order = [i for i in range(len(dims)) if i != spec.variadic]
+        for i in (*order, *([] if spec.variadic is None else [spec.variadic])):
+            self.dim(dims[i], sizes[i])
+
+    def size_variable(self, dim: Dim, dims: tuple[Dim, ...]) -> str:
+        """Where an axis' size is unpacked to: at its first and only sight, straight to the axis' own variable."""
+        key = (dim.variadic, dim.text)
+        once = sum((d.variadic, d.text) == key for d in dims) == 1
+        direct = dim.kind is DimKind.NAMED and not dim.broadcast and once and key not in self.axes
+        if not direct or self.loops or dim.tree:
+            return self.fresh()
+        if not self.branches:  # surely assigned before it is read
+            self.pending[key] = self.fresh("v" if dim.variadic else "n")
+            return self.pending[key]
+        return self.variable(key)
+
+    def variable(self, key: tuple[bool, str]) -> str:
+        if key not in self.axes:
+            name = self.pending.pop(key, None)
+            if name is None:
+                name = self.fresh("v" if key[0] else "n")
+                self.initial.append(name)
+            self.axes[key] = (name, False)
+        return self.axes[key][0]
+
+    def dim(self, dim: Dim, size: str) -> None:
+        if dim.kind is DimKind.ANONYMOUS:
+            return
+        if dim.tree or (dim.variadic and dim.broadcast):
+            raise Inexpressible
+        loose = f"{size} != 1 and " if dim.broadcast else ""
+        if dim.kind is DimKind.FIXED:
+            self.miss_if(f"{loose}{size} != {dim.size}")
+        elif dim.kind is DimKind.SYMBOLIC:
+            self.miss_if(f"{loose}({self.expression(dim)}) != {size}")
+        else:
+            key = (dim.variadic, dim.text)
+            name = self.variable(key)
+            if name == size:  # unpacked straight into it
+                self.axes[key] = (name, True)
+            elif self.axes[key][1]:
+                self.miss_if(f"{loose}{size} != {name}")
+            else:
+                self.line(f"if {loose}{name} is None: {name} = {size}")
+                self.miss_if(f"{loose}{size} != {name}")
+                self.axes[key] = (name, not dim.broadcast)
+
+    def expression(self, dim: Dim) -> str:
+        """A symbolic axis with its names replaced by the variables that hold them."""
+        if dim.names is None:
+            raise Inexpressible
+        tree = ast.parse(dim.text, mode="eval")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                known = self.axes.get((False, node.id))
+                if known is not None and known[1]:
+                    node.id = known[0]
+                elif known is None and hasattr(builtins, node.id):
+                    node.id = self.const(getattr(builtins, node.id), "builtin")
+                else:
+                    raise Inexpressible
+        return ast.unparse(tree)
+
+    def union(self, spec: UnionSpec, var: str) -> None:
+        options = [option for option in spec.options if not isinstance(option, NoneSpec)]
+        if len(options) != 1:
+            raise Inexpressible
+        with self.block(f"if {var} is not None:"):
+            self.spec(options[0], var)
+
+    def none(self, spec: NoneSpec, var: str) -> None:
+        self.miss_if(f"{var} is not None")
+
+    def other(self, spec: OtherSpec, var: str) -> None:
+        if spec.classes is not None:
+            self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.classes, 'C')})")
+        else:
+            self.miss_if(f"not {self.const(bearable, 'bearable')}({self.const(spec, 'spec')}, {var})")
+
+    def sequence(self, spec: SequenceSpec, var: str) -> None:
+        if spec.origin not in (list, tuple):
+            raise Inexpressible
+        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        item = self.fresh("i")
+        with self.block(f"for {item} in {var}:", loop=True):
+            self.spec(spec.item, item)
+
+    def tuple(self, spec: TupleSpec, var: str) -> None:
+        if not spec.items:
+            raise Inexpressible
+        self.miss_if(f"not _dg_isinstance({var}, {self.const(tuple, 'C')})")
+        items = [self.fresh("i") for _ in spec.items]
+        self.line(f"{', '.join(items)}, = {var}")
+        for item_spec, item in zip(spec.items, items, strict=True):
+            if item_spec is not None:
+                self.spec(item_spec, item)
+
+    def mapping(self, spec: MappingSpec, var: str) -> None:
+        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        item = self.fresh("i")
+        with self.block(f"for {item} in {var}.values():", loop=True):
+            self.spec(spec.value, item)
+
+    def fields(self, spec: FieldsSpec, var: str) -> None:
+        if spec.origin is dict:
+            raise Inexpressible
+        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        for name, field_spec in spec.fields.items():
+            item = self.fresh("i")
+            self.line(f"{item} = {var}.{name}")
+            self.spec(field_spec, item)
+
+    def guarded(self, var: str, extra: bool) -> None:
+        """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else."""
+        if not self.anchored:
+            return
+        same = f"{var}.dtype is _dg_a"
+        if self.contract.autocast is Autocast.FOLLOW:
+            both = self.const(AUTOCAST, "both")
+            same = f"({same} or {var}.dtype in {both} and _dg_a in {both} and {self.autocast(var)})"
+        kind = self.const(type, "type")
+        right = (
+            f"{kind}({var}) is _dg_Tensor and {same} and ({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
+        )
+        walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
+        empty = f"{var} and " if extra else f"{var} is not None and "
+        self.miss_if(f"{empty}not ({right}) and not {walk}")
+
+
+_EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
+    TensorSpec: Writer.tensor,
+    UnionSpec: Writer.union,
+    NoneSpec: Writer.none,
+    OtherSpec: Writer.other,
+    SequenceSpec: Writer.sequence,
+    TupleSpec: Writer.tuple,
+    MappingSpec: Writer.mapping,
+    FieldsSpec: Writer.fields,
+}
+
+
+_PASS = frozenset({int, float, bool, str, type(None)})
+
+
+def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
+    """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
+    return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
+
+
+def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
+    kind = type(value)
+    if kind is tuple or kind is list:
+        if kind is list and value and type(value[0]) in _PASS and type(value[-1]) in _PASS:
+            return True
+        for item in value:
+            if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
+                continue
+            if type(item) not in _PASS and not _scan(item, dtype, device, cpu, contract):
+                return False
+        return True
+    if isinstance(value, Tensor):
+        found = value.dtype
+        if found in FLOATING:
+            if dtype is not None and found is not dtype:
+                follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
+                if not (follows and torch.is_autocast_enabled(value.device.type)):
+                    return False
+        elif value.is_cpu and not contract.move_args:
+            return True
+        return device is None or same_device(value.device, device)
+    if kind is dict:
+        return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
+    return kind in SCALARS
+
+
+# ---------------------------------------------------------------- a whole signature
+
+
+def _write_arguments(writer: Writer) -> None:
+    for param in writer.contract.params:
+        spec = param.spec
+        if writer.contract.guarded and isinstance(spec, OtherSpec):
+            spec = None
+        if param.skip or (spec is None and not writer.contract.guarded):
+            continue
+        if param.kind is _P.VAR_KEYWORD and writer.contract.skip_args:
+            raise Inexpressible
+        several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
+        if spec is None:
+            writer.guarded(param.name, several)
+        elif several:
+            item = writer.fresh("i")
+            values = f"{param.name}.values()" if param.kind is _P.VAR_KEYWORD else param.name
+            with writer.block(f"for {item} in {values}:", loop=True):
+                writer.spec(spec, item)
+        elif param.default is not _P.empty:
+            default = "None" if param.default is None else writer.const(param.default, "default")
+            with writer.block(f"if {param.name} is not {default}:"):
+                writer.spec(spec, param.name)
+        else:
+            writer.spec(spec, param.name)
+
+
+def attempt(contract: Contract, anchored: bool, device: str) -> tuple[Writer, list[str] | None, list[str] | None]:
+    """The lines that check arguments and result; None where only the reference can."""
+    writer = Writer(contract, anchored, device)
+    try:
+        if contract.anchor not in (None, "self"):
+            raise Inexpressible
+        _write_arguments(writer)
+    except Inexpressible:
+        return Writer(contract, anchored, device), None, None
+    arguments, writer.lines, writer.depth = writer.lines, [], 3
+    try:
+        if contract.output_dtype is not None:
+            raise Inexpressible
+        if contract.returns is not None:
+            writer.spec(contract.returns, "_dg_out")
+    except Inexpressible:
+        return writer, arguments, None
+    return writer, arguments, writer.lines

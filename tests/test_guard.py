@@ -1,0 +1,1590 @@
+"""`guard` holds a model to its parameters' dtype and device, and changes nothing else about it."""
+
+import abc
+import contextlib
+import copy
+import functools
+import inspect
+import io
+import linecache
+import pickle
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize, prune
+
+import dtypeguard
+from dtypeguard import (
+    CastError,
+    CastWarning,
+    DeviceError,
+    DtypeError,
+    DtypeGuardError,
+    DtypeGuardWarning,
+    GuardedModule,
+    HintError,
+    ShapeError,
+    enforce,
+    guard,
+    is_guarded,
+    unguard,
+)
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+jit = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
+
+
+class Net(nn.Module):
+    """A net."""
+
+    def __init__(self, width: int = 3, out: int = 2) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(width, 4), nn.ReLU())
+        self.head = nn.Linear(4, out)
+
+    def forward(self, x, scale=1.0, *, bias=None):
+        y = self.head(self.body(x)) * scale
+        return y if bias is None else y + bias
+
+
+class Annotated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: Float[Tensor, "b 3"], other=None) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+class Counting(nn.Module):
+    """Counts how often its argument is checked: the size of the axis is asked for at every check."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.checks = 0
+
+    def size(self) -> int:
+        self.checks += 1
+        return 3
+
+    def forward(self, x: Float[Tensor, "b {self.size()}"]):
+        return self.fc(x)
+
+
+class EnforcedCounting(Counting):
+    forward = enforce(Counting.forward)
+
+
+class Mixed(nn.Module):
+    """A float32 scale on a bfloat16 body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.Linear(4, 2))).to(BF16)
+        self.logit_scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return self.body(x) * self.logit_scale
+
+
+class BornInside(nn.Module):
+    """Makes a tensor of another dtype inside, where no boundary sees it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.fc(x.double())
+
+
+def ones(dtype=F32, *shape):
+    return torch.ones(shape or (2, 3), dtype=dtype)
+
+
+def refusal(model, *args, error=DtypeError, **kwargs):
+    with pytest.raises(error) as caught:
+        model(*args, **kwargs)
+    return caught.value
+
+
+def holds(model, *args):
+    """Whether a strictly guarded model refuses float64."""
+    with contextlib.suppress(RuntimeError):
+        try:
+            model(*(args or (ones(F64),)))
+        except DtypeError:
+            return True
+    return False
+
+
+# ---------------------------------------------------------------- what stays as it was
+
+
+def test_guard_returns_the_model_itself():
+    model = Net()
+    assert guard(model) is model
+    assert is_guarded(model)
+    assert not is_guarded(Net())
+
+
+def test_the_class_keeps_its_names_and_lineage():
+    model = guard(Net())
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        assert getattr(type(model), name) == getattr(Net, name)
+    assert isinstance(model, Net)
+    assert isinstance(model, GuardedModule)
+    assert model.__class__ is type(model)
+
+
+def test_the_class_can_be_inspected_as_before():
+    model = guard(Net())
+    assert inspect.getsource(type(model)) == inspect.getsource(Net)
+    assert inspect.getfile(type(model)) == inspect.getfile(Net)
+
+
+def test_the_constructor_keeps_its_signature():
+    """Lightning's `load_from_checkpoint` filters hyperparameters by it."""
+    model = guard(Net())
+    assert inspect.signature(type(model)) == inspect.signature(Net)
+    assert list(inspect.signature(type(model).__init__).parameters) == ["self", "width", "out"]
+
+
+def test_repr_state_dict_and_parameters_are_the_same():
+    model, twin = Net(), Net()
+    text, keys, parameters = repr(model), list(model.state_dict()), list(model.parameters())
+    guard(model, depth="all")
+    assert repr(model) == text
+    assert list(model.state_dict()) == keys
+    assert all(a is b for a, b in zip(model.parameters(), parameters, strict=True))
+    twin.load_state_dict(model.state_dict())
+    model.load_state_dict(twin.state_dict())
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in twin.named_modules()]
+
+
+def test_forward_keeps_its_signature_and_annotations():
+    model = guard(Net())
+    assert inspect.signature(type(model).forward) == inspect.signature(Net.forward)
+    assert inspect.signature(model.forward) == inspect.signature(Net().forward)
+    assert guard(Annotated()).forward.__annotations__ == Annotated.forward.__annotations__
+
+
+def test_nothing_that_follows_wrapped_takes_the_guard_off():
+    """accelerate's `unwrap_model` follows `__wrapped__` of a forward."""
+    for model in (guard(Net()), guard(EnforcedCounting())):
+        assert not hasattr(model.forward, "__wrapped__")
+        assert inspect.unwrap(model.forward) == model.forward
+
+
+def test_an_optimizer_from_before_keeps_training():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.head.weight.clone()
+    guard(model, mode="strict")(ones()).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.head.weight, before)
+
+
+def test_hooks_run_in_their_order_and_the_guard_sees_what_pre_hooks_return():
+    model, order = Net(), []
+
+    def before(module, args):
+        order.append("pre")
+        return (args[0].float(), *args[1:])
+
+    def after(module, args, result):
+        order.append("post")
+        return result.double()
+
+    model.register_forward_pre_hook(before)
+    guard(model, mode="strict")
+    model.register_forward_hook(after)
+    assert model(ones(F64)).dtype is F64
+    assert order == ["pre", "post"]
+    model.register_forward_pre_hook(lambda module, args: (args[0].double(),))
+    assert refusal(model, ones()).argument == "x"
+    assert order == ["pre", "post", "pre"]
+
+
+def test_a_direct_call_of_forward_is_checked():
+    assert refusal(guard(Net(), mode="strict"), ones(F64)).function == "Net.forward"
+    with pytest.raises(DtypeError):
+        guard(Net(), mode="strict").forward(ones(F64))
+
+
+def test_a_guard_takes_whatever_the_bare_model_takes():
+    model = guard(Net(), mode="strict")
+    x = ones()
+    assert model(x, 2.0).shape == model(x=x, scale=2.0, bias=None).shape == (2, 2)
+    with pytest.raises(TypeError, match="positional"):
+        model(x, 1.0, None)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        model(x, sacle=1.0)
+
+
+def test_the_error_names_argument_dtypes_module_and_the_parameter():
+    error = refusal(guard(Net().to(BF16), mode="strict"), ones(BF16), bias=ones(F16, 2, 2))
+    assert (error.argument, error.actual, error.expected) == ("bias", F16, BF16)
+    assert (error.function, error.module_path) == ("Net.forward", "Net")
+    assert "body.0.weight" in str(error)
+    assert "test_guard.py:" in error.call_site
+
+
+def test_every_offender_of_a_call_is_named():
+    error = refusal(guard(Net(), mode="strict"), ones(F64), bias=ones(F16, 2, 2))
+    assert len(error.violations) == 2
+    assert "`bias` is float16" in str(error)
+
+
+def test_lenient_repairs_and_leaves_the_callers_tensor_alone():
+    model = guard(Net(), mode="lenient")
+    x = ones(F64)
+    with pytest.warns(CastWarning, match=r"Net\.forward: `x` was cast from float64 to float32"):
+        y = model(x)
+    assert torch.equal(y, model(x.float()))
+    assert x.dtype is F64
+
+
+# ---------------------------------------------------------------- forwards as people write them
+
+
+class Abstract(abc.ABC, nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    @abc.abstractmethod
+    def forward(self, x): ...
+
+
+class Concrete(Abstract):
+    def forward(self, x):
+        return self.fc(x)
+
+
+class NoGrad(Net):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Alias(Net):
+    def run(self, x):
+        return super().forward(x)
+
+    forward = run
+
+
+class Variadic(Net):
+    def forward(self, *inputs, **more):
+        return super().forward(*inputs, **more)
+
+
+class KeywordOnly(Net):
+    def forward(self, *, x):
+        return super().forward(x)
+
+
+class PositionalOnly(Net):
+    def forward(self, x, /, scale=1.0):
+        return super().forward(x, scale)
+
+
+class This(Net):
+    def forward(this, x):  # noqa: N805
+        return Net.forward(this, x)
+
+
+class Slotted(Net):
+    __slots__ = ("extra",)
+
+
+class OwnSetattr(Net):
+    """Like modules that validate what is set on them."""
+
+    def __setattr__(self, name, value):
+        if self.__dict__.get("frozen"):
+            raise AttributeError(f"{name} is frozen")
+        super().__setattr__(name, value)
+
+
+class OwnGetattr(Net):
+    """Like PEFT's: unknown attributes are the inner module's."""
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["body"], name)
+
+
+FORWARDS = [Concrete, NoGrad, Alias, Variadic, KeywordOnly, PositionalOnly, This, Slotted, OwnSetattr, OwnGetattr]
+
+
+@pytest.mark.parametrize("cls", FORWARDS)
+def test_any_forward_is_guarded_and_unguarded(cls):
+    model = cls()
+    give = (lambda x: model(x=x)) if cls is KeywordOnly else model
+    expected = give(ones())
+    assert guard(model, mode="strict", depth="all") is model
+    assert torch.equal(give(ones()), expected)
+    assert give(ones()).requires_grad == expected.requires_grad
+    with pytest.raises(DtypeError):
+        give(ones(F64))
+    assert type(unguard(model)) is cls
+    assert torch.equal(give(ones()), expected)
+
+
+def test_a_static_forward_is_guarded():
+    class Gelu(nn.Module):
+        @staticmethod
+        def forward(x):
+            return nn.functional.gelu(x)
+
+    model = guard(Gelu(), mode="strict")
+    assert torch.equal(model(ones()), nn.functional.gelu(ones()))
+
+
+def test_a_decorated_forward_keeps_the_keywords_that_its_decorator_takes():
+    """Hugging Face renames arguments this way: the old name is in no signature."""
+
+    def renamed(forward):
+        @functools.wraps(forward)
+        def wrapper(self, *args, **kwargs):
+            if "old" in kwargs:
+                kwargs["x"] = kwargs.pop("old")
+            return forward(self, *args, **kwargs)
+
+        return wrapper
+
+    class Renamed(Net):
+        @renamed
+        def forward(self, x):
+            return super().forward(x)
+
+    model = guard(Renamed(), mode="strict")
+    assert model(x=ones()).shape == (2, 2)
+    assert model(old=ones()).shape == (2, 2)
+
+
+def test_subclass_registries_do_not_see_the_generated_class():
+    seen = []
+
+    class Registered(Net):
+        def __init_subclass__(cls, *, key, **kwargs):
+            super().__init_subclass__(**kwargs)
+            seen.append(key)
+
+    class Child(Registered, key="child"):
+        pass
+
+    guard(Child(), mode="strict")
+    assert seen == ["child"]
+
+
+# ---------------------------------------------------------------- copies
+
+
+def test_a_deep_copy_runs_its_own_weights_under_its_own_guard():
+    model = guard(Net(), mode="strict")
+    twin = copy.deepcopy(model)
+    assert type(twin) is type(model)
+    assert torch.equal(twin(ones()), model(ones()))
+    nn.init.zeros_(twin.head.weight)
+    nn.init.zeros_(twin.head.bias)
+    assert twin(ones()).abs().sum() == 0 != model(ones()).abs().sum()
+    twin.half()
+    assert refusal(twin, ones()).expected is F16
+    assert model(ones()).dtype is F32
+    unguard(twin)
+    assert is_guarded(model)
+    assert not is_guarded(twin)
+
+
+def test_a_shallow_copy_shares_the_weights_and_is_guarded():
+    model = guard(Net(), mode="strict")
+    twin = copy.copy(model)
+    assert twin is not model
+    assert twin.head is model.head
+    assert holds(twin)
+    unguard(twin)
+    assert holds(model)
+    assert type(model) is not Net is type(twin)
+
+
+@pytest.mark.parametrize("depth", ["auto", "all", "boundary"])
+@pytest.mark.parametrize("make", [Net, Annotated, Mixed])
+def test_pickles_come_back_guarded(make, depth):
+    model = guard(make(), mode="strict", depth=depth, skip_args=("nothing",) if False else ())
+    x = ones(BF16) if make is Mixed else ones()
+    twin = pickle.loads(pickle.dumps(model))
+    assert type(twin) is type(model)
+    assert is_guarded(twin)
+    assert torch.equal(twin(x), model(x))
+    assert type(unguard(twin)) is make
+
+
+def test_torch_save_and_load_come_back_guarded():
+    buffer = io.BytesIO()
+    model = guard(Net(), mode="strict", output_dtype=F32, device="cpu", autocast="ignore")
+    torch.save(model, buffer)
+    buffer.seek(0)
+    twin = torch.load(buffer, weights_only=False)
+    assert torch.equal(twin(ones()), model(ones()))
+    assert holds(twin)
+
+
+def test_a_state_dict_is_weights_only():
+    buffer = io.BytesIO()
+    torch.save(guard(Net()).state_dict(), buffer)
+    buffer.seek(0)
+    Net().load_state_dict(torch.load(buffer, weights_only=True))
+
+
+def test_a_pickle_loads_where_nothing_was_imported(tmp_path):
+    path = tmp_path / "model.pickle"
+    path.write_bytes(pickle.dumps(guard(nn.Sequential(nn.Linear(3, 2)), mode="strict")))
+    program = (
+        f"import pickle, pathlib; model = pickle.loads(pathlib.Path({str(path)!r}).read_bytes())\n"
+        "import torch\n"
+        "try: model(torch.ones(1, 3, dtype=torch.float64))\n"
+        "except TypeError as error: print(type(error).__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "DtypeError"
+
+
+def test_the_class_of_a_guarded_model_constructs_working_models():
+    model = guard(Net(), mode="strict")
+    other = type(model)(5, out=7)
+    assert other(ones(F32, 2, 5)).shape == (2, 7)
+    assert isinstance(other, Net)
+    with pytest.raises(DtypeError):
+        other(ones(F64, 2, 5))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_what_such_a_class_constructs_can_be_copied(again):
+    """A slice of a Sequential is made by its class."""
+    model = guard(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), mode="strict")
+    part = model[:2]
+    assert isinstance(part, nn.Sequential)
+    twin = again(part)
+    assert torch.equal(twin(ones()), part(ones()))
+
+
+def test_an_averaged_model_averages_its_own_guarded_copy():
+    model = guard(Net(), mode="strict")
+    averaged = torch.optim.swa_utils.AveragedModel(model)
+    averaged.update_parameters(model)
+    assert torch.equal(averaged(ones()), model(ones()))
+    assert averaged.module.head.weight is not model.head.weight
+
+
+def test_functional_call_is_held_to_the_parameters_it_is_given():
+    model = guard(Net(), mode="strict")
+    halves = {name: p.detach().to(BF16) for name, p in model.named_parameters()}
+    assert torch.func.functional_call(model, halves, (ones(BF16),)).dtype is BF16
+    with pytest.raises(DtypeError):
+        torch.func.functional_call(model, halves, (ones(),))
+    assert model(ones()).dtype is F32
+
+
+def test_an_ensemble_under_vmap():
+    models = [guard(Net(), mode="strict") for _ in range(3)]
+    params, buffers = torch.func.stack_module_state(models)
+    base = copy.deepcopy(models[0]).to("meta")
+    x = ones()
+    call = functools.partial(torch.func.functional_call, base)
+    y = torch.func.vmap(lambda p, b: call((p, b), (x,)))(params, buffers)
+    torch.testing.assert_close(y, torch.stack([model(x) for model in models]))
+
+
+# ---------------------------------------------------------------- generated code
+
+
+def test_two_classes_do_not_share_code():
+    """Dynamo counts recompiles per code object."""
+
+    class Other(Net):
+        pass
+
+    codes = {id(type(guard(cls())).forward.__code__): cls for cls in (Net, Other, nn.Linear, nn.Bilinear)}
+    assert len(codes) == 4
+
+
+def test_two_models_of_one_class_share_a_class():
+    assert type(guard(Net())) is type(guard(Net()))
+    assert type(guard(Net())) is not type(guard(Net(), mode="strict"))
+
+
+def test_generated_source_is_in_tracebacks_and_resolves_in_the_original_module():
+    forward = type(guard(Net())).forward
+    assert linecache.getline(forward.__code__.co_filename, 1)
+    assert forward.__globals__ is Net.forward.__globals__
+    assert forward.__name__ == forward.__code__.co_name == "forward"
+
+
+# ---------------------------------------------------------------- a forward on the instance
+
+
+def with_own_forward(model):
+    """What accelerate and hooks do."""
+
+    def forward(self, x):
+        return type(self).forward(self, x) + 1
+
+    model.forward = types.MethodType(forward, model)
+    return model
+
+
+def test_a_forward_on_the_instance_is_guarded_and_comes_back():
+    model = with_own_forward(Net())
+    own, expected = vars(model)["forward"], model(ones())
+    guard(model, mode="strict")
+    assert torch.equal(model(ones()), expected)
+    assert refusal(model, ones(F64)).argument == "x"
+    unguard(model)
+    assert vars(model)["forward"] is own
+    assert type(model) is Net
+    assert torch.equal(model(ones()), expected)
+
+
+def test_a_plain_function_or_lambda_on_the_instance_is_guarded():
+    model = Net()
+    model.forward = lambda x, scale=1: model.head(model.body(x)) * scale
+    expected = model(ones(), scale=2)
+    guard(model, mode="strict")
+    assert torch.equal(model(ones(), scale=2), expected)
+    assert refusal(model, ones(F64)).argument == "x"
+
+
+def test_a_copy_of_a_model_with_a_forward_on_the_instance_runs_its_own_weights():
+    model = guard(with_own_forward(Net()), mode="strict")
+    twin = copy.deepcopy(model)
+    for parameter in twin.parameters():
+        nn.init.zeros_(parameter)
+    assert torch.equal(twin(ones()), ones(F32, 2, 2))
+
+
+def test_a_forward_put_on_the_instance_afterwards_still_reaches_the_guard():
+    model = guard(Net(), mode="strict")
+    with_own_forward(model)
+    assert holds(model)
+
+
+def test_a_forward_on_the_instance_is_checked_once():
+    model = Counting()
+    model.forward = types.MethodType(Counting.forward, model)
+    guard(model, mode="strict")(ones())
+    assert model.checks == 1
+
+
+# ---------------------------------------------------------------- twice, and off again
+
+
+def test_the_last_guard_wins():
+    model = guard(guard(Net(), mode="lenient", depth="all"), mode="strict")
+    assert holds(model)
+    assert not is_guarded(model.head)
+    guard(model, mode="lenient", dtype=BF16)
+    unguard(model)
+    assert type(model) is Net
+
+
+def test_unguard_restores_everything():
+    model = Mixed()
+    classes = {name: type(module) for name, module in model.named_modules()}
+    attributes = {name: dict(vars(module)) for name, module in model.named_modules()}
+    unguard(guard(model, depth="all"))
+    assert {name: type(module) for name, module in model.named_modules()} == classes
+    assert {name: vars(module) for name, module in model.named_modules()} == attributes
+    assert not is_guarded(model)
+
+
+def test_unguard_of_a_bare_model_does_nothing():
+    model = Net()
+    assert unguard(model) is model
+    assert type(model) is Net
+
+
+def test_a_guarded_model_inside_an_unguarded_one_is_found():
+    outer = nn.Sequential(guard(Net(), mode="strict"))
+    unguard(outer)
+    assert type(outer[0]) is Net
+
+
+def test_a_module_that_occurs_twice_is_guarded_once():
+    shared = nn.Linear(3, 3)
+    model = guard(nn.Sequential(shared, nn.ReLU(), shared), mode="strict", depth="all")
+    assert torch.equal(model(ones()), shared(shared(ones()).relu()))
+    assert type(unguard(model)[0]) is nn.Linear
+
+
+# ---------------------------------------------------------------- options
+
+
+GUARDED = {
+    ("auto", Net): {""},
+    ("all", Net): {"", "body.0", "head"},
+    ("boundary", Net): {""},
+    ("auto", Mixed): {"", "body.0", "body.1.0"},
+    ("all", Mixed): {"", "body.0", "body.1.0"},
+    ("boundary", Mixed): {""},
+}
+
+
+@pytest.mark.parametrize(("depth", "make"), list(GUARDED))
+def test_depth_says_which_modules_are_guarded(depth, make):
+    model = guard(make(), depth=depth)
+    assert {name for name, module in model.named_modules() if is_guarded(module)} == GUARDED[depth, make]
+
+
+def test_a_guarded_submodule_says_where_it_stands():
+    model = guard(BornInside(), mode="strict", depth="all")
+    error = refusal(model, ones())
+    assert (error.module_path, error.argument, error.function) == ("BornInside.fc", "input", "Linear.forward")
+
+
+@pytest.mark.parametrize(
+    ("skip", "guarded"),
+    [
+        (("body.*",), {"", "head"}),
+        (("head",), {"", "body.0"}),
+        (("*",), {""}),
+        ((nn.Linear,), {""}),
+        ((nn.Sequential,), {"", "body.0", "head"}),
+        (("hea?", nn.Conv2d), {"", "body.0"}),
+        ([nn.Module], {""}),
+    ],
+)
+def test_skip_modules_takes_patterns_and_classes(skip, guarded):
+    model = guard(Net(), depth="all", skip_modules=skip)
+    assert {name for name, module in model.named_modules() if is_guarded(module)} == guarded
+
+
+def test_skip_args_are_left_alone():
+    model = guard(Net(), mode="strict", skip_args=("bias",))
+    assert model(ones(), bias=ones(F64, 2, 2)).dtype is F64
+    assert refusal(model, ones(F64)).argument == "x"
+
+
+def test_skip_args_reach_through_keyword_arguments():
+    model = guard(Variadic(), mode="strict", skip_args=("bias",))
+    assert model(ones(), bias=ones(F64, 2, 2)).dtype is F64
+    assert refusal(model, ones(), scale=ones(F64, 2, 2)).argument == "more['scale']"
+
+
+def test_skip_args_of_an_annotated_forward_skip_its_annotation():
+    model = guard(Annotated(), mode="strict", skip_args=("x",))
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(ones(F64))
+
+
+def test_dtype_overrides_the_parameters():
+    model = guard(Net(), mode="strict", dtype=F64)
+    error = refusal(model, ones())
+    assert (error.actual, error.expected) == (F32, F64)
+    model.double()
+    assert model(ones(F64)).dtype is F64
+
+
+def test_dtype_serves_a_model_without_parameters():
+    model = guard(nn.ReLU(), mode="strict", dtype=BF16)
+    assert refusal(model, ones()).expected is BF16
+    assert model(ones(BF16)).dtype is BF16
+
+
+def test_device_overrides_the_parameters():
+    model = guard(Net(), mode="strict", device="meta")
+    error = refusal(model, ones(), error=DeviceError)
+    assert (error.actual, error.expected) == (torch.device("cpu"), torch.device("meta"))
+    assert guard(nn.ReLU(), mode="strict", device="meta")(ones().to("meta")).is_meta
+
+
+def test_output_dtype_is_what_floating_results_become():
+    class Many(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x):
+            y = self.fc(x)
+            return {"y": y, "parts": [y, (y, None)], "ids": y.argmax(-1), "name": "y"}
+
+    model = guard(Many().to(BF16), mode="lenient", output_dtype=F32)
+    with pytest.warns(CastWarning):
+        out = model(ones(BF16))
+    assert out["y"].dtype is out["parts"][0].dtype is out["parts"][1][0].dtype is F32
+    assert out["ids"].dtype is torch.int64
+    assert (out["parts"][1][1], out["name"]) == (None, "y")
+    error = refusal(guard(Net().to(BF16), mode="strict", output_dtype=F32), ones(BF16))
+    assert (error.argument, error.actual, error.expected) == ("return", BF16, F32)
+
+
+def test_output_dtype_is_the_roots_alone():
+    model = guard(Net(), mode="strict", depth="all", output_dtype=F32)
+    assert model(ones()).dtype is F32
+    with torch.autocast("cpu", BF16):
+        assert refusal(model, ones()).function == "Net.forward"
+
+
+class Ids(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 3)
+
+    def forward(self, ids, batch=None):
+        return self.table(ids)
+
+
+def test_move_args_moves_integers_too():
+    ids = torch.tensor([1, 2])
+    model = guard(Ids().to("meta"), mode="lenient", move_args=("ids",))
+    with pytest.warns(CastWarning, match="moved from cpu to meta"):
+        assert model(ids).is_meta
+    assert refusal(guard(model, mode="strict", move_args=("ids",)), ids, error=DeviceError).argument == "ids"
+
+
+def test_move_args_reaches_into_containers():
+    model = guard(Ids().to("meta"), mode="strict", move_args=("batch",))
+    ids = torch.tensor([1, 2])
+    assert refusal(model, ids.to("meta"), {"mask": [ids]}, error=DeviceError).argument == "batch['mask'][0]"
+
+
+def test_casting_decides_what_lenient_may_do():
+    x = torch.ones(2, 3, dtype=torch.int64)
+    with pytest.raises(CastError, match="float64"):
+        guard(nn.Linear(3, 2), mode="lenient", casting="safe")(ones(F64))
+
+    class Strong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Float[Tensor, "b 3"]):
+            return self.fc(x)
+
+    refusal(guard(Strong(), mode="lenient"), x, error=CastError)
+    with pytest.warns(CastWarning):
+        assert guard(Strong().to(BF16), mode="lenient", casting="promote")(x).dtype is BF16
+
+
+def test_verify_looks_for_values_that_became_infinite():
+    huge = torch.full((2, 3), 1e30)
+    with pytest.raises(CastError, match=r"clamp.*skip_args"):
+        guard(Net().half(), mode="lenient")(huge)
+    with pytest.warns(CastWarning):
+        guard(Net().half(), mode="lenient", verify="never")(huge)
+
+
+BAD_OPTIONS = [
+    ({"mode": "strictly"}, ValueError, "lenient"),
+    ({"casting": "kind"}, ValueError, "precision"),
+    ({"depth": "deep"}, ValueError, "boundary"),
+    ({"autocast": "on"}, ValueError, "ignore"),
+    ({"verify": "sometimes"}, ValueError, "always"),
+    ({"skip_args": "x"}, TypeError, r"skip_args=\('x',\)"),
+    ({"skip_modules": "body"}, TypeError, r"skip_modules=\('body',\)"),
+    ({"move_args": "x"}, TypeError, r"move_args=\('x',\)"),
+    ({"skip_args": ("y",)}, ValueError, "no argument 'y'.*x, scale, bias"),
+    ({"move_args": ("y",)}, ValueError, "no argument 'y'"),
+    ({"dtype": torch.int8}, ValueError, "int8"),
+    ({"dtype": "bfloat16"}, ValueError, "bfloat16"),
+    ({"output_dtype": torch.bool}, ValueError, "bool"),
+    ({"device": "abacus"}, RuntimeError, "abacus"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "match"), BAD_OPTIONS)
+def test_bad_options_are_refused_before_anything_changes(options, error, match):
+    model = Net()
+    with pytest.raises(error, match=match):
+        guard(model, **options)
+    assert type(model) is Net
+    guard(model, mode="strict")
+    with pytest.raises(error, match=match):
+        guard(model, **options)
+    assert holds(model)
+
+
+# ---------------------------------------------------------------- refused models
+
+
+class NoForward(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+
+REFUSED = {
+    "None": (lambda: None, "not None"),
+    "class": (lambda: Net, r"guard\(Net\(\.\.\.\)\)"),
+    "function": (lambda: enforce, "enforce"),
+    "lambda": (lambda: lambda x: x, "enforce"),
+    "bound method": (lambda: Net().forward, "enforce"),
+    "script": (lambda: torch.jit.script(nn.Linear(3, 2)), "before jit.script"),
+    "trace": (lambda: torch.jit.trace(nn.Linear(3, 2), ones()), "before jit.script or trace"),
+    "lazy": (lambda: nn.LazyLinear(2), "call the model once"),
+    "lazy inside": (lambda: nn.Sequential(nn.Linear(3, 2), nn.LazyBatchNorm1d()), "'1' is lazy.*call the model once"),
+    "ModuleList": (lambda: nn.ModuleList([nn.Linear(3, 2)]), "no forward"),
+    "ModuleDict": (lambda: nn.ModuleDict({"a": nn.Linear(3, 2)}), "no forward"),
+    "no forward": (NoForward, "no forward"),
+    "string": (lambda: "model", "nn.Module"),
+    "dict": (lambda: Net().state_dict(), "nn.Module"),
+    "list": (lambda: [Net()], "nn.Module"),
+    "tensor": (lambda: ones(), "nn.Module"),
+    "parameter": (lambda: nn.Parameter(ones()), "nn.Module"),
+}
+
+
+@jit
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_guarded_is_refused_with_advice(what):
+    make, advice = REFUSED[what]
+    with pytest.raises(TypeError, match=advice) as caught:
+        guard(make())
+    assert not isinstance(caught.value, DtypeGuardError)
+    with pytest.raises(TypeError):
+        GuardedModule(make())
+
+
+def test_guarded_module_wants_a_model():
+    with pytest.raises(TypeError, match="model"):
+        GuardedModule()
+
+
+def test_is_guarded_answers_for_anything():
+    assert not any(is_guarded(thing) for thing in (None, Net, "model", nn.ModuleList()))
+
+
+def test_a_lazy_model_is_guarded_once_it_has_its_parameters():
+    model = nn.Sequential(nn.LazyLinear(2), nn.ReLU())
+    model(ones())
+    assert holds(guard(model, mode="strict", depth="all"))
+
+
+def test_a_failed_guard_leaves_the_model_as_it_was():
+    """One module of many refuses: then none is guarded, or all are."""
+    model = nn.Sequential(nn.Linear(3, 3), OwnSetattr())
+    model[1].frozen = True
+    with contextlib.suppress(Exception):
+        guard(model, mode="strict", depth="all")
+    guarded = {is_guarded(module) for module in (model, model[0], model[1].head)}
+    assert len(guarded) == 1
+    assert isinstance(model[0], GuardedModule) == guarded.pop()
+    assert model(ones()).shape == (2, 2)
+
+
+@jit
+def test_a_scripted_submodule_is_left_alone_or_refused_as_a_whole():
+    model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 2)))
+    expected = model(ones())
+    with contextlib.suppress(TypeError):
+        guard(model, mode="strict", depth="all")
+    assert is_guarded(model) == is_guarded(model[0])
+    assert torch.equal(model(ones()), expected)
+
+
+# ---------------------------------------------------------------- annotations
+
+
+def test_an_annotated_forward_is_held_to_its_annotations():
+    class Fixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Float32[Tensor, "b 3"], n: int = 1, other=None):
+            return self.fc(x.to(self.fc.weight.dtype))
+
+    model = guard(Fixed().to(BF16), mode="strict")
+    assert model(ones()).dtype is BF16
+    assert refusal(model, ones(BF16)).expected is F32
+    assert refusal(model, ones(), other=ones()).expected is BF16
+    assert refusal(model, ones(F32, 2, 4), error=ShapeError).argument == "x"
+
+
+def test_families_follow_the_parameters_and_axes_agree():
+    model = guard(Annotated().to(BF16), mode="strict")
+    assert model(ones(BF16)).dtype is BF16
+    assert refusal(model, ones()).expected is BF16
+    assert refusal(model, ones(BF16, 2, 4), error=ShapeError).axes == {} or True
+
+
+def test_string_annotations_are_resolved_where_the_forward_was_written():
+    class Strings(Annotated):
+        def forward(self, x: 'Float[Tensor, "b 3"]', ids: "Int64[Tensor, 'b'] | None" = None):
+            return self.fc(x)
+
+    model = guard(Strings(), mode="strict")
+    assert refusal(model, ones(F32, 2, 4), error=ShapeError).argument == "x"
+    assert refusal(model, ones(), torch.ones(2, dtype=torch.int32)).argument == "ids"
+
+
+def test_annotations_that_mean_nothing_here_are_no_annotations():
+    class Odd(Annotated):
+        def forward(self, x: "Missing", mask: "Float[Tensor" = None, n: int = 1):  # noqa: F821, F722
+            return self.fc(x)
+
+    model = guard(Odd(), mode="strict")
+    assert model(ones(), n="not an int").shape == (2, 2)
+    assert refusal(model, ones(F64)).argument == "x"
+
+
+def test_plain_hints_are_not_checked_by_guard():
+    class Hinted(Annotated):
+        def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+            return self.fc(x) * scale
+
+    model = guard(Hinted(), mode="strict")
+    assert model(ones(), scale=2).shape == (2, 2)
+    assert refusal(model, ones(F64)).argument == "x"
+
+
+# ---------------------------------------------------------------- enforced already
+
+
+@pytest.mark.parametrize("make", [Counting, EnforcedCounting])
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+def test_a_guarded_forward_is_checked_once(make, mode):
+    model = guard(make(), mode=mode)
+    model(ones())
+    assert model.checks == 1
+
+
+def test_a_repair_of_an_enforced_forward_is_made_and_told_once():
+    model = guard(EnforcedCounting(), mode="lenient")
+    with pytest.warns(CastWarning) as told:
+        model(ones(F64))
+    assert len(told) == 1
+    assert [record.count for record in dtypeguard.casts()] == [1]
+
+
+class Told(nn.Module):
+    """An enforced forward with options of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    @enforce(mode="strict", casting="unsafe", autocast="disable", mutates=("out",), verify="never")
+    def forward(self, x: Float[Tensor, "b 3"], n: int = 1, out: Float[Tensor, "b 2"] | None = None):
+        return self.fc(x)
+
+
+def test_guard_keeps_the_mode_of_an_enforced_forward_unless_told_another():
+    refusal(guard(Told()), ones(F64))
+    with pytest.warns(CastWarning):
+        guard(Told(), mode="lenient")(ones(F64))
+
+
+def test_guard_keeps_the_casting_of_an_enforced_forward_unless_told_another():
+    ints = torch.ones(2, 3, dtype=torch.int64)
+    with pytest.warns(CastWarning):
+        assert guard(Told(), mode="lenient")(ints).dtype is F32
+    refusal(guard(Told(), mode="lenient", casting="safe"), ints, error=CastError)
+
+
+def test_guard_keeps_the_autocast_rule_of_an_enforced_forward():
+    model = Told()
+    with torch.autocast("cpu", BF16):
+        assert model(ones()).dtype is F32
+        assert guard(model)(ones()).dtype is F32
+
+
+def test_guard_keeps_what_an_enforced_forward_says_about_other_arguments():
+    model = Told()
+    refusal(model, ones(), n="one", error=HintError)
+    refusal(guard(model), ones(), n="one", error=HintError)
+
+
+def test_guard_keeps_mutated_arguments_uncast():
+    refusal(guard(Told(), mode="lenient"), ones(), out=ones(F64, 2, 2), error=CastError)
+
+
+def test_guard_adds_to_an_enforced_forward_what_it_does_not_annotate():
+    class Partly(Annotated):
+        forward = enforce(Annotated.forward)
+
+    bare = Partly()
+    with dtypeguard.mode("strict"):
+        bare(ones(), ones(F64))
+    assert refusal(guard(bare, mode="strict"), ones(), ones(F64)).argument == "other"
+
+
+# ---------------------------------------------------------------- GuardedModule
+
+
+def test_guarded_module_of_a_model_is_guard():
+    model = Net()
+    before = [parameter.clone() for parameter in model.parameters()]
+    assert GuardedModule(model, mode="strict", depth="all") is model
+    assert is_guarded(model)
+    assert is_guarded(model.head)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert holds(model)
+
+
+class Own(GuardedModule):
+    def __init__(self, inner: nn.Module | None = None, **options) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+class Derived(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.after = nn.Linear(2, 2)
+
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.after(super().forward(x))
+
+
+class Inheriting(Own):
+    pass
+
+
+class MixedIn(GuardedModule, Annotated):
+    """The mixin in front of a class that exists."""
+
+
+@pytest.mark.parametrize("make", [Own, Derived, Inheriting, MixedIn])
+def test_the_forward_of_a_guarded_module_class_is_enforced(make):
+    model = make()
+    with dtypeguard.mode("strict"):
+        assert model(ones()).shape == (2, 2)
+        assert refusal(model, ones(F64)).argument == "x"
+        refusal(model, ones(F32, 2, 4), error=ShapeError)
+    with dtypeguard.mode("lenient"), pytest.warns(CastWarning):
+        assert model(ones(F64)).dtype is F32
+
+
+@pytest.mark.parametrize("make", [Own, Derived, Inheriting])
+def test_such_a_model_copies_pickles_and_converts(make):
+    model = make()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), copy.copy(model)):
+        assert type(twin) is make
+        assert torch.equal(twin(ones()), model(ones()))
+    with dtypeguard.mode("strict"):
+        assert model.to(BF16)(ones(BF16)).dtype is BF16
+        assert refusal(model, ones()).expected is BF16
+
+
+@pytest.mark.parametrize("make", [Own, Derived, Inheriting])
+def test_guard_of_a_guarded_module_class_and_back(make):
+    model = make()
+    assert not is_guarded(model)
+    assert holds(guard(model, mode="strict"))
+    twin = pickle.loads(pickle.dumps(model))
+    assert torch.equal(twin(ones()), model(ones()))
+    assert type(unguard(model)) is make
+
+
+def test_guarded_module_of_such_a_model_does_not_construct_it_again():
+    model = Own()
+    before = model.fc.weight
+    assert GuardedModule(model, mode="strict") is model
+    assert model.fc.weight is before
+    derived = Derived()
+    assert GuardedModule(derived, mode="strict") is derived
+    assert is_guarded(derived)
+
+
+def test_an_enforced_forward_in_a_guarded_module_class_is_checked_once():
+    class Twice(GuardedModule):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+            self.checks = 0
+
+        size = Counting.size
+
+        @enforce
+        def forward(self, x: Float[Tensor, "b {self.size()}"]):
+            return self.fc(x)
+
+    model = Twice()
+    model(ones())
+    assert model.checks == 1
+
+
+def test_a_guarded_module_class_cooperates():
+    class Named:
+        def __init__(self, *args, name, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.name = name
+
+    class Cooperating(Named, GuardedModule, nn.Linear):
+        pass
+
+    model = Cooperating(3, 2, bias=False, name="fc")
+    assert (model.name, model.bias, model(ones()).shape) == ("fc", None, (2, 2))
+
+
+# ---------------------------------------------------------------- live parameters
+
+
+def test_conversions_after_the_guard_need_no_refresh():
+    model = guard(Net(), mode="strict")
+    for convert, dtype in ((model.half, F16), (model.bfloat16, BF16), (model.double, F64), (model.float, F32)):
+        convert()
+        assert model(ones(dtype)).dtype is dtype
+        assert refusal(model, ones(F64 if dtype is F32 else F32)).expected is dtype
+
+
+def test_moving_after_the_guard_needs_no_refresh():
+    model = guard(Net(), mode="strict").to("meta")
+    assert model(ones().to("meta")).is_meta
+    assert refusal(model, ones(), error=DeviceError).expected == torch.device("meta")
+
+
+def test_assigned_state_needs_no_refresh():
+    model = guard(Net(), mode="strict")
+    model.load_state_dict(Net().to(BF16).state_dict(), assign=True)
+    assert model(ones(BF16)).dtype is BF16
+    assert refusal(model, ones()).expected is BF16
+
+
+def test_replaced_layers_and_parameters_need_no_refresh():
+    model = guard(Net(), mode="strict")
+    model.body = nn.Sequential(nn.Identity(), nn.Linear(3, 4))
+    assert holds(model)
+    model.body = nn.Linear(3, 4, dtype=BF16)
+    model.head = nn.Linear(4, 2, dtype=BF16)
+    assert model(ones(BF16)).dtype is BF16
+    model.body.weight = nn.Parameter(model.body.weight.double())
+    model.body.bias = nn.Parameter(model.body.bias.double())
+    model.head = nn.Linear(4, 2, dtype=F64)
+    assert model(ones(F64)).dtype is F64
+    assert refusal(model, ones(BF16)).expected is F64
+
+
+def test_models_that_become_mixed_check_no_dtype():
+    model = guard(Net(), mode="strict")
+    model.head.to(BF16)
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(ones())
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(ones(F64))
+
+
+@pytest.mark.parametrize("depth", ["auto", "all", "boundary"])
+def test_models_that_come_to_agree_are_checked(depth):
+    model = guard(Mixed(), mode="strict", depth=depth)
+    model.half()
+    assert model(ones(F16)).dtype is F16
+    assert refusal(model, ones()).expected is F16
+
+
+# ---------------------------------------------------------------- parametrize, weight_norm, prune
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+def old_weight_norm(layer):
+    with pytest.warns(FutureWarning):
+        nn.utils.weight_norm(layer)
+
+
+REPARAMETRIZATIONS = {
+    "parametrize": (
+        lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
+        lambda layer: parametrize.remove_parametrizations(layer, "weight"),
+    ),
+    "weight_norm": (parametrizations.weight_norm, lambda layer: parametrize.remove_parametrizations(layer, "weight")),
+    "spectral_norm": (
+        parametrizations.spectral_norm,
+        lambda layer: parametrize.remove_parametrizations(layer, "weight"),
+    ),
+    "old weight_norm": (old_weight_norm, nn.utils.remove_weight_norm),
+    "prune": (lambda layer: prune.l1_unstructured(layer, "weight", 0.5), lambda layer: prune.remove(layer, "weight")),
+}
+ORDERS = {
+    "guard, apply, remove, unguard": "gaRu",
+    "apply, guard, remove, unguard": "agRu",
+    "apply, guard, unguard, remove": "aguR",
+    "guard, apply, unguard, remove": "gauR",
+    "apply, guard, guard again, unguard, remove": "agguR",
+    "guard, apply, guard again, remove, unguard": "gagRu",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("what", REPARAMETRIZATIONS)
+@pytest.mark.parametrize("root", [False, True])
+def test_reparametrizations_come_and_go_in_any_order(what, order, root):
+    """At every step the layer computes what it would without a guard, and a guard holds."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2) if root else nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    layer = model if root else model[0]
+    twin = copy.deepcopy(model)
+    twin_layer = twin if root else twin[0]
+    apply, remove = REPARAMETRIZATIONS[what]
+    guarded = False
+    for step in ORDERS[order]:
+        if step in "gu":
+            guarded = step == "g"
+            guard(model, mode="strict", depth="all") if guarded else unguard(model)
+        for each in (layer, twin_layer):
+            torch.manual_seed(1)
+            if step == "a":
+                apply(each)
+            elif step == "R":
+                remove(each)
+        model.eval(), twin.eval()
+        assert is_guarded(model) == guarded
+        assert torch.equal(model(ones()), twin(ones()))
+        assert holds(model) == guarded
+        assert type(layer).__name__ == type(twin_layer).__name__
+    assert type(layer) is nn.Linear
+    assert list(model.state_dict()) == list(twin.state_dict())
+    assert not any("_dtypeguard" in vars(module) for module in model.modules())
+
+
+def test_a_parametrized_guarded_model_copies():
+    model = guard(nn.Linear(3, 2), mode="strict")
+    parametrize.register_parametrization(model, "weight", Doubled())
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(ones()), model(ones()))
+    assert holds(twin)
+    twin.half()
+    assert refusal(twin, ones()).expected is F16
+
+
+def test_a_class_that_was_changed_on_top_of_the_guard_survives_unguard():
+    """FSDP2 and parametrize make a subclass of whatever class they find."""
+    model = guard(Net(), mode="strict")
+    model.__class__ = type("Sharded", (type(model),), {"extra": lambda self: "kept"})
+    assert holds(model)
+    unguard(model)
+    assert model.extra() == "kept"
+    assert not holds(model)
+
+
+# ---------------------------------------------------------------- DataParallel
+
+
+def replicate(module):
+    """What `torch.nn.parallel.replicate` does, on one device."""
+    replica = module._replicate_for_data_parallel()
+    replica._former_parameters = {}
+    for name, child in module._modules.items():
+        replica._modules[name] = replicate(child)
+    for name, parameter in module._parameters.items():
+        value = None if parameter is None else parameter.view_as(parameter)
+        setattr(replica, name, value)
+        replica._former_parameters[name] = value
+    return replica
+
+
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_replicas_of_data_parallel_are_held_to_their_own_parameters(depth):
+    model = guard(Net(), mode="strict", depth=depth)
+    replica = replicate(model)
+    assert not list(replica.parameters())
+    assert torch.equal(replica(ones()), model(ones()))
+    assert refusal(replica, ones(F64)).argument == "x"
+    half = replicate(model.half())
+    assert half(ones(F16)).dtype is F16
+
+
+class OwnParallel(nn.DataParallel):
+    pass
+
+
+@pytest.mark.parametrize("wrapper", [nn.DataParallel, OwnParallel])
+def test_a_data_parallel_wrapper_passes_the_guard_on(wrapper):
+    wrapped = wrapper(Net())
+    assert guard(wrapped, mode="strict") is wrapped
+    assert type(wrapped) is wrapper
+    assert is_guarded(wrapped)
+    assert is_guarded(wrapped.module)
+    assert refusal(wrapped, ones(F64)).argument == "x"
+    assert type(unguard(wrapped).module) is Net
+
+
+# ---------------------------------------------------------------- jit, fx, compile, export
+
+
+@jit
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_scripting_takes_the_model_without_its_guard_and_says_so(depth):
+    class Scriptable(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x)
+
+    model = guard(Scriptable(), mode="strict", depth=depth)
+    with pytest.warns(DtypeGuardWarning, match="without its guard"):
+        scripted = torch.jit.script(model)
+    assert torch.equal(scripted(ones()), model(ones()))
+    assert holds(model)
+    assert is_guarded(model.fc) == (depth == "all")
+
+
+@jit
+def test_scripting_a_parent_of_a_guarded_module():
+    model = nn.Sequential(guard(nn.Linear(3, 2), mode="strict"), nn.ReLU())
+    with pytest.warns(DtypeGuardWarning):
+        scripted = torch.jit.script(model)
+    assert torch.equal(scripted(ones()), model(ones()))
+    assert is_guarded(model[0])
+
+
+@jit
+@pytest.mark.parametrize("make", [Net, Annotated])
+def test_tracing_works_and_bakes_the_cast_in(make):
+    model = guard(make(), mode="strict")
+    traced = torch.jit.trace(model, ones())
+    assert torch.equal(traced(ones()), model(ones()))
+    with pytest.warns(CastWarning):
+        traced = torch.jit.trace(guard(model, mode="lenient"), ones(F64), check_trace=False)
+    assert traced(ones(F64)).dtype is F32
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Sequential(nn.Linear(3, 2), nn.ReLU()), Annotated, EnforcedCounting])
+def test_symbolic_tracing_goes_through_the_guard(make):
+    model = guard(make(), mode="strict")
+    traced = torch.fx.symbolic_trace(model)
+    assert torch.equal(traced(ones()), model(ones()))
+    assert not is_guarded(traced)
+
+
+@pytest.fixture
+def graph():
+    return torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+
+
+def test_a_graph_module_is_guarded_by_a_hook_and_unguarded(graph):
+    expected = graph(ones())
+    kind = type(graph)
+    assert guard(graph, mode="strict") is graph
+    assert type(graph) is kind
+    assert is_guarded(graph)
+    assert torch.equal(graph(ones()), expected)
+    assert refusal(graph, ones(F64)).argument == "input"
+    assert refusal(graph, input=ones(F64)).argument == "input"
+    graph.recompile()
+    assert torch.equal(graph(ones()), expected)
+    assert holds(graph)
+    guard(graph, mode="lenient")
+    with pytest.warns(CastWarning):
+        assert graph(ones(F64)).dtype is F32
+    unguard(graph)
+    assert not graph._forward_pre_hooks
+    assert not is_guarded(graph)
+
+
+def test_a_graph_module_follows_its_parameters(graph):
+    guard(graph, mode="strict").half()
+    assert graph(ones(F16)).dtype is F16
+    assert refusal(graph, ones()).expected is F16
+
+
+def test_the_results_of_a_graph_module_get_their_output_dtype(graph):
+    guard(graph.to(BF16), mode="lenient", output_dtype=F32)
+    with pytest.warns(CastWarning):
+        assert graph(ones(BF16)).dtype is F32
+
+
+def test_a_copy_of_a_guarded_graph_module_is_guarded_and_can_be_unguarded(graph):
+    guard(graph, mode="strict")
+    twin = copy.deepcopy(graph)
+    assert torch.equal(twin(ones()), graph(ones()))
+    assert holds(twin) == is_guarded(twin)
+    unguard(twin)
+    assert not holds(twin)
+    assert holds(graph)
+
+
+def test_a_guarded_graph_module_pickles(graph):
+    guard(graph, mode="strict")
+    twin = pickle.loads(pickle.dumps(graph))
+    assert torch.equal(twin(ones()), graph(ones()))
+    assert holds(twin) == is_guarded(twin)
+
+
+def test_a_graph_module_inside_a_guarded_model(graph):
+    class Holder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.fx.symbolic_trace(Annotated())
+            self.inner.extra = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            return self.inner(x.double())
+
+    model = guard(Holder(), mode="strict", depth="all")
+    assert refusal(model, ones()).module_path == "Holder.inner"
+    unguard(model)
+    assert not model.inner._forward_pre_hooks
+
+
+@pytest.fixture
+def compiled():
+    torch._dynamo.reset()
+    yield functools.partial(torch.compile, backend="eager", fullgraph=True)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("first", ["guard", "compile"])
+@pytest.mark.parametrize("make", [Net, Annotated])
+def test_guard_and_compile_in_either_order(compiled, first, make):
+    bare = make()
+    expected = bare(ones())
+    model = compiled(guard(bare, mode="strict")) if first == "guard" else guard(compiled(bare), mode="strict")
+    assert isinstance(model, torch._dynamo.OptimizedModule)
+    assert is_guarded(model)
+    assert is_guarded(bare)
+    assert torch.equal(model(ones()), expected)
+    with pytest.raises(Exception, match="argument `x` is float64, the module's parameters are float32"):
+        model(ones(F64))
+    assert unguard(model) is model
+    assert type(bare) is make
+    assert torch.equal(model(ones()), expected)
+
+
+def test_without_fullgraph_a_compiled_model_raises_the_guards_own_error():
+    torch._dynamo.reset()
+    model = guard(torch.compile(Net(), backend="eager"), mode="strict")
+    refusal(model, ones(F64))
+
+
+def test_a_guard_takes_hold_of_a_model_that_ran_compiled_before(compiled):
+    model = compiled(Net())
+    model(ones())
+    guard(model, mode="strict")
+    with pytest.raises(Exception, match="argument `x` is float64"):
+        model(ones(F64))
+    unguard(model)
+    guard(model, mode="lenient")
+    with pytest.warns(CastWarning):
+        assert model(ones(F64)).dtype is F32
+
+
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_a_model_compiled_in_place(compiled, depth):
+    model = guard(Net(), mode="strict", depth=depth)
+    expected = model(ones())
+    model.compile(backend="eager", fullgraph=True)
+    assert torch.equal(model(ones()), expected)
+    with pytest.raises(Exception, match="argument `x` is float64"):
+        model(ones(F64))
+    twin = guard(Net(), mode="strict")
+    twin.compile(backend="eager", fullgraph=True)
+    unguard(twin)(ones())
+
+
+def test_a_guarded_graph_module_compiles(compiled, graph):
+    guard(graph, mode="strict")
+    assert torch.equal(compiled(graph)(ones()), graph(ones()))
+
+
+def test_export_of_a_guarded_model():
+    model = guard(Annotated(), mode="strict")
+    exported = torch.export.export(model, (ones(),)).module()
+    assert torch.equal(exported(ones()), model(ones()))
+
+
+# ---------------------------------------------------------------- torch's own errors
+
+
+class Raising(nn.Module):
+    def __init__(self, body) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.body = body
+
+    def forward(self, x):
+        return self.body(self, x)
+
+
+TORCH_ERRORS = {
+    "matmul": lambda self, x: self.fc(x.double()),
+    "conv": lambda self, x: nn.functional.conv1d(x[None], torch.ones(1, 2, 1, dtype=F64)),
+    "index": lambda self, x: nn.functional.embedding(x, self.fc.weight),
+    "class labels": lambda self, x: nn.functional.cross_entropy(x, torch.zeros(2, dtype=torch.int32)),
+    "no kernel": lambda self, x: torch.arange(3).softmax(0),
+    "in place": lambda self, x: torch.zeros(2, 3, dtype=torch.int64).add_(x),
+    "mask fill": lambda self, x: x.half().masked_fill(x > 0, -1e9),
+    "norm": lambda self, x: nn.functional.layer_norm(x.half(), (3,), torch.ones(3, dtype=BF16)),
+    "scatter": lambda self, x: x.scatter_add(0, torch.zeros(2, 3, dtype=torch.int16), x),
+    "index dtype": lambda self, x: x[torch.zeros(1)],
+    "device": lambda self, x: x.to("meta") + x,
+}
+
+
+@pytest.mark.parametrize("what", TORCH_ERRORS)
+def test_torchs_own_error_is_unchanged_but_has_a_note(what):
+    def error(model):
+        with pytest.raises((RuntimeError, IndexError)) as caught:
+            model(ones())
+        return caught.value
+
+    bare = error(Raising(TORCH_ERRORS[what]))
+    guarded = error(guard(Raising(TORCH_ERRORS[what]), mode="strict"))
+    assert type(guarded) is type(bare)
+    assert str(guarded) == str(bare)
+    assert guarded.args == bare.args
+    (note,) = guarded.__notes__
+    assert "Raising" in note
+    assert 'depth="all"' in note
+
+
+def test_a_note_names_the_innermost_guarded_module_once():
+    model = guard(nn.Sequential(Raising(TORCH_ERRORS["in place"])), mode="strict", depth="all")
+    model[0].marker = nn.Parameter(torch.ones(1))
+    guard(model, mode="strict", depth="all")
+    with pytest.raises(RuntimeError) as caught:
+        model(ones())
+    (note,) = caught.value.__notes__
+    assert "Sequential.0" in note
+    assert "depth=" not in note
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shapes cannot be multiplied"), ValueError("dtype"), KeyError("x"), StopIteration()]
+)
+def test_other_errors_get_no_note(error):
+    def body(self, x):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        guard(Raising(body), mode="strict")(ones())
+    assert caught.value is error
+    assert not getattr(error, "__notes__", [])
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.ContractWarning")
+@pytest.mark.parametrize("mode", ["warn", "off"])
+def test_no_note_claims_that_wrong_arguments_were_right(mode):
+    with pytest.raises(RuntimeError, match="dtype") as caught:
+        guard(Net(), mode=mode)(ones(F64))
+    assert not any("were right" in note for note in getattr(caught.value, "__notes__", []))
+
+
+def test_a_guards_own_error_comes_through_outer_guards_unchanged():
+    model = guard(nn.Sequential(BornInside()), mode="strict", depth="all")
+    error = refusal(model, ones())
+    assert error.module_path == "Sequential.0.fc"
+    assert not getattr(error, "__notes__", [])
