@@ -1494,7 +1494,6 @@ def test_stacked_contracts_do_not_share_their_axes(strict):
 
     def twice(fn):
         @enforce
-        @functools.wraps(fn)
         def outer(x: Float32[Tensor, "n"]) -> Float32[Tensor, "m"]:
             return fn(torch.cat((x, x)))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from ._dtypes import FLOATING, NARROWER
 
@@ -42,7 +42,7 @@ class Anchor:
 
 
 def _usable(tensor: Any) -> bool:
-    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, UninitializedTensorMixin)
+    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not is_lazy(tensor)
 
 
 def own_parameters(module: nn.Module) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def find(module: nn.Module) -> Tensor | None:
 
 
 def slot(module: nn.Module) -> str | None:
-    """The expression, a format over the module's name, that reads `find` in 25 ns instead of 1,400; None for nothing."""
+    """An expression, a format over the module's name, that reads in 25 ns what `find` finds in 1,400."""
     for path, tensor in floating(module):
         path = tuple(name.replace("{", "{{").replace("}", "}}") for name in path)
         owner = "{self}" + "".join(f"._modules[{name!r}]" for name in path[:-1])

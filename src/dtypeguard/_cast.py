@@ -242,12 +242,12 @@ def _cast(call: Call, edit: Edit) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
     __tracebackhide__ = True
     source = edit.value
+    fresh: Any
     if isinstance(source, Tensor):
         fresh = _to(source, edit.dtype, edit.device, call.contract.non_blocking)
     elif edit.convert:
-        fresh = from_numpy(source)
-        if fresh is not None and (edit.dtype is not None or edit.device is not None):
-            fresh = fresh.to(device=edit.device, dtype=edit.dtype)
+        tensor: Any = from_numpy(source)
+        fresh = tensor.to(device=edit.device, dtype=edit.dtype or tensor.dtype)
     else:
         fresh = source.astype(plain(edit.dtype))
     if torch.compiler.is_compiling():
@@ -403,8 +403,8 @@ def _leads(path: Path, step: Step, replaced: dict[Path, Any]) -> bool:
 
 
 def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
-    changes = {key: item for (_, key), item in new.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    changes: dict[Any, Any] = {key: item for (_, key), item in new.items()}
+    if hasattr(value, "_fields"):
         return value._replace(**changes)
     if isinstance(value, tuple):
         items = [changes.get(i, item) for i, item in enumerate(value)]

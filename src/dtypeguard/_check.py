@@ -9,11 +9,12 @@ first no.
 import collections.abc
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
 from ._anchor import Anchor, anchor_of
@@ -48,7 +49,6 @@ from ._spec import (
 )
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
-_LENGTHS = torch.nn.utils.rnn.PackedSequence
 
 
 def check(contract: Contract, values: tuple[Any, ...]) -> Call:
@@ -217,8 +217,10 @@ def autocast_enabled(device_type: str) -> bool:
 
 def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> bool:
     """Whether autocast itself makes the difference of dtypes harmless inside the body."""
+    contract = call.contract
     return (
-        call.contract.autocast is Autocast.FOLLOW
+        contract.autocast is Autocast.FOLLOW
+        and (not contract.modules_only or isinstance(call.values[0], nn.Module))
         and value.dtype in AUTOCAST
         and target in AUTOCAST
         and (target is torch.float32 or target is wanted)
@@ -404,7 +406,8 @@ def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> N
     if not isinstance(value, spec.origin) or isinstance(value, (str, Tensor)):
         report_container(call, path, value, spec.hint)
     elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
-        for i, item in enumerate(value):  # type: ignore[arg-type]
+        items: Any = value
+        for i, item in enumerate(items):
             _CHECKERS[type(spec.item)](spec.item, item, (*path, ("item", i)), call)
 
 
@@ -432,11 +435,11 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
     if any(value is outer for outer in call.open):  # a cycle
         return
     call.open.append(value)
+    found = dict(children(value) or ())
     for name, field_spec in spec.fields.items():
-        step = "item" if spec.origin is dict else "attr"
-        if step == "attr" or name in value:
-            item = value[name] if step == "item" else getattr(value, name)
-            _CHECKERS[type(field_spec)](field_spec, item, (*path, (step, name)), call)
+        step = ("item" if spec.origin is dict else "attr", name)
+        if step in found:
+            _CHECKERS[type(field_spec)](field_spec, found[step], (*path, step), call)
     call.open.pop()
 
 
@@ -456,10 +459,12 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
     """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
     if isinstance(value, Tensor):
         anchor = call.anchor
-        if anchor is not None and value.dtype in FLOATING and not _fits(value.dtype, anchor):
-            if not _autocast_casts(value, anchor.dtype, anchor.dtype, call):
-                report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
+        astray = anchor is not None and value.dtype in FLOATING and not _fits(value.dtype, anchor)
+        if astray and anchor is not None and not _autocast_casts(value, anchor.dtype, anchor.dtype, call):
+            report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
         _check_device(value, path, call, False, "")
+    elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+        pass  # a long list of numbers or strings
     elif type(value) not in SCALARS and not any(value is outer for outer in call.open):
         call.open.append(value)
         before = len(call.violations)
@@ -474,17 +479,15 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
 
 def children(value: Any) -> list[tuple[Step, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
-    if isinstance(value, Mapping):
-        return [(("item", key), item) for key, item in value.items()] if isinstance(value, dict) else None
-    if isinstance(value, _LENGTHS):
+    if isinstance(value, dict):
+        return [(("item", key), item) for key, item in value.items()]
+    if isinstance(value, PackedSequence):
         return [(("attr", "data"), value.data)]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [(("attr", name), getattr(value, name)) for name in value._fields]
     if isinstance(value, (list, tuple)):
-        plain_ends = (
-            bool(value) and isinstance(value, list) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
-        )
-        return [] if plain_ends else [(("item", i), item) for i, item in enumerate(value)]
+        fields = getattr(value, "_fields", None)
+        if fields is not None:
+            return [(("attr", name), getattr(value, name)) for name in fields]
+        return [(("item", i), item) for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(("attr", f.name), getattr(value, f.name, None)) for f in dataclasses.fields(value)]
     return None

@@ -255,7 +255,7 @@ def _right(contract: Contract, arguments: list[str], closure: dict[str, Any]) ->
 
 
 def _name_after(wrapper: Any, fn: Any) -> None:
-    """Names, doc, annotations and attributes of the body, and its real signature; not `__wrapped__` (see `_enforce`)."""
+    """Names, doc, annotations and attributes of the body; not `__wrapped__` (see `_enforce`)."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(fn, attribute, getattr(wrapper, attribute)))
     wrapper.__code__ = wrapper.__code__.replace(co_name=fn.__name__)
@@ -266,15 +266,21 @@ def _name_after(wrapper: Any, fn: Any) -> None:
     wrapper.__dict__.update(getattr(fn, "__dict__", {}))
 
 
+_READER = """\
+def read(self):
+    try: return {path}
+    except (KeyError, AttributeError): return find(self)
+"""
+
+
 def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
         tensor = find(module) if isinstance(module, nn.Module) else None
         if tensor is not None and not torch.compiler.is_compiling():
-            text = f"def read(self):\n try: return {str(slot(module)).format(self='self')}\n except (KeyError, AttributeError): return find(self)"
             namespace: dict[str, Any] = {"find": _find_any}
-            exec(text, namespace)
+            exec(_READER.format(path=str(slot(module)).format(self="self")), namespace)
             cell.cell_contents = namespace["read"]
         return tensor
 

@@ -162,20 +162,19 @@ class mode:  # noqa: N801  (a context manager, named like a function)
                 f"write `with dtypeguard.mode({self._mode.value!r}):` inside it, around code that does not yield"
             )
         value = self._mode
-        if inspect.iscoroutinefunction(fn):
 
-            @functools.wraps(fn)
-            async def decorated(*args: Any, **kwargs: Any) -> Any:
-                with mode(value):
-                    return await fn(*args, **kwargs)
-        else:
+        @functools.wraps(fn)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            with mode(value):
+                return fn(*args, **kwargs)
 
-            @functools.wraps(fn)
-            def decorated(*args: Any, **kwargs: Any) -> Any:
-                with mode(value):
-                    return fn(*args, **kwargs)
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with mode(value):
+                return await fn(*args, **kwargs)
 
-        return decorated  # type: ignore[return-value]  # functools.wraps keeps the signature
+        made: Any = awaited if inspect.iscoroutinefunction(fn) else decorated
+        return made  # type: ignore[no-any-return]  # functools.wraps keeps the signature
 
 
 mode.__module__ = "dtypeguard"

@@ -44,6 +44,7 @@ class Contract:
     casting: Casting = Casting.PRECISION
     anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
     autocast: Autocast = Autocast.IGNORE
+    modules_only: bool = False  # "follow" holds only if the first argument is an nn.Module
     verify: Verify = Verify.FIRST
     mutates: frozenset[str] = frozenset()
     guarded: bool = False  # unannotated floating tensors follow the anchor too

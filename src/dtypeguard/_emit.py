@@ -114,7 +114,8 @@ class Writer:
 
     def autocast(self, var: str) -> str:
         enabled = self.const(torch.is_autocast_enabled, "enabled")
-        return f'{enabled}("cpu" if {var}.is_cpu else {var}.device.type)'
+        module = "_dg_p is not None and " if self.contract.modules_only else ""
+        return f'{module}{enabled}("cpu" if {var}.is_cpu else {var}.device.type)'
 
     def dtype(self, spec: TensorSpec, var: str) -> None:
         follow = self.contract.autocast is Autocast.FOLLOW

@@ -112,8 +112,8 @@ def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_decorate_function(target.__func__, options, local, bound=isinstance(target, classmethod)))
     if isinstance(target, property):
-        parts = (target.fget, target.fset, target.fdel)
-        return property(*(part and _decorate_function(part, options, local) for part in parts), target.__doc__)
+        get, put, drop = (f and _decorate_function(f, options, local) for f in (target.fget, target.fset, target.fdel))
+        return property(get, put, drop, target.__doc__)
     if isinstance(target, type):
         return _decorate_class(target, options, local)
     if isinstance(target, nn.Module):
@@ -207,11 +207,9 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
     names = [param.name for param in params]
     name = function_name(fn)
-    strangers = [
-        n for n in (*options["mutates"], *([options["anchor"]] if options["anchor"] else [])) if n not in names
-    ]
-    if strangers:
-        raise ValueError(f"{name} has no parameter {strangers[0]!r}: its parameters are {', '.join(names)}")
+    asked = {*options["mutates"], *filter(None, [options["anchor"]])}
+    for stranger in sorted(asked - set(names)):
+        raise ValueError(f"{name} has no parameter {stranger!r}: its parameters are {', '.join(names)}")
     method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
     method = method and ("." in name or names[0] == "self") and fn.__name__ not in ("__new__", "__init__")
     anchor = options["anchor"] or ("self" if method else None)
@@ -220,7 +218,10 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
         raise TypeError(f"autocast='disable' needs a plain function; {name} is a {kind_of(fn)}")
     chosen = {key: options[key] for key in ("mode", "casting", "verify")}
     mutates = options["mutates"] | {"out"}
-    return Contract(name, params, anchor=anchor, autocast=autocast, mutates=mutates, **chosen)
+    modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
+    return Contract(
+        name, params, anchor=anchor, autocast=autocast, modules_only=modules_only, mutates=mutates, **chosen
+    )
 
 
 def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any]) -> None:

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
-from ._anchor import LOSSES, anchor_of, floating, own_parameters, slot
+from ._anchor import anchor_of, floating, own_parameters, slot
 from ._cast import enter
 from ._codegen import build
 from ._config import (
@@ -41,6 +41,7 @@ from ._errors import AnnotationError, DtypeGuardWarning
 from ._spec import annotations_of, is_array_hint, resolve_hint
 
 M = TypeVar("M", bound=nn.Module)
+_NEWOBJ: Any = vars(copyreg)["__newobj__"]
 Depth = Literal["auto", "all", "boundary"]
 
 
@@ -108,7 +109,7 @@ class GuardedModule(nn.Module):
             return
         super().__init_subclass__(**kwargs)
         if "forward" in vars(cls):
-            cls.forward = enforce(vars(cls)["forward"])  # type: ignore[method-assign]
+            cls.forward = enforce(vars(cls)["forward"])
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is GuardedModule:
@@ -126,7 +127,7 @@ class GuardedModule(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
         base = type(self)._dtypeguard_base
-        if base is None or not isinstance(reduced, tuple) or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        if base is None or not isinstance(reduced, tuple) or reduced[0] is not _NEWOBJ:
             return reduced
         return (_rebuild, (base, self.__dict__["_dtypeguard"].key, *reduced[1][1:]), *reduced[2:])
 
@@ -256,13 +257,9 @@ def _refuse(model: Any) -> None:
         advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
         raise TypeError(f"guard takes an nn.Module, not {kind}: {advice}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
-        )
+        raise TypeError(f"{type(model).__name__} is compiled by TorchScript: guard the model, then script or trace it")
     for name, module in model.named_modules():
-        if any(
-            isinstance(p, UninitializedTensorMixin) for p in (*module._parameters.values(), *module._buffers.values())
-        ):
+        if any(is_lazy(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())):
             where = f"its submodule {name!r}" if name else "it"
             raise TypeError(f"{where} is lazy and has no parameters yet: call the model once, then guard it")
     if not _callable(model):
@@ -343,13 +340,11 @@ def _around(forward: Any, cls: type[nn.Module], key: Key) -> Any:
     def shadow(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    signature = inspect.signature(forward)
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    names = [p.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) if p.name == "self" else p for p in ()]
-    params = [own, *names, *signature.parameters.values()]
-    if any(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in params[1:]) is False:
-        params[0] = own.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    shadow.__signature__ = signature.replace(parameters=params)  # type: ignore[attr-defined]
+    params = list(inspect.signature(forward).parameters.values())
+    only = inspect.Parameter.POSITIONAL_ONLY
+    first = only if params and params[0].kind is only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    own = inspect.Parameter("self", first)
+    shadow.__signature__ = inspect.Signature([own, *params])  # type: ignore[attr-defined]
     shadow.__annotations__ = dict(annotations_of(inspect.unwrap(getattr(forward, "__func__", forward))))
     shadow.__name__, shadow.__qualname__ = "forward", f"{cls.__qualname__}.forward"
     return build(shadow, _contract(cls, shadow, key), path=key.path, agrees=key.agrees)
@@ -370,8 +365,8 @@ class _PreHook:
         return bound.args[1:], bound.kwargs
 
 
-@functools.lru_cache(None)
-def _guarded_class(base: type[nn.Module], key: Key) -> type[nn.Module]:
+@functools.cache
+def _guarded_class(base: Any, key: Key) -> type[nn.Module]:
     """The subclass `(GuardedModule, base)` whose forward checks first; it carries its base's names."""
     contract, body = _contract(base, base.forward, key), base.forward
     inner = getattr(body, "__dtypeguard__", None)
@@ -437,7 +432,7 @@ def unguard(model: M, /) -> M:
         card = module.__dict__.pop("_dtypeguard", None)
         if card is None:
             continue
-        base = type(module)._dtypeguard_base if isinstance(module, GuardedModule) else None
+        base: Any = type(module)._dtypeguard_base if isinstance(module, GuardedModule) else None
         if base is not None:
             module.__class__ = base
         if card.forward is not None:
@@ -459,4 +454,3 @@ def is_guarded(model: nn.Module, /) -> bool:
 
 
 GuardedModule.__module__ = "dtypeguard"
-_ = LOSSES

@@ -90,7 +90,7 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
         or contract.right is None
         or contract.verify is Verify.ALWAYS
         or len(contract.plans) >= _MOST
-        or any(len(edit.path) > 1 or edit.path[0] not in names or type(edit.value) is not Tensor for edit in edits)
+        or any(edit.path[1:] or type(edit.value) is not Tensor for edit in edits)
         or len({id(source) for source in sources}) < len(sources)
         or len(records) != len(edits)
     ):
@@ -98,7 +98,7 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
     key = call_key(values)
     plan = contract.plans.get(key)
     if plan is None or plan.generation != generation():
-        steps = [(names.index(edit.path[0]), edit.dtype, edit.device) for edit in edits]
+        steps = [(names.index(str(edit.path[0])), edit.dtype, edit.device) for edit in edits]
         plan = contract.plans[key] = Plan(steps, contract.right(), generation())
     plan.records[frame.f_code.co_filename, frame.f_lineno] = records
 

@@ -15,7 +15,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 import torch
 import typing_extensions
@@ -84,13 +84,13 @@ def parse_dim(token: str) -> Dim:
             rest = rest.partition("=")[2]
         else:
             break
-    given = {name: name in flags for name in ("broadcast", "variadic", "tree")}
+    broadcast, variadic = "broadcast" in flags, "variadic" in flags
     if not rest or rest.isidentifier():
         if "anonymous" not in flags:
-            return Dim(DimKind.NAMED, rest, **given)
-        if "broadcast" in flags:
+            return Dim(DimKind.NAMED, rest, broadcast=broadcast, variadic=variadic, tree="tree" in flags)
+        if broadcast:
             raise _token_error(token, "is anonymous and broadcastable: write _ or #name")
-        return Dim(DimKind.ANONYMOUS, variadic=given["variadic"])
+        return Dim(DimKind.ANONYMOUS, variadic=variadic)
     try:
         fixed: int | None = int(rest)
     except ValueError:
@@ -100,9 +100,9 @@ def parse_dim(token: str) -> Dim:
             what = "an expression" if fixed is None else "a fixed size"
             raise _token_error(token, f"is {what}, which cannot be {flag}")
     if fixed is not None:
-        return Dim(DimKind.FIXED, rest, size=fixed, broadcast=given["broadcast"])
+        return Dim(DimKind.FIXED, rest, size=fixed, broadcast=broadcast)
     names, function = _compile_axis(token, rest)
-    return Dim(DimKind.SYMBOLIC, rest, broadcast=given["broadcast"], names=names, function=function)
+    return Dim(DimKind.SYMBOLIC, rest, broadcast=broadcast, names=names, function=function)
 
 
 _SIMPLE = (
@@ -225,16 +225,13 @@ class OtherSpec:
 
 Spec = TensorSpec | UnionSpec | NoneSpec | SequenceSpec | TupleSpec | MappingSpec | FieldsSpec | OtherSpec
 _UNIONS = (Union, types.UnionType)
-_WRAPPERS = (typing.Annotated, typing.Final, typing.ClassVar, *(
+_WRAPPERS = (typing.Annotated, typing.Final, ClassVar, *(
     getattr(typing_extensions, name) for name in ("Required", "NotRequired", "ReadOnly")
 ))  # fmt: skip
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
               collections.abc.Iterable)  # fmt: skip
 _MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping)
-_HAS_ALIAS = hasattr(typing, "TypeAliasType")
-_ALIASES: tuple[type, ...] = tuple(
-    {typing_extensions.TypeAliasType} | ({typing.TypeAliasType} if _HAS_ALIAS else set())
-)  # type: ignore[attr-defined]
+_ALIASES = (typing_extensions.TypeAliasType, getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType))
 
 
 def show(hint: Any) -> str:
@@ -268,22 +265,22 @@ def spec_of(hint: Any, _open: tuple[Any, ...] = ()) -> Spec | None:
     if hint is Any or hint is object or hint is None.__class__ or hint is None:
         return NoneSpec() if hint is None or hint is None.__class__ else None
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        names = hint.dtypes if isinstance(hint.dtypes, tuple | list) else None
-        return _tensor_spec(hint.array_type, names and tuple(names), hint.dim_str, show(hint))
+        names = tuple(hint.dtypes) if isinstance(hint.dtypes, tuple | list) else None
+        return _tensor_spec(hint.array_type, names, hint.dim_str, show(hint))
     if isinstance(hint, type) and issubclass(hint, torch.Tensor):
         return _tensor_spec(hint, None, "...", hint.__name__)
     if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
-        return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)  # type: ignore[attr-defined]
+        return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)
     if isinstance(hint, typing.TypeVar):
         bounds = hint.__constraints__ or (hint.__bound__,)
-        return spec_of(Union[bounds], _open) if bounds != (None,) else None  # type: ignore[arg-type]
+        return spec_of(Union[bounds], _open) if bounds != (None,) else None  # noqa: UP007  (a tuple of them)
     if isinstance(hint, typing.NewType):
         return spec_of(hint.__supertype__, _open)
     origin, args = get_origin(hint), get_args(hint)
     if isinstance(hint, _ALIASES):
-        return spec_of(hint.__value__, _open)  # type: ignore[attr-defined]
-    if isinstance(origin, _ALIASES):
-        return spec_of(origin.__value__[args], _open)  # type: ignore[attr-defined]
+        return spec_of(hint.__value__, _open)
+    if origin is not None and isinstance(origin, _ALIASES):
+        return spec_of(origin.__value__[args], _open)
     if origin in _WRAPPERS or hasattr(hint, "__metadata__"):
         return spec_of(args[0], _open)
     return _container_spec(hint, origin, args, _open)
@@ -325,7 +322,7 @@ def _fields_of(cls: Any, _open: tuple[Any, ...]) -> dict[str, Spec]:
         hints = typing_extensions.get_type_hints(cls, include_extras=True)
     except NameError:  # a forward reference that its own module cannot resolve
         return {}
-    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) is not typing.ClassVar}
+    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) not in (ClassVar,)}
     return {n: s for n, s in specs.items() if s is not None and not isinstance(s, OtherSpec | NoneSpec)}
 
 

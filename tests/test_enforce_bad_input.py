@@ -1,0 +1,412 @@
+"""What `enforce`, `check`, `mode` and the environment refuse, and in which words."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import pytest
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import AnnotationError, check, enforce, mode, set_mode
+
+MODES = ["'strict'", "'lenient'", "'warn'", "'off'"]
+CASTING = ["'safe'", "'precision'", "'promote'", "'unsafe'"]
+
+
+def body(x: Float32[Tensor, "n"], y: int = 0) -> Float32[Tensor, "n"]:
+    return x
+
+
+# ---------------------------------------------------------------- options
+
+BAD_OPTIONS = [
+    ({"mode": "loud"}, ValueError, ["mode='loud'", *MODES]),
+    ({"mode": ""}, ValueError, ["mode=''", *MODES]),
+    ({"mode": 3}, ValueError, ["mode=3", *MODES]),
+    ({"mode": True}, ValueError, ["mode=True", *MODES]),
+    ({"casting": "same_kind"}, ValueError, ["casting='same_kind'", *CASTING]),
+    ({"casting": torch.float32}, ValueError, ["casting=torch.float32", *CASTING]),
+    ({"autocast": "on"}, ValueError, ["autocast='on'", "'follow'", "'ignore'", "'disable'"]),
+    ({"autocast": False}, ValueError, ["autocast=False", "'disable'"]),
+    ({"verify": "sometimes"}, ValueError, ["verify='sometimes'", "'first'", "'always'", "'never'"]),
+    ({"verify": None}, ValueError, ["verify=None", "'never'"]),
+    ({"anchor": "z"}, ValueError, ["'z'", "x, y"]),
+    ({"anchor": 3}, (TypeError, ValueError), ["3"]),
+    ({"mutates": ("z",)}, ValueError, ["'z'", "x, y"]),
+    ({"mutates": ("x", "z")}, ValueError, ["'z'", "x, y"]),
+    ({"mutates": "x"}, TypeError, ["mutates='x'", "('x',)"]),
+    ({"mutates": (3,)}, (TypeError, ValueError), ["3"]),
+    ({"strict": True}, TypeError, ["strict"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"), BAD_OPTIONS, ids=lambda v: str(v) if isinstance(v, dict) else ""
+)
+def test_a_bad_option_is_refused_at_decoration(options, error, words):
+    with pytest.raises(error) as caught:
+        enforce(**options)(body)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_mutates_takes_any_iterable_of_names():
+    for names in (["x"], {"x"}, (name for name in ["x"]), iter(("x", "y"))):
+        assert enforce(mutates=names)(body)(torch.zeros(1)).dtype is torch.float32
+
+
+def test_a_decorator_with_options_may_be_used_many_times():
+    decorate = enforce(mode="strict", mutates=(name for name in ["x"]))
+    for _ in range(2):
+        with pytest.raises(dtypeguard.DtypeError):
+            decorate(body)(torch.zeros(1, dtype=torch.float64))
+
+
+def test_options_are_keywords():
+    with pytest.raises(TypeError):
+        enforce(body, "strict")
+    with pytest.raises(TypeError, match="'strict'"):
+        enforce("strict")
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator"])
+def test_autocast_disable_needs_a_plain_function(kind):
+    async def coroutine(x): ...
+
+    def generator(x):
+        yield
+
+    async def async_generator(x):
+        yield
+
+    fn = {"coroutine": coroutine, "generator": generator, "async generator": async_generator}[kind]
+    with pytest.raises(TypeError, match=rf"disable.*{kind}"):
+        enforce(autocast="disable")(fn)
+
+
+BAD_CALLS = [
+    (lambda: set_mode("loud"), ValueError, ["mode='loud'", *MODES]),
+    (lambda: set_mode(3), ValueError, ["mode=3", *MODES]),
+    (lambda: mode("loud"), ValueError, ["mode='loud'", *MODES]),
+    (lambda: mode(None), ValueError, ["mode=None", *MODES]),
+    (lambda: mode(), TypeError, []),
+    (lambda: check(torch.zeros(1), Tensor, mode="loud"), ValueError, ["mode='loud'", *MODES]),
+    (lambda: check(torch.zeros(1), Tensor, casting="same_kind"), ValueError, ["'same_kind'", *CASTING]),
+    (lambda: check(torch.zeros(1)), TypeError, []),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "words"), BAD_CALLS)
+def test_bad_modes_and_castings_are_refused_everywhere(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+    assert dtypeguard.get_mode() == "lenient"
+
+
+def test_names_of_options_have_any_case():
+    set_mode("STRICT")
+    assert dtypeguard.get_mode() == "strict"
+    assert enforce(casting="Safe", verify="Never", autocast="IGNORE")(body)(torch.zeros(1)).dtype is torch.float32
+
+
+# ---------------------------------------------------------------- targets
+
+
+class Callable_:
+    def __call__(self, x: Float32[Tensor, "n"]):
+        return x
+
+
+class Colour(Enum):
+    RED = 1
+
+
+class PlainClass:
+    pass
+
+
+class Holder:
+    @functools.cached_property
+    def value(self):
+        return 3
+
+    @functools.partialmethod
+    def method(self):
+        return 3
+
+
+BAD_TARGETS = {
+    "builtin": (len, "len"),
+    "torch function": (torch.add, "add"),
+    "instance with __call__": (Callable_(), "Callable_"),
+    "partial": (functools.partial(body, y=1), "partial"),
+    "partialmethod": (vars(Holder)["method"], "partialmethod"),
+    "cached_property": (vars(Holder)["value"], "cached_property"),
+    "module instance": (nn.Linear(1, 1), "guard"),
+    "Sequential": (nn.Sequential(), "guard"),
+    "plain class": (PlainClass, "PlainClass"),
+    "Enum": (Colour, "Colour"),
+    "builtin class": (int, "int"),
+    "exception class": (ValueError, "ValueError"),
+    "Tensor class": (Tensor, "Tensor"),
+    "string": ("body", "'body'"),
+    "number": (3, "3"),
+    "tensor": (torch.zeros(1), "tensor"),
+    "annotation": (Float32[Tensor, "n"], "n"),
+    "script function": (torch.jit.ScriptFunction, "ScriptFunction"),
+    "module": (torch, "torch"),
+    "list of functions": ([body], "body"),
+}
+
+
+@pytest.mark.parametrize(("target", "word"), BAD_TARGETS.values(), ids=BAD_TARGETS.keys())
+@pytest.mark.parametrize("decorate", [enforce, enforce(mode="strict")], ids=["bare", "with options"])
+def test_a_bad_target_is_refused_with_advice(target, word, decorate):
+    with pytest.raises(TypeError) as caught:
+        decorate(target)
+    assert not isinstance(caught.value, dtypeguard.DtypeGuardError)
+    assert word in str(caught.value)
+
+
+def test_a_class_that_is_no_dataclass_yet_is_refused():
+    """`@dataclass` over `@enforce` would write a constructor of its own over the enforced one."""
+    with pytest.raises(TypeError, match="dataclass"):
+
+        @dataclass
+        @enforce
+        class Wrong:
+            x: Float32[Tensor, "n"]
+
+
+def test_a_subclass_of_a_dataclass_that_is_none_itself_yet_keeps_its_contract_or_is_refused():
+    @dataclass
+    class Parent:
+        x: Float32[Tensor, "n"]
+
+    try:
+
+        @dataclass
+        @enforce(mode="strict")
+        class Wrong(Parent):
+            y: Float32[Tensor, "n"]
+
+    except TypeError:
+        return
+    with pytest.raises(dtypeguard.DtypeError):
+        Wrong(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
+
+
+def test_a_lambda_and_a_function_without_annotations_are_functions():
+    anything = object()
+    assert enforce(lambda x: x)(anything) is anything
+    assert enforce(lambda: 3).__name__ == "<lambda>"
+    assert enforce(lambda *a, **k: (a, k))(1, b=2) == ((1,), {"b": 2})
+
+
+# ---------------------------------------------------------------- annotations
+
+# Every error row of jaxtyping's grammar, and two of its sentences.
+BAD_TOKENS = ["#", "a#", "##b", "**b", "__", "#_", "_4", "*4", "?4", "_a-1", "*a-1", "a...", "a,b", "...b", "?a+1"]
+BAD_AXES = [*BAD_TOKENS, "... *b", "*a *b", "... ..."]
+
+
+@pytest.mark.parametrize("axes", BAD_AXES)
+def test_jaxtyping_itself_refuses_these_axes(axes):
+    with pytest.raises(ValueError, match=r".*"):
+        Float32[Tensor, axes]
+
+
+@pytest.mark.parametrize("axes", BAD_AXES)
+@pytest.mark.parametrize("around", ["{}", "{} | None", "list[{}]", "dict[str, tuple[{}, ...]]", "'{}'"])
+def test_malformed_axes_raise_at_decoration_and_name_argument_and_token(axes, around):
+    def f(fine, x, y): ...
+
+    f.__annotations__ = {"fine": Tensor, "x": around.format(f'Float32[Tensor, "b {axes} 3"]'), "y": "int"}
+    with pytest.raises(AnnotationError) as caught:
+        enforce(f)
+    assert caught.value.argument == "x"
+    assert caught.value.function == "f"
+    assert "`x`" in str(caught.value)
+    assert f"`{axes}`" in str(caught.value) or all(f"{token}" in str(caught.value) for token in axes.split())
+
+
+@pytest.mark.parametrize("axes", BAD_AXES)
+def test_malformed_axes_of_a_result_are_reported_too(axes):
+    def f(x): ...
+
+    f.__annotations__ = {"return": f'Float[Tensor, "{axes}"]'}
+    with pytest.raises(AnnotationError, match="result") as caught:
+        enforce(f)
+    assert caught.value.argument == "return"
+
+
+# Each is legal for jaxtyping, so it is for us.
+GOOD_AXES = """
+    a|...|*_|_*|_|dim=4|#dim=4|d=#b|d=*b|d=_|a<=3|{n}=4|*|?|d=|-1|+3|1_000|True|class|é|#a|*a|*#a|#*a|3|_a|*_a|?a|a b c|
+""".strip().split("|")
+
+
+@pytest.mark.parametrize("axes", [*GOOD_AXES, "a a+1", "a b min(a,b)", "a==b", "a=b=3", "3.0"])
+def test_odd_but_legal_axes_can_be_decorated(axes):
+    def f(x, y): ...
+
+    f.__annotations__ = {"x": f'Float32[Tensor, "{axes}"]', "y": Float32[Tensor, axes]}
+    assert callable(enforce(f))
+
+
+MALFORMED = {
+    "syntax": 'Float32[Tensor, "n"',
+    "axes are no string": "Float32[Tensor, 3]",
+    "no axes": "Float32[Tensor]",
+    "nothing": "Float32[()]",
+    "not subscriptable": "int[Tensor]",
+    "attribute": "torch.NoSuchThing",
+    "call": "print()(",
+    "empty": "",
+}
+
+
+@pytest.mark.parametrize("annotation", MALFORMED.values(), ids=MALFORMED.keys())
+def test_an_annotation_that_cannot_be_read_names_its_argument(annotation):
+    def f(x): ...
+
+    f.__annotations__ = {"x": annotation}
+    with pytest.raises(AnnotationError, match="`x`") as caught:
+        enforce(f)
+    assert caught.value.argument == "x"
+
+
+def test_a_malformed_annotation_is_found_at_decoration_even_beside_a_forward_reference():
+    def f(x, y): ...
+
+    f.__annotations__ = {"x": "DefinedLater", "y": 'Float32[Tensor, "a#"]'}
+    with pytest.raises(AnnotationError, match="`y`"):
+        enforce(f)
+
+
+def test_malformed_fields_are_found_at_decoration():
+    with pytest.raises(AnnotationError, match="`x`"):
+
+        @enforce
+        @dataclass
+        class Data:
+            x: 'Float32[Tensor, "a#"]'
+
+    with pytest.raises(AnnotationError, match="`x`"):
+
+        @enforce
+        class Named(NamedTuple):
+            x: 'Float32[Tensor, "a#"]'
+
+    with pytest.raises(AnnotationError, match="`x`"):
+
+        @enforce
+        class Net(nn.Module):
+            def forward(self, x: 'Float32[Tensor, "a#"]'): ...
+
+
+def test_malformed_items_of_a_generator_are_found_at_decoration():
+    def f(x) -> 'Iterator[Float32[Tensor, "a#"]]':
+        yield x
+
+    assert Iterator
+    with pytest.raises(AnnotationError, match="`a#`"):
+        enforce(f)
+
+
+def test_check_reports_a_malformed_annotation_by_its_name():
+    with pytest.raises(AnnotationError, match="`loss`") as caught:
+        check(torch.zeros(1), 'Float32[Tensor, "a#"]', name="loss")
+    assert caught.value.argument == "loss"
+
+
+def test_an_axis_that_nothing_binds_is_reported_at_the_call():
+    @enforce
+    def f(x: Float32[Tensor, "n+1"]):
+        return x
+
+    for which in ("strict", "lenient"):
+        with mode(which), pytest.raises(AnnotationError, match=r"n\+1") as caught:
+            f(torch.zeros(3))
+        assert caught.value.argument == "x"
+
+
+def test_an_axis_that_a_bad_argument_would_have_bound_is_not_the_culprit():
+    @enforce
+    def f(x: Float32[Tensor, "n"], y: Float32[Tensor, "n+1"]):
+        return x
+
+    with pytest.raises(dtypeguard.ShapeError) as caught:
+        f(torch.zeros(3, 3), torch.zeros(4))
+    assert caught.value.argument == "x"
+    with pytest.raises(dtypeguard.HintError) as caught:
+        f(None, torch.zeros(4))
+    assert caught.value.argument == "x"
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def run(code, value):
+    environment = {**os.environ, "DTYPEGUARD_MODE": value}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+
+
+OFF = """
+import torch, dtypeguard
+from dataclasses import dataclass
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+def f(x: Float32[Tensor, "n"], y: 'Float32[Tensor, "a#"]' = None): return x
+assert dtypeguard.enforce(f) is f
+assert dtypeguard.enforce(mode="strict")(f) is f
+method = staticmethod(f)
+assert dtypeguard.enforce(method) is method
+
+class Net(nn.Module):
+    def forward(self, x: Float32[Tensor, "n"]): return x
+forward = Net.forward
+assert dtypeguard.enforce(Net) is Net and Net.forward is forward
+
+assert dtypeguard.get_mode() == "off"
+with dtypeguard.mode("strict"):
+    wrong = torch.zeros(1, dtype=torch.float64)
+    assert dtypeguard.check(wrong, Float32[Tensor, "2 2"], mode="strict") is wrong
+try:
+    dtypeguard.enforce(mode="loud")
+except ValueError: pass
+else: raise AssertionError("a bad option is an error in every mode")
+"""
+
+
+def test_off_in_the_environment_takes_enforce_away():
+    done = run(OFF, " Off ")
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_value_in_the_environment_is_an_error_that_lists_the_legal_ones():
+    done = run("import dtypeguard", "on")
+    assert done.returncode != 0
+    assert "ValueError" in done.stderr
+    for word in ("DTYPEGUARD_MODE", "'on'", *MODES):
+        assert word in done.stderr
+
+
+def test_a_mode_in_the_environment_is_the_base_and_set_mode_comes_after_it():
+    code = (
+        "import dtypeguard as d; assert d.get_mode() == 'strict'; d.set_mode('warn'); assert d.get_mode() == 'warn'\n"
+        "with d.mode('lenient'): assert d.get_mode() == 'lenient'"
+    )
+    done = run(code, "strict")
+    assert done.returncode == 0, done.stderr
