@@ -142,24 +142,23 @@ def _attend(q: _Query, k: _Key) -> _Result:  # type: ignore[valid-type]
     return RESULT
 
 
-def checked(peer: Peer) -> Function:
-    """The same with annotations, which a peer checks."""
-    Q, K, R = (peer.annotation(axes) for axes in AXES)
+def _work(q: _Query, k: _Key) -> _Result:  # type: ignore[valid-type]
+    return (RESULT + q.sum()).sin()
 
-    def attend(q: Q, k: K) -> R:  # type: ignore[valid-type]
+
+def checked(peer: Peer) -> tuple[Function, Function]:
+    """The same with annotations, which a peer checks; and one that computes something, for the compiler."""
+    if peer.top_level:
+        return peer.decorate(_attend), peer.decorate(_work)
+    Query, Key, Result = (peer.annotation(axes) for axes in AXES)
+
+    def attend(q: Query, k: Key) -> Result:  # type: ignore[valid-type]
         return RESULT
 
-    return peer.decorate(_attend if peer.top_level else attend)
+    def work(q: Query, k: Key) -> Result:  # type: ignore[valid-type]
+        return (RESULT + q.sum()).sin()  # which takes what the checks should refuse
 
-
-def checked_product(peer: Peer) -> Function:
-    """The same with something to compute, for the compiler."""
-    Q, K, R = (peer.annotation(axes) for axes in AXES)
-
-    def product(q: Q, k: K) -> R:  # type: ignore[valid-type]
-        return torch.matmul(q, k.transpose(1, 2))
-
-    return peer.decorate(product)
+    return peer.decorate(attend), peer.decorate(work)
 
 
 def overlooked(function: Function) -> list[str]:

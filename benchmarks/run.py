@@ -34,6 +34,7 @@ def main(names: list[str]) -> int:
     torch.set_num_threads(1)
     dtypeguard.set_mode("lenient")
     warnings.simplefilter("ignore", dtypeguard.CastWarning)
+    warnings.filterwarnings("ignore", module="tensor_shape_assert|dltype|typeguard")
     logging.getLogger("dtypeguard").setLevel(logging.ERROR)
     present, absent = peers.load()
     context = Context(present, absent)

@@ -1,6 +1,7 @@
 """What is measured, topic by topic; each function makes one table."""
 
 import gc
+import logging
 import os
 import statistics
 import subprocess
@@ -100,7 +101,7 @@ def pace(context: Context) -> Table:
 
 def eager(context: Context) -> Table:
     """Two tensors of three named axes and a result."""
-    functions = {peer.name: peers.checked(peer) for peer in context.peers}
+    functions = {peer.name: peers.checked(peer)[0] for peer in context.peers}
     passed = {name: peers.overlooked(function) for name, function in functions.items()}
     cases = {name: (call, (QUERY, KEY)) for name, call in functions.items()}
     cases = {"plain body": (peers.plain, (QUERY, KEY)), "asserts by hand": (peers.asserted, (QUERY, KEY)), **cases}
@@ -109,7 +110,7 @@ def eager(context: Context) -> Table:
     asserts = cost["asserts by hand"]
     table = Table(
         "`enforce` on a function, eager",
-        "`q: Float32[Tensor, \"b t d\"]`, `k: Float32[Tensor, \"b s d\"]`, result `Float32[Tensor, \"b t s\"]`; the body "
+        '`q: Float32[Tensor, "b t d"]`, `k: Float32[Tensor, "b s d"]`, result `Float32[Tensor, "b t s"]`; the body '
         "returns a tensor made before. Overhead is over the plain body; `÷ asserts` compares overheads.",
         ("candidate", "overhead", "÷ asserts"),
     )
@@ -185,14 +186,14 @@ def many_layers(context: Context) -> Table:
     found = models.stacks()
     table = Table(
         f"{models.LAYERS} guarded layers",
-        f"`Linear({models.WIDTH}, {models.WIDTH})` and ReLU in turn, `depth=\"all\"`, no gradients. Under autocast the "
+        f'`Linear({models.WIDTH}, {models.WIDTH})` and ReLU in turn, `depth="all"`, no gradients. Under autocast the '
         "layers after the first get bfloat16.",
         ("candidate", "a pass", "against unguarded"),
     )
 
     def measured(where: str, limit: float) -> None:
         x = torch.zeros(_batch(found["unguarded"]), models.WIDTH)
-        samples = interleave({name: (model, (x,)) for name, model in found.items()}, 10)
+        samples = interleave({name: (model, (x,)) for name, model in found.items()}, 6)
         for name in found:
             ratio = samples.ratio(name, "unguarded")
             value = duration(samples.median(name))
@@ -210,36 +211,35 @@ def many_layers(context: Context) -> Table:
 # ---------------------------------------------------------------- the compiler
 
 
-def _graphs(model: Callable[..., Any], *calls: tuple[Any, ...], fullgraph: bool = True) -> tuple[int, int]:
-    """Graphs and operations after some calls of the compiled model."""
+class _Counter(CompileCounter):
+    """Counts graphs, and the operations whose results are used."""
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graph.graph.eliminate_dead_code()
+        return super().__call__(graph, inputs)
+
+
+def _graphs(function: Callable[..., Any], *calls: tuple[Any, ...], fullgraph: bool = True) -> tuple[int, int]:
+    """Graphs and operations after some calls of the compiled function."""
     torch._dynamo.reset()
-    counter = CompileCounter()
-    compiled = torch.compile(model, backend=counter, fullgraph=fullgraph)
+    counter = _Counter()
+    compiled = torch.compile(function, backend=counter, fullgraph=fullgraph)
     for args in calls:
         compiled(*args)
     return counter.frame_count, counter.op_count
 
 
-def _peer_compiled(function: Callable[..., Any]) -> str:
-    """What becomes of a checked function in `torch.compile(fullgraph=True)`, and without."""
-    outcomes = []
-    for fullgraph in (True, False):
-        said = f"fullgraph={fullgraph}"
-        try:
-            graphs, ops = _graphs(function, (QUERY, KEY), fullgraph=fullgraph)
-        except Exception as error:
-            outcomes.append(f"{said}: {type(error).__name__} on right input")
-            continue
-        outcomes.append(f"{said}: {graphs} graphs, {ops} operations")
-        if not fullgraph or not (missed := _overlooked_compiled(function)):
-            continue
-        outcomes[-1] += f", lets a wrong {', '.join(missed)} pass"
-    return "; ".join(outcomes)
-
-
-def _overlooked_compiled(function: Callable[..., Any]) -> list[str]:
+def _outcome(function: Callable[..., Any], fullgraph: bool) -> str:
+    """What becomes of a checked function in the compiler."""
+    try:
+        graphs, _ = _graphs(function, (QUERY, KEY), fullgraph=fullgraph)
+    except Exception as error:
+        return f"{type(error).__name__} on right input"
     torch._dynamo.reset()
-    return peers.overlooked(torch.compile(function, backend="eager", fullgraph=True))
+    passed = peers.overlooked(torch.compile(function, backend="eager", fullgraph=fullgraph))
+    return (
+        f"{graphs} graph{'s' * (graphs != 1)}{', a wrong ' + ', '.join(passed) + ' passes' if passed else ', checks'}"
+    )
 
 
 def compiled(context: Context) -> Table:
@@ -261,11 +261,13 @@ def compiled(context: Context) -> Table:
     }
     table = Table(
         "`torch.compile(fullgraph=True)`",
-        f"Two feed-forward blocks of width {width}, batch {len(x)}; no gradients. Graphs are counted over batches of "
-        "16, 16, 8 and 24, operations in all of them; a recompile would be a graph more than the plain model has.",
+        f"Two feed-forward blocks of width {width}, batch {len(x)}; no gradients. The four batches are 16, 16, 8 and "
+        "24: the plain model recompiles once, for any size. Last, what becomes of a function that each library checks, "
+        "with `fullgraph=True` and `else` without, on right input and on three wrong ones.",
         ("candidate", "a pass (inductor)", "against plain"),
     )
     calls = tuple((torch.randn(batch, width),) for batch in (16, 16, 8, 24))
+    torch._logging.set_logs(all=logging.CRITICAL)  # peers make Dynamo talk
     with torch.no_grad():
         once = {name: _graphs(net, calls[0]) for name, net in nets.items()}
         counts = {name: _graphs(net, *calls) for name, net in nets.items()}
@@ -277,18 +279,25 @@ def compiled(context: Context) -> Table:
     for name in nets:
         ratio = samples.ratio(name, "plain")
         bar = None if name == "plain" else at_most(1.03, "1.03 ×")
-        table.rows.append(Row(name, duration(samples.median(name)), "" if bar is None else f"{ratio:.3f} ×", bar, ratio))
+        table.rows.append(
+            Row(name, duration(samples.median(name)), "" if bar is None else f"{ratio:.3f} ×", bar, ratio)
+        )
     for name in nets:
-        graphs = f"{once[name][0]} ({once[name][1]} operations)"
-        table.rows.append(Row(f"{name}: graphs of one call", graphs, "", exactly(1, "1"), once[name][0]))
-    for name in list(nets)[1:]:
-        (graphs, ops), (plain, plain_ops) = counts[name], counts["plain"]
-        what = f"{graphs} ({ops} operations)"
-        row = Row(f"{name}: graphs over the batches", what, f"{plain} ({plain_ops})", exactly(plain, str(plain)), graphs)
-        table.rows.append(row)
-    table.rows += [
-        Row(f"function checked by {peer.name}", _peer_compiled(peers.checked_product(peer))) for peer in context.peers
-    ]
+        (graphs, ops), (all_graphs, _) = once[name], counts[name]
+        plain = counts["plain"][0]
+        table.rows.append(
+            Row(f"{name}: graphs of one call", f"{graphs} of {ops} operations", "", exactly(1, "1"), graphs)
+        )
+        if name != "plain":
+            bar = exactly(plain, str(plain))
+            table.rows.append(
+                Row(f"{name}: graphs over four batches", str(all_graphs), f"plain {plain}", bar, all_graphs)
+            )
+    for peer in context.peers:
+        work = peers.checked(peer)[1]
+        table.rows.append(
+            Row(f"function checked by {peer.name}", _outcome(work, True), f"else {_outcome(work, False)}")
+        )
     torch._dynamo.reset()
     return table
 
@@ -298,10 +307,10 @@ def compiled(context: Context) -> Table:
 
 def decorating(context: Context) -> Table:
     """Decorating 1,000 functions."""
-    count, took = 1000, {}
+    count = 1000
     found = [peer for peer in context.peers if not peer.top_level]
-    took = {peer.name: [] for peer in found}  # type: dict[str, list[int]]
-    for _ in range(5):
+    took: dict[str, list[int]] = {peer.name: [] for peer in found}
+    for _ in range(4):
         for peer in found:
             functions, decorate = peers.many(peer, count), peer.decorate
             gc.collect()
@@ -332,38 +341,59 @@ def decorating(context: Context) -> Table:
 
 _PROBE = """
 import resource, time, torch
-memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def memory():
+    resident = 0
+    try:
+        with open("/proc/self/statm") as pages: resident = int(pages.read().split()[1]) * resource.getpagesize()
+    except OSError: pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, resident
+peak, resident = memory()
 start = time.perf_counter_ns()
 import {what}
-print(time.perf_counter_ns() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory)
+took = time.perf_counter_ns() - start
+after = memory()
+print(took, after[0] - peak, after[1] - resident)
 """
-_KIB = 1 if sys.platform == "linux" else 1 / 1024  # ru_maxrss is in KiB there, in bytes on macOS
+_RUSAGE_UNIT = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+_MIB = 1024 * 1024
+
+
+def _imported(what: str) -> tuple[int, int, int]:
+    """ns, growth of the peak, growth of the resident set in bytes, in a fresh process that has torch."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", _PROBE.format(what=what)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    ns, peak, resident = done.stdout.split()
+    return int(ns), int(peak) * _RUSAGE_UNIT, int(resident)
 
 
 def importing(context: Context) -> Table:
     """Import time after torch."""
-    found = {OURS: "dtypeguard", BEARTYPE: "jaxtyping, beartype", "jaxtyping": "jaxtyping", "dltype": "dltype"}
-    found = {name: what for name, what in found.items() if name in ("jaxtyping", *(peer.name for peer in context.peers))}
-    took: dict[str, list[tuple[int, int]]] = {name: [] for name in found}
-    for _ in range(6):
+    present = {peer.name for peer in context.peers}
+    found = {OURS: "dtypeguard", BEARTYPE: "jaxtyping, beartype", "dltype": "dltype"}
+    found = {name: what for name, what in found.items() if name in present}
+    took: dict[str, list[tuple[int, int, int]]] = {name: [] for name in found}
+    _imported("dtypeguard")  # an editable install may lack its bytecode
+    for _ in range(5):
         for name, what in found.items():
-            command = [sys.executable, "-c", _PROBE.format(what=what)]
-            ns, memory = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-            took[name].append((int(ns), int(memory)))
-    median = {name: statistics.median(ns for ns, _ in values[1:]) for name, values in took.items()}
-    memory = {name: statistics.median(kib for _, kib in values[1:]) * _KIB / 1024 for name, values in took.items()}
+            took[name].append(_imported(what))
+    median = {
+        name: [statistics.median(values) for values in zip(*rounds, strict=True)] for name, rounds in took.items()
+    }
     table = Table(
         "Import after torch",
-        "Each in five fresh processes, in turn, after one to warm the file cache. Memory is growth of the peak.",
-        ("candidate", "time, peak memory", f"÷ {BEARTYPE}"),
+        "Each in five fresh processes, in turn, with bytecode cached. Memory is the growth of the peak (`ru_maxrss`, "
+        "often none, as torch's own import peaks higher) and of what is resident.",
+        ("candidate", "time; peak, resident", f"÷ {BEARTYPE}"),
     )
-    other = median.get(BEARTYPE)
-    for name, ns in median.items():
+    other = median[BEARTYPE][0] if BEARTYPE in median else None
+    for name, (ns, peak, resident) in median.items():
         bar = at_most(IMPORT * MS, f"{IMPORT} ms") if name == OURS else None
         relative = "" if other is None else times(ns / other)
-        table.rows.append(Row(name, f"{duration(ns)}, {memory[name]:.1f} MiB", relative, bar, ns))
+        value = f"{duration(ns)}; {peak / _MIB:.1f}, {resident / _MIB:.1f} MiB"
+        table.rows.append(Row(name, value, relative, bar, ns))
     if other is not None:
-        limit, ratio = IMPORT / IMPORT_PEER, median[OURS] / other
+        limit, ratio = IMPORT / IMPORT_PEER, median[OURS][0] / other
         table.rows.append(Row(f"{OURS} ÷ {BEARTYPE}", "", times(ratio), at_most(limit, f"{limit:.2f} ×"), ratio))
     return table
 
@@ -459,7 +489,9 @@ def _repair_memory() -> list[Row]:
                 with _allocations() as peak:
                     function(x)
                 copies[call] = peak[0] / copy
-            row = Row(f"memory, {name}, {kind}", f"{copies['later']:.2f} copies", "", exactly(1, "1 copy"), copies["later"])
+            row = Row(
+                f"memory, {name}, {kind}", f"{copies['later']:.2f} copies", "", exactly(1, "1 copy"), copies["later"]
+            )
             rows += [row, Row(f"memory, {name}, {kind}, the first repair (verified)", f"{copies['first']:.2f} copies")]
     return rows
 

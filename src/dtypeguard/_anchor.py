@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ._dtypes import FLOATING, NARROWER
 
+LAZY = (UninitializedParameter, UninitializedBuffer)
 # Norms whose kernels take narrower input than their parameters (LayerNorm in float32 takes bfloat16).
 NORMS: tuple[type[nn.Module], ...] = tuple(
     cls
@@ -42,7 +43,7 @@ class Anchor:
 
 
 def _usable(tensor: Any) -> bool:
-    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not is_lazy(tensor)
+    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
 
 
 def own_parameters(module: nn.Module) -> dict[str, Any]:

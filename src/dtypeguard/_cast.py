@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ._check import check, check_result, children, from_numpy
 from ._config import Mode, Verify, current_mode
@@ -373,7 +374,7 @@ def _readable(tensor: Tensor) -> bool:
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not is_functorch_wrapped_tensor(tensor)
 
 
 # ---------------------------------------------------------------- containers

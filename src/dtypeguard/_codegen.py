@@ -165,7 +165,7 @@ def source(
         slow += ["return _dg_leave(_dg_call, _dg_out)"]
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
     name = fn.__name__ if fn.__name__.isidentifier() else "wrapper"
-    lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = True"]
+    lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = _dg_number"]
     if arguments is None:
         return [*lines, *(f"    {line}" for line in slow)], closure, None
     head = _anchor_lines(contract, names[0], path, agrees, device) if anchored else []
@@ -222,8 +222,10 @@ def build(
     text = f"def _dg_factory({', '.join(closure)}):\n{inner}"
     name = lines[0].partition("(")[0].split()[-1]
     text += f"\n    return {name}\n"
-    # Each function has code of its own, under a file name of its own: Dynamo counts recompiles per code object.
-    filename = f"<dtypeguard {contract.function} {next(_numbers)}>"
+    # Dynamo counts recompiles per code object, and code that is written alike is equal: the number tells it apart.
+    number = next(_numbers)
+    text = text.replace("_dg_number", str(number), 1)
+    filename = f"<dtypeguard {contract.function} {number}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace: dict[str, Any] = {}
     exec(compile(text, filename, "exec"), getattr(fn, "__globals__", {}), namespace)

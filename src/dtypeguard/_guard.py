@@ -17,9 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
-from ._anchor import anchor_of, floating, own_parameters, slot
+from ._anchor import LAZY, anchor_of, floating, own_parameters, slot
 from ._cast import enter
 from ._codegen import build
 from ._config import (
@@ -144,7 +143,7 @@ def _shallow(model: M) -> M:
     return twin
 
 
-def _rebuild(base: type[nn.Module], key: Key, *args: Any) -> nn.Module:
+def _rebuild(base: Any, key: Key, *args: Any) -> Any:
     cls = _guarded_class(base, key)
     return base.__new__(cls, *args)
 
@@ -259,7 +258,7 @@ def _refuse(model: Any) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError(f"{type(model).__name__} is compiled by TorchScript: guard the model, then script or trace it")
     for name, module in model.named_modules():
-        if any(is_lazy(tensor) for tensor in (*module._parameters.values(), *module._buffers.values())):
+        if any(isinstance(t, LAZY) for t in (*module._parameters.values(), *module._buffers.values())):
             where = f"its submodule {name!r}" if name else "it"
             raise TypeError(f"{where} is lazy and has no parameters yet: call the model once, then guard it")
     if not _callable(model):
@@ -299,7 +298,7 @@ def _plan(module: nn.Module, path: str, options: Options, root: bool) -> tuple[C
     agrees = (anchor is not None and anchor.dtype is not None, anchor is not None and anchor.device is not None)
     key = Key(options, slot(module), agrees)
     card = Card(path, key)
-    base = type(module)._dtypeguard_base or type(module) if isinstance(module, GuardedModule) else type(module)
+    base: Any = type(module)._dtypeguard_base or type(module) if isinstance(module, GuardedModule) else type(module)
     if isinstance(module, torch.fx.GraphModule):
         return card, _contract(type(module), type(module).forward, key), None
     cls = _guarded_class(base, key)

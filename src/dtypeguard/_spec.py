@@ -322,7 +322,8 @@ def _fields_of(cls: Any, _open: tuple[Any, ...]) -> dict[str, Spec]:
         hints = typing_extensions.get_type_hints(cls, include_extras=True)
     except NameError:  # a forward reference that its own module cannot resolve
         return {}
-    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) not in (ClassVar,)}
+    shared: Any = ClassVar
+    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) is not shared}
     return {n: s for n, s in specs.items() if s is not None and not isinstance(s, OtherSpec | NoneSpec)}
 
 

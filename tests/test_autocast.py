@@ -1,0 +1,436 @@
+"""What `autocast=` makes of a tensor's dtype inside an enabled `torch.autocast` region.
+
+The verdicts come from one small function that restates the rule, over every combination of input dtype, region,
+annotation, parameters' dtype and option, for the three doors there are.
+"""
+
+import contextlib
+import copy
+import itertools
+
+import pytest
+import torch
+from jaxtyping import Float, Float16, Float32, Float64
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import CastError, CastWarning, DtypeError, GuardedModule, enforce, guard
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+INPUTS = (F16, BF16, F32, F64)
+REGIONS = (None, BF16, F16)
+CONCRETE = {"Float32": F32, "Float16": F16, "Float64": F64}
+HINTS = {"Float32": Float32[Tensor, "n"], "Float16": Float16[Tensor, "n"], "Float64": Float64[Tensor, "n"]}
+HINTS |= {"Float": Float[Tensor, "n"], "unannotated": None}
+
+
+def region(dtype, device="cpu"):
+    return contextlib.nullcontext() if dtype is None else torch.autocast(device, dtype)
+
+
+def ones(dtype=F32, *shape):
+    return torch.ones(shape or (3,), dtype=dtype)
+
+
+# ---------------------------------------------------------------- the rule
+
+
+def wanted(door, annotation, anchor):
+    """The dtype that is expected; None if any will do."""
+    if annotation in CONCRETE:
+        return CONCRETE[annotation]
+    follows = door == "guard" or (door == "method" and annotation == "Float")
+    return anchor if follows else None
+
+
+def accepts(door, annotation, anchor, option, within, given):
+    target = wanted(door, annotation, anchor)
+    if target is None or given is target:
+        return True
+    casts = {F16, BF16, F32}  # autocast never casts float64
+    speaks_for = {F32} if door == "function" else {F32, anchor}
+    return option == "follow" and within is not None and given in casts and target in casts and target in speaks_for
+
+
+def body(*args):
+    """What each door runs: it hands back what it was given, and whether autocast is on."""
+    return args[-1], torch.is_autocast_enabled("cpu")
+
+
+def open_door(door, annotation, anchor, option, mode):
+    hint = HINTS[annotation]
+
+    def forward(self, x):
+        return body(self, x)
+
+    def function(x):
+        return body(x)
+
+    fn = function if door == "function" else forward
+    if hint is not None:
+        fn.__annotations__ = {"x": hint}
+    if door == "function":
+        return enforce(mode=mode, autocast=option)(fn)
+    if door == "method":
+        fn = enforce(mode=mode, autocast=option)(fn)
+    model = type("Model", (nn.Module,), {"forward": fn})()
+    model.weight = nn.Parameter(torch.ones(1, dtype=anchor))
+    return guard(model, mode=mode, autocast=option) if door == "guard" else model
+
+
+DOORS = [
+    *itertools.product(["guard"], HINTS, INPUTS),
+    *itertools.product(["method"], HINTS, INPUTS),
+    *itertools.product(["function"], HINTS, [None]),
+]
+
+
+@pytest.mark.parametrize("option", ["follow", "ignore", "disable"])
+@pytest.mark.parametrize(("door", "annotation", "anchor"), DOORS)
+def test_strict_verdicts_are_the_rules(door, annotation, anchor, option):
+    call = open_door(door, annotation, anchor, option, "strict")
+    expected, got = {}, {}
+    for within, given in itertools.product(REGIONS, INPUTS):
+        right = accepts(door, annotation, anchor, option, within, given)
+        expected[within, given] = "same object" if right else wanted(door, annotation, anchor)
+        x = ones(given)
+        with region(within):
+            try:
+                got[within, given] = "same object" if call(x)[0] is x else "a copy"
+            except DtypeError as error:
+                got[within, given] = error.expected
+    assert got == expected
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("option", ["follow", "ignore", "disable"])
+@pytest.mark.parametrize(("door", "annotation", "anchor"), DOORS)
+def test_lenient_casts_what_strict_refuses_and_nothing_else(door, annotation, anchor, option):
+    call = open_door(door, annotation, anchor, option, "lenient")
+    expected, got = {}, {}
+    for within, given, _ in itertools.product(REGIONS, INPUTS, range(2)):
+        right = accepts(door, annotation, anchor, option, within, given)
+        expected[within, given] = "same object" if right else wanted(door, annotation, anchor)
+        x = ones(given)
+        with region(within):
+            y = call(x)[0]
+        got[within, given] = "same object" if y is x else y.dtype
+    assert got == expected
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("given", [F32, F64])
+@pytest.mark.parametrize("option", ["follow", "ignore", "disable"])
+@pytest.mark.parametrize("door", ["guard", "method", "function"])
+def test_only_disable_runs_the_body_with_autocast_off(door, option, given):
+    call = open_door(door, "Float32", F32, option, "lenient")
+    with region(BF16):
+        assert call(ones(given))[1] is (option != "disable")
+        assert torch.is_autocast_enabled("cpu")
+    assert call(ones(given))[1] is False
+
+
+# ---------------------------------------------------------------- defaults
+
+
+def test_forwards_follow_by_default_and_functions_do_not():
+    class Model(nn.Linear):
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "b 3"]):
+            return super().forward(x)
+
+    class Derived(GuardedModule):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Float[Tensor, "b 3"]):
+            return self.fc(x)
+
+    @enforce(mode="strict")
+    def loss(pred: Float32[Tensor, "..."]):
+        return pred
+
+    x = ones(BF16, 2, 3)
+    with region(BF16), dtypeguard.mode("strict"):
+        for model in (Model(3, 2), Derived(), guard(nn.Linear(3, 2), mode="strict")):
+            assert model(x).dtype is BF16
+            with pytest.raises(DtypeError):
+                model(x.double())
+        with pytest.raises(DtypeError):
+            loss(x)
+        assert loss(x.float()).dtype is F32
+
+
+def test_a_half_prediction_of_a_loss_is_widened():
+    """What leaves an autocast region in half belongs into a loss in float32."""
+
+    @enforce(mode="lenient")
+    def loss(pred: Float32[Tensor, "n"], target: Float32[Tensor, "n"]) -> Float32[Tensor, ""]:
+        return (pred - target).square().mean()
+
+    with region(BF16), pytest.warns(CastWarning, match="`pred` was cast from bfloat16 to float32"):
+        assert loss(ones(BF16), ones()).dtype is F32
+
+
+# ---------------------------------------------------------------- regions
+
+
+def test_regions_nest():
+    model = guard(nn.Linear(3, 2), mode="strict")
+    x = ones(BF16, 2, 3)
+
+    def refuses():
+        with pytest.raises(DtypeError):
+            model(x)
+        return True
+
+    assert refuses()
+    with torch.autocast("cpu", BF16):
+        assert model(x).dtype is BF16
+        with torch.autocast("cpu", enabled=False):
+            assert refuses()
+            with torch.autocast("cpu", F16):
+                assert model(x).dtype is F16
+            assert refuses()
+        assert model(x).dtype is BF16
+    assert refuses()
+
+
+def test_a_disabled_region_is_none():
+    with torch.autocast("cpu", BF16, enabled=False), pytest.raises(DtypeError):
+        guard(nn.Linear(3, 2), mode="strict")(ones(F16, 2, 3))
+
+
+@pytest.mark.parametrize("door", ["guard", "method"])
+def test_a_region_of_another_device_type_does_not_count(door):
+    call = open_door(door, "Float", F32, "follow", "strict")
+    before = torch.is_autocast_enabled("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with pytest.raises(DtypeError):
+            call(ones(BF16))
+    finally:
+        torch.set_autocast_enabled("cuda", before)
+
+
+def test_a_device_that_autocast_does_not_know_has_no_region():
+    model = guard(nn.Linear(3, 2, device="meta"), mode="strict")
+    x = torch.ones(2, 3, device="meta")
+    with region(BF16):
+        assert model(x).is_meta
+        with pytest.raises(DtypeError):
+            model(x.double())
+
+
+def test_what_is_accepted_inside_a_region_is_not_remembered_outside():
+    model = guard(nn.Linear(3, 2), mode="lenient")
+    x = ones(BF16, 2, 3)
+    with region(BF16):
+        model(x)
+    with pytest.warns(CastWarning):
+        assert model(x).dtype is F32
+    with region(BF16):
+        model(x)
+    assert [record.count for record in dtypeguard.casts()] == [1]
+
+
+def test_float64_is_refused_with_its_name_inside_a_region():
+    with region(BF16), pytest.raises(DtypeError, match="`input` is float64") as caught:
+        guard(nn.Linear(3, 2), mode="strict")(ones(F64, 2, 3))
+    assert caught.value.expected is F32
+
+
+def test_a_float64_model_is_not_helped_by_a_region():
+    """autocast does not cast its weights either: the mix would fail in the kernel."""
+    with region(BF16):
+        for given in (F16, BF16, F32):
+            with pytest.raises(DtypeError):
+                guard(nn.Linear(3, 2, dtype=F64), mode="strict")(ones(given, 2, 3))
+        assert guard(nn.Linear(3, 2, dtype=F64), mode="strict")(ones(F64, 2, 3)).dtype is F64
+
+
+def test_containers_get_the_same_second_chance():
+    class Model(nn.Linear):
+        def forward(self, batch, **more):
+            return batch["x"][0]
+
+    model = guard(Model(3, 2), mode="strict")
+    batch = {"x": [ones(BF16), (ones(F16), ones())], "ids": torch.arange(3)}
+    with region(BF16):
+        assert model(batch, extra=ones(F16)) is batch["x"][0]
+        batch["x"][1] = (ones(F64),)
+        with pytest.raises(DtypeError) as caught:
+            model(batch)
+    assert caught.value.argument == "batch['x'][1][0]"
+
+
+def test_an_explicit_dtype_counts_as_the_anchors():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x
+
+    for dtype in (F32, BF16):
+        model = guard(Model(), mode="strict", dtype=dtype)
+        with region(BF16):
+            assert model(ones(F16)).dtype is F16
+            with pytest.raises(DtypeError):
+                model(ones(F64))
+        with pytest.raises(DtypeError):
+            model(ones(F16))
+
+
+# ---------------------------------------------------------------- results
+
+
+RESULTS = [
+    # option, annotation, what the body returns -> what comes out, None for a refusal
+    ("follow", Float32[Tensor, "..."], BF16, BF16),
+    ("follow", Float32[Tensor, "..."], F64, None),
+    ("follow", Float[Tensor, "..."], BF16, BF16),
+    ("follow", Float[Tensor, "..."], F16, F16),
+    ("follow", Float[Tensor, "..."], F32, F32),
+    ("follow", Float[Tensor, "..."], F64, None),
+    ("follow", Float16[Tensor, "..."], BF16, None),
+    ("ignore", Float32[Tensor, "..."], BF16, None),
+    ("ignore", Float32[Tensor, "..."], F32, F32),
+    ("ignore", Float[Tensor, "..."], BF16, None),
+    ("disable", Float[Tensor, "..."], BF16, None),
+    ("disable", Float[Tensor, "..."], F32, F32),
+]
+
+
+@pytest.mark.parametrize("door", ["guard", "method"])
+@pytest.mark.parametrize(("option", "hint", "returned", "expected"), RESULTS)
+def test_results_follow_like_arguments(door, option, hint, returned, expected):
+    def forward(self, x):
+        return x.to(returned)
+
+    forward.__annotations__ = {"return": hint}
+    for mode in ("strict", "lenient"):
+        fn = enforce(mode=mode, autocast=option)(forward) if door == "method" else forward
+        model = type("Model", (nn.Linear,), {"forward": fn})(3, 2)
+        if door == "guard":
+            model = guard(model, mode=mode, autocast=option)
+        with region(BF16):
+            if expected is not None:
+                assert model(ones()).dtype is expected
+            elif mode == "strict":
+                with pytest.raises(DtypeError, match="result"):
+                    model(ones())
+            else:
+                with pytest.warns(CastWarning):
+                    assert model(ones()).dtype is (F16 if hint is Float16[Tensor, "..."] else F32)
+
+
+def test_output_dtype_is_exact_inside_a_region():
+    model = guard(nn.Linear(3, 2), mode="lenient", output_dtype=F32)
+    with region(BF16), pytest.warns(CastWarning):
+        assert model(ones(F32, 2, 3)).dtype is F32
+
+
+def test_disable_computes_in_the_parameters_dtype():
+    plain = nn.Linear(3, 2)
+    expected = plain(ones(F32, 2, 3))
+    model = guard(copy.deepcopy(plain), mode="lenient", autocast="disable")
+    with region(BF16):
+        assert torch.equal(model(ones(F32, 2, 3)), expected)
+        with pytest.warns(CastWarning):
+            assert torch.equal(model(ones(BF16, 2, 3)), expected)
+        assert plain(ones(F32, 2, 3)).dtype is BF16
+
+
+def test_disable_refuses_what_follow_would_take():
+    model = guard(nn.Linear(3, 2), mode="strict", autocast="disable")
+    with region(BF16), pytest.raises(DtypeError):
+        model(ones(BF16, 2, 3))
+
+
+def test_disable_ends_with_the_body_even_if_it_raises():
+    @enforce(mode="strict", autocast="disable")
+    def fails(x: Float32[Tensor, "n"]):
+        raise KeyError("x")
+
+    with region(BF16):
+        with pytest.raises(KeyError):
+            fails(ones())
+        assert torch.is_autocast_enabled("cpu")
+
+
+def test_disable_serves_coroutines_and_generators():
+    """Their bodies run later than the call."""
+
+    @enforce(mode="strict", autocast="disable")
+    def stream(x: Float32[Tensor, "n"]):
+        yield torch.is_autocast_enabled("cpu")
+
+    @enforce(mode="strict", autocast="disable")
+    async def answer(x: Float32[Tensor, "n"]):
+        return torch.is_autocast_enabled("cpu")
+
+    with region(BF16):
+        assert list(stream(ones())) == [False]
+        with pytest.raises(StopIteration) as done:
+            answer(ones()).send(None)
+    assert done.value.value is False
+
+
+def test_narrowing_under_disable_is_still_refused_where_it_overflows():
+    model = guard(nn.Linear(3, 2).half(), mode="lenient", autocast="disable")
+    with region(BF16), pytest.raises(CastError, match="infinite"):
+        model(torch.full((2, 3), 1e30))
+
+
+# ---------------------------------------------------------------- training
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 4, 3, padding=1)
+        self.norm = nn.LayerNorm(8)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        return self.head(x + self.attention(x, x, x, need_weights=False)[0]).squeeze(-1)
+
+
+@pytest.mark.parametrize("depth", ["auto", "all"])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_training_under_autocast_is_bit_identical_and_says_nothing(depth, dtype):
+    torch.manual_seed(0)
+    bare = Net()
+    model = guard(copy.deepcopy(bare), mode="strict", depth=depth)
+    x, y = torch.randn(2, 1, 8), torch.randn(2, 4)
+    histories = []
+    for net in (bare, model):
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", enabled=dtype is F16)
+        losses = []
+        for _ in range(3):
+            with region(dtype):
+                loss = nn.functional.mse_loss(net(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        histories.append(losses)
+    assert histories[0] == histories[1]
+    assert all(torch.equal(a, b) for a, b in zip(bare.parameters(), model.parameters(), strict=True))
+    assert not dtypeguard.casts()
+
+
+@pytest.mark.parametrize("given", [F32, BF16])
+def test_a_compiled_model_follows_too(given):
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    compiled = torch.compile(guard(model, mode="strict", depth="all"), backend="eager", fullgraph=True)
+    with region(BF16):
+        assert compiled(ones(given, 2, 3)).dtype is BF16
+    if given is BF16:
+        with pytest.raises(Exception, match="is bfloat16, the module's parameters are float32"):
+            compiled(ones(BF16, 2, 3))
+    torch._dynamo.reset()

@@ -1,0 +1,218 @@
+"""Contracts inside `torch.compile(fullgraph=True)`: one graph, casts in it, the mode of the trace."""
+
+import pytest
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.testing import CompileCounter
+
+import dtypeguard
+from dtypeguard import DtypeError, ShapeError
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@dtypeguard.enforce
+def attend(q: Float32[Tensor, "b t d"], k: Float32[Tensor, "b s d"], bias: Float[Tensor, "t s"] | None = None):
+    scores = q @ k.mT
+    return scores if bias is None else scores + bias
+
+
+@dtypeguard.enforce
+def halves(x: Float[Tensor, "n"]) -> Float[Tensor, "n//2"]:
+    return x[: x.shape[0] // 2]
+
+
+@dtypeguard.enforce
+def gather(parts: list[Float32[Tensor, "_ d"]], index: Int64[Tensor, "n"]) -> Float32[Tensor, "n d"]:
+    return torch.cat(parts)[index]
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x, cond=None):
+        y = self.fc(x)
+        return y if cond is None else y + cond["p"]
+
+
+class Annotated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    @dtypeguard.enforce
+    def forward(self, x: Float[Tensor, "b 4"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+f64 = torch.float64
+CALLS = {
+    "enforced function": (lambda: attend, lambda: (torch.ones(2, 3, 4), torch.ones(2, 5, 4))),
+    "optional argument": (lambda: attend, lambda: (torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(3, 5))),
+    "symbolic axis": (lambda: halves, lambda: (torch.ones(6),)),
+    "list of tensors": (lambda: gather, lambda: ([torch.ones(2, 3), torch.ones(1, 3)], torch.tensor([0, 2]))),
+    "enforced forward": (Annotated, lambda: (torch.ones(3, 4),)),
+    "guarded model": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4),)),
+    "guarded model, dict": (lambda: dtypeguard.guard(Net()), lambda: (torch.ones(3, 4), {"p": torch.ones(3, 4)})),
+    "guarded annotated model": (lambda: dtypeguard.guard(Annotated()), lambda: (torch.ones(3, 4),)),
+    "guarded stack": (
+        lambda: dtypeguard.guard(nn.Sequential(Net(), nn.ReLU(), Net()), depth="all"),
+        lambda: (torch.ones(3, 4),),
+    ),
+    "cast in the graph, function": (lambda: attend, lambda: (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4))),
+    "cast in the graph, forward": (Annotated, lambda: (torch.ones(3, 4, dtype=f64),)),
+    "cast in the graph, guard": (
+        lambda: dtypeguard.guard(Net()),
+        lambda: (torch.ones(3, 4, dtype=f64), {"p": torch.ones(3, 4, dtype=f64)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_one_graph_and_the_eager_result(name, dynamic):
+    make, arguments = CALLS[name]
+    target, counter = make(), CompileCounter()
+    compiled = torch.compile(target, fullgraph=True, backend=counter, dynamic=dynamic)
+    wanted = target(*arguments())
+    assert torch.equal(compiled(*arguments()), wanted)
+    compiled(*arguments())
+    assert counter.frame_count == 1
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # inductor's own
+def test_inductor_runs_it_too():
+    model = dtypeguard.guard(Annotated())
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x))
+
+
+def test_no_more_recompiles_than_unguarded():
+    def frames(model):
+        torch._dynamo.reset()
+        counter = CompileCounter()
+        compiled = torch.compile(model, fullgraph=True, backend=counter)
+        for batch in (2, 3, 5, 7):
+            compiled(torch.ones(batch, 4))
+        with torch.no_grad():
+            compiled(torch.ones(4, 4))
+        model.eval()
+        compiled(torch.ones(4, 4))
+        return counter.frame_count
+
+    assert frames(dtypeguard.guard(Net())) == frames(Net())
+    assert frames(dtypeguard.guard(Net(), depth="all")) == frames(Net())
+
+
+def test_a_cast_in_the_graph_is_recorded_and_said_once_when_traced():
+    compiled = torch.compile(dtypeguard.guard(Net()), fullgraph=True, backend="eager")
+    x = torch.ones(3, 4, dtype=f64)
+    with pytest.warns(dtypeguard.CastWarning, match="`x` was cast from float64 to float32"):
+        compiled(x)
+    compiled(x)
+    (record,) = dtypeguard.casts()
+    assert (record.argument, record.from_dtype, record.to_dtype, record.count) == ("x", f64, torch.float32, 1)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_gradients_come_home_through_a_cast_in_the_graph():
+    compiled = torch.compile(dtypeguard.guard(Net()), fullgraph=True, backend="aot_eager")
+    x = torch.ones(3, 4, dtype=f64, requires_grad=True)
+    compiled(x).sum().backward()
+    assert x.grad.dtype is f64
+
+
+BROKEN = {
+    "dtype": (DtypeError, (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4)), "argument `q` is float64, the annotation wants float32"),
+    "axis": (ShapeError, (torch.ones(2, 3, 4), torch.ones(1, 5, 4)), "argument `k` has axis b=1, but b=2 in `q`"),
+    "rank": (ShapeError, (torch.ones(2, 3, 4), torch.ones(5, 4)), "argument `k` has 2 axes, the annotation wants 3 axes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_violation_is_our_exception_without_fullgraph(name):
+    kind, arguments, text = BROKEN[name]
+    with dtypeguard.mode("strict"), pytest.raises(kind) as caught:
+        torch.compile(attend, backend="eager")(*arguments)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_violation_carries_our_text_with_fullgraph(name):
+    kind, arguments, text = BROKEN[name]
+    with dtypeguard.mode("strict"), pytest.raises(Unsupported) as caught:
+        torch.compile(attend, fullgraph=True, backend="eager")(*arguments)
+    assert kind.__name__ in str(caught.value)
+    assert text in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_the_mode_is_the_one_at_trace_time_and_a_change_traces_anew():
+    counter = CompileCounter()
+    compiled = torch.compile(attend, fullgraph=True, backend=counter)
+    q, k = torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4)
+    with dtypeguard.mode("lenient"):
+        assert compiled(q, k).dtype is torch.float32
+    with dtypeguard.mode("strict"), pytest.raises(Unsupported):
+        compiled(q, k)
+    with dtypeguard.mode("lenient"):
+        assert compiled(q, k).dtype is torch.float32
+    assert counter.frame_count == 1
+    dtypeguard.set_mode("strict")
+    with pytest.raises(Unsupported):
+        compiled(q, k)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_mode_block_inside_the_compiled_function():
+    def program(q, k):
+        with dtypeguard.mode("lenient"):
+            return attend(q, k)
+
+    dtypeguard.set_mode("strict")
+    compiled = torch.compile(program, fullgraph=True, backend="eager")
+    assert compiled(torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4)).dtype is torch.float32
+    assert dtypeguard.get_mode() == "strict"
+
+
+def test_each_function_has_code_of_its_own():
+    """Dynamo's recompile limit counts per code object; twenty functions must not share one."""
+
+    def make(n):
+        def fn(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+            return x * n
+
+        return dtypeguard.enforce(fn)
+
+    functions = [make(n) for n in range(20)]
+    assert len({fn.__code__ for fn in functions}) == 20
+    for n, fn in enumerate(functions):
+        assert torch.compile(fn, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [n, n]
+
+
+def test_under_autocast_nothing_is_cast_twice():
+    counter = CompileCounter()
+    compiled = torch.compile(dtypeguard.guard(Net()), fullgraph=True, backend=counter)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(torch.ones(3, 4).bfloat16()).dtype is torch.bfloat16
+    assert counter.frame_count == 1
+    assert dtypeguard.casts() == []
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_export(strict):
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(
+        dtypeguard.guard(Net()), (torch.ones(3, 4),), dynamic_shapes={"x": {0: batch}}, strict=strict
+    )
+    assert program.module()(torch.ones(5, 4)).shape == (5, 4)

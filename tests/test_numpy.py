@@ -1,0 +1,325 @@
+"""NumPy arrays: as annotated, and given where a tensor is wanted."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool, Float, Float32, Float64, Int64, Num, Shaped
+from torch import Tensor, nn
+
+from dtypeguard import CastError, CastWarning, DtypeError, DtypeGuardError, HintError, ShapeError, casts, check, enforce
+
+Row = Float32[Tensor, "n"]
+NumpyRow = Float32[np.ndarray, "n"]
+
+
+def of(hint, **options):
+    def f(x):
+        return x
+
+    f.__annotations__ = {"x": hint}
+    return enforce(**options)(f)
+
+
+def array(dtype="float32", n=3):
+    return np.arange(n, dtype=dtype)
+
+
+# ---------------------------------------------------------------- annotated as np.ndarray
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (NumpyRow, array()),
+        (Float[np.ndarray, "n"], array("float64")),
+        (Float[np.ndarray, "n"], array("float16")),
+        (Int64[np.ndarray, "n"], array("int64")),
+        (Bool[np.ndarray, "n"], array("bool", 2)),
+        (Num[np.ndarray, "n"], array("uint16")),
+        (Shaped[np.ndarray, "n"], np.array(["a", "b"])),
+        (Shaped[np.ndarray, "..."], np.array(None)),
+        (Float32[np.ndarray, ""], np.array(1, "float32")),
+        (NumpyRow, array(">f4")),
+        (NumpyRow, array()[::-1]),
+        (NumpyRow, np.ma.masked_array([1, 2], dtype="float32")),
+        (NumpyRow | None, None),
+        (list[NumpyRow], [array(), array()]),
+    ],
+    ids=str,
+)
+def test_a_right_array_arrives_as_the_same_object(hint, value, mode):
+    assert of(hint, mode=mode)(value) is value
+
+
+def test_a_wrong_array_raises_in_strict(strict):
+    with pytest.raises(DtypeError, match="float64") as caught:
+        of(NumpyRow)(array("float64"))
+    assert caught.value.argument == "x"
+    with pytest.raises(ShapeError):
+        of(NumpyRow)(np.zeros((3, 3), "float32"))
+    with pytest.raises(HintError):
+        of(NumpyRow)([1.0])
+    with pytest.raises(HintError):
+        of(NumpyRow)(torch.zeros(3))
+
+
+def test_a_wrong_array_is_cast_in_lenient_and_stays_an_array():
+    x = array("float64")
+    with pytest.warns(CastWarning, match="float64 to float32"):
+        got = of(NumpyRow)(x)
+    assert type(got) is np.ndarray
+    assert got.dtype == np.float32
+    assert np.array_equal(got, x)
+    assert x.dtype == np.float64
+    assert [(r.from_dtype, r.to_dtype, r.bytes) for r in casts()] == [(torch.float64, torch.float32, 12)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "casting", "allowed"),
+    [
+        ("float16", "safe", True),
+        ("float64", "safe", False),
+        ("float64", "precision", True),
+        ("int64", "precision", False),
+        ("bool", "precision", False),
+        ("int64", "promote", True),
+        ("complex64", "promote", False),
+        ("complex64", "unsafe", True),
+    ],
+)
+@pytest.mark.parametrize("hint", [NumpyRow, Row], ids=["array", "tensor"])
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning", "ignore:Casting complex values")
+def test_arrays_climb_the_same_casting_ladder(hint, dtype, casting, allowed):
+    x = array(dtype, 2)
+    if allowed:
+        with pytest.warns(CastWarning):
+            assert "float32" in str(of(hint, casting=casting)(x).dtype)
+    else:
+        with pytest.raises(CastError):
+            of(hint, casting=casting)(x)
+    assert x.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["object", "U3", "S3", "datetime64[s]", "V4", [("a", "f4")]], ids=str)
+@pytest.mark.parametrize("hint", [NumpyRow, Row, Float[np.ndarray, "n"], Shaped[Tensor, "n"]], ids=str)
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("casting", ["precision", "unsafe"])
+def test_arrays_of_what_is_no_number_are_refused_in_our_words(hint, dtype, mode, casting):
+    """No cast of ours makes numbers of strings, objects or dates, `unsafe` or not."""
+    with pytest.raises(DtypeGuardError, match="`x`"):
+        of(hint, mode=mode, casting=casting)(np.zeros(2, dtype))
+
+
+def test_axes_are_shared_between_arrays_and_tensors(strict):
+    @enforce
+    def f(x: NumpyRow, y: Row):
+        return x
+
+    f(array(), torch.zeros(3))
+    with pytest.raises(ShapeError):
+        f(array(), torch.zeros(4))
+
+
+def test_a_union_of_array_and_tensor_takes_both_and_repairs_each_to_its_own_kind():
+    f = of(Float32[np.ndarray, "n"] | Float32[Tensor, "n"])
+    x, y = array(), torch.zeros(3)
+    assert f(x) is x
+    assert f(y) is y
+    with pytest.warns(CastWarning):
+        assert type(f(array("float64"))) is np.ndarray
+    with pytest.warns(CastWarning):
+        assert type(f(y.double())) is Tensor
+
+
+def test_a_result_that_is_an_array_is_checked_too():
+    def f():
+        return array("float64")
+
+    f.__annotations__ = {"return": NumpyRow}
+    with pytest.warns(CastWarning):
+        assert enforce(f)().dtype == np.float32
+    with pytest.raises(DtypeError):
+        enforce(mode="strict")(f)()
+
+
+# ---------------------------------------------------------------- given for a tensor
+
+
+def test_an_array_for_a_tensor_is_refused_in_strict(strict):
+    with pytest.raises(HintError, match="ndarray") as caught:
+        of(Row)(array())
+    assert caught.value.argument == "x"
+    assert "torch.from_numpy(x)" in str(caught.value)
+
+
+def readonly(dtype="float32"):
+    x = array(dtype)
+    x.flags.writeable = False
+    return x
+
+
+ARRAYS = {
+    "plain": array(),
+    "another dtype": array("float64"),
+    "half": array("float16"),
+    "read-only": readonly(),
+    "read-only of another dtype": readonly("float64"),
+    "negative stride": array()[::-1],
+    "negative stride of another dtype": array("float64")[::-1],
+    "every second": array(n=6)[::2],
+    "byte-swapped": array(">f4"),
+    "byte-swapped of another dtype": array(">f8"),
+    "broadcast": np.broadcast_to(np.float32(2), (3,)),
+    "not aligned": np.frombuffer(b"\0" * 13, dtype="uint8")[1:].view("float32"),
+    "empty": array(n=0),
+    "column of a structure": np.zeros(3, [("a", "u1"), ("b", "f4")])["b"],
+}
+
+
+@pytest.mark.parametrize("x", ARRAYS.values(), ids=ARRAYS.keys())
+def test_an_array_for_a_tensor_is_converted_in_lenient_with_its_values(x):
+    before, flags, strides = x.copy(), x.flags.writeable, x.strides
+    with pytest.warns(CastWarning, match="NumPy array") as said:
+        got = of(Row)(x)
+    assert [w.category for w in said] == [CastWarning], "and torch has nothing to warn about"
+    assert type(got) is Tensor
+    assert got.dtype is torch.float32
+    assert np.array_equal(got.numpy(), before.astype("float32"))
+    assert np.array_equal(x, before)
+    assert (x.flags.writeable, x.strides) == (flags, strides)
+
+
+@pytest.mark.parametrize("x", ARRAYS.values(), ids=ARRAYS.keys())
+def test_the_callers_array_is_never_changed_by_a_body_that_writes(x):
+    """Whether the conversion shares memory would depend on dtype, strides and flags, and nobody would know."""
+
+    @enforce
+    def f(x: Row):
+        x.add_(100)
+        return x
+
+    before = x.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f(x)
+    assert np.array_equal(x, before)
+
+
+def test_zero_axes_and_numpy_scalars_become_tensors_of_zero_axes():
+    for value in (np.array(1.5, "float32"), np.float32(1.5), np.array(1.5), np.float64(1.5), np.float16(1.5)):
+        with pytest.warns(CastWarning):
+            got = of(Float32[Tensor, ""])(value)
+        assert got.dtype is torch.float32
+        assert got.shape == ()
+        assert got.item() == 1.5
+
+
+def test_the_shape_of_an_array_is_checked_in_every_mode():
+    for x in (np.zeros((3, 3)), np.array(1.5), np.float32(3)):
+        with pytest.raises((ShapeError, HintError)):
+            of(Row)(x)
+        with pytest.raises(DtypeGuardError):
+            of(Row, mode="strict")(x)
+
+
+def test_a_cast_that_the_ladder_forbids_is_forbidden_for_arrays_too():
+    with pytest.raises(CastError, match="`x`"):
+        of(Row)(array("int64"))
+    with pytest.raises(CastError, match="`x`"):
+        of(Row)(array("uint8"))
+    with pytest.raises(CastError, match="`x`"):
+        of(Int64[Tensor, "n"])(array("float32"))
+
+
+def test_a_narrowing_of_an_array_is_verified_too():
+    """float64's largest value is infinite in float32."""
+    for hint in (Row, NumpyRow):
+        with pytest.raises(CastError, match="infinite"):
+            of(hint)(np.full(3, np.finfo("float64").max))
+
+
+def test_dtypes_that_torch_has_and_the_annotation_wants_pass():
+    for name, hint in [("int64", Int64), ("bool", Bool), ("float64", Float64), ("uint16", Num), ("complex64", Num)]:
+        with pytest.warns(CastWarning):
+            assert str(of(hint[Tensor, "n"])(array(name, 2)).dtype) == f"torch.{name}"
+
+
+@pytest.mark.parametrize("x", [[1.0, 2.0], (1.0,), 1.5, memoryview(b"abcd"), "text", object()], ids=repr)
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+def test_what_only_could_become_an_array_is_refused(x, mode):
+    with pytest.raises(HintError):
+        of(Row, mode=mode)(x)
+
+
+def test_a_masked_array_is_not_converted_because_its_mask_would_be_lost():
+    with pytest.raises(DtypeGuardError):
+        of(Row)(np.ma.masked_array([1, 2], mask=[True, False], dtype="float32"))
+
+
+def test_arrays_inside_containers_are_converted_too():
+    with pytest.warns(CastWarning):
+        got = of(dict[str, list[Row]])({"a": [array(), torch.zeros(3)]})
+    assert type(got["a"][0]) is Tensor
+    with pytest.raises(HintError) as caught:
+        of(dict[str, list[Row]], mode="strict")({"a": [torch.zeros(3), array()]})
+    assert caught.value.argument == "x['a'][1]"
+
+
+def test_one_array_passed_twice_becomes_one_tensor():
+    @enforce
+    def f(x: Row, y: Row):
+        return x is y
+
+    x = array("float64")
+    with pytest.warns(CastWarning):
+        assert f(x, x)
+
+
+def test_a_method_of_a_module_converts_to_its_own_dtype():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        @enforce
+        def forward(self, x: Float[Tensor, "n 3"], index: Int64[Tensor, "n"] = None):
+            return self.layer(x)
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        net = Net().to(dtype)
+        with pytest.warns(CastWarning):
+            assert net(np.ones((2, 3)), array("int64", 2)).dtype is dtype
+
+
+def test_an_array_that_is_written_to_is_not_converted():
+    @enforce(mutates=("x",))
+    def f(x: Row):
+        x.add_(1)
+
+    for dtype in ("float32", "float64"):
+        x = array(dtype)
+        with pytest.raises(DtypeGuardError, match="`x`"):
+            f(x)
+        assert np.array_equal(x, array(dtype))
+
+
+def test_a_tensor_is_not_converted_to_an_array():
+    for mode in ("strict", "lenient"):
+        with pytest.raises(HintError):
+            of(NumpyRow, mode=mode)(torch.zeros(3))
+
+
+def test_warn_and_off_change_no_array():
+    x = array("float64")
+    assert of(Row, mode="off")(x) is x
+    with pytest.warns(UserWarning, match="ndarray"):
+        assert of(Row, mode="warn")(x) is x
+
+
+def test_check_takes_arrays():
+    assert check(array(), NumpyRow).dtype == np.float32
+    with pytest.warns(CastWarning):
+        assert type(check(array("float64"), Row)) is Tensor

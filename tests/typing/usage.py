@@ -1,0 +1,97 @@
+"""Read by mypy and pyright only: decorated functions and guarded models keep their types."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import assert_type
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+import dtypeguard
+
+
+@dtypeguard.enforce
+def bare(x: Float[Tensor, "b"], n: int = 1) -> Float[Tensor, "b"]:
+    return x * n
+
+
+@dtypeguard.enforce(mode="strict", casting="safe", mutates=("out",))
+def with_options(x: Tensor, *, out: Tensor) -> int:
+    return 1
+
+
+@dtypeguard.enforce
+async def awaited(x: Tensor) -> Tensor:
+    return x
+
+
+@dtypeguard.enforce
+def items(x: Tensor) -> Iterator[Tensor]:
+    yield x
+
+
+@dtypeguard.enforce
+async def stream(x: Tensor) -> AsyncIterator[Tensor]:
+    yield x
+
+
+@dtypeguard.enforce
+class Net(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dtypeguard.enforce
+@dataclass
+class Batch:
+    x: Tensor
+    size: int = 1
+
+
+class Guarded(dtypeguard.GuardedModule):
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Methods:
+    @dtypeguard.enforce
+    def method(self, x: Tensor) -> str:
+        return ""
+
+    @dtypeguard.enforce
+    @staticmethod
+    def static(x: Tensor) -> int:
+        return 0
+
+    @classmethod
+    @dtypeguard.enforce
+    def cls_method(cls, x: Tensor) -> float:
+        return 0.0
+
+
+t = torch.ones(1)
+assert_type(bare(t, n=2), Tensor)
+assert_type(with_options(t, out=t), int)
+assert_type(Net(), Net)
+assert_type(Batch(t).size, int)
+assert_type(Methods().method(t), str)
+assert_type(Methods.static(t), int)
+assert_type(Methods.cls_method(t), float)
+assert_type(dtypeguard.guard(Net()), Net)
+assert_type(dtypeguard.guard(nn.Linear(1, 1), mode="lenient", skip_modules=("a.*", nn.LayerNorm)), nn.Linear)
+assert_type(dtypeguard.unguard(Net()), Net)
+assert_type(dtypeguard.is_guarded(Net()), bool)
+assert_type(dtypeguard.casts()[0].count, int)
+assert_type(dtypeguard.check(t, Tensor), Tensor)
+made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
+with dtypeguard.mode("strict"):
+    pass
+
+# What a type checker must refuse; each ignore is an error by itself if there is nothing to ignore.
+bare("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+bare(t, m=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+with_options(t)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+dtypeguard.mode("loud")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+dtypeguard.guard(1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
