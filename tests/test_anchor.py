@@ -256,6 +256,17 @@ def test_containers_inside_a_mixed_root_are_not_guarded():
     }
 
 
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_habit_of_repair_ends_when_the_root_becomes_mixed():
+    model = guard(door(Guarded, {"a": parameter(F32), "b": nn.Linear(2, 2)}), mode="lenient")
+    results = []
+    for n in range(5):
+        if n == 3:
+            model.b.to(BF16)
+        results.append(model(ones(F64)).dtype)
+    assert results == [F32, F32, F32, F64, F64]
+
+
 def test_an_overriding_dtype_makes_a_mixed_root_agree():
     model = guard(Tower(), mode="strict", dtype=BF16)
     assert accepted(model) == {BF16}

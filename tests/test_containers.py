@@ -1,7 +1,9 @@
 """Everything inside a container is checked; containers are rebuilt only if something in them was cast."""
 
+import asyncio
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Iterator as AbstractIterator
 from dataclasses import dataclass
@@ -700,15 +702,34 @@ def test_a_change_is_not_lost_when_the_body_raises():
     assert len(own) == 2
 
 
-def test_a_change_made_while_a_coroutine_or_generator_runs_is_not_lost():
+@pytest.mark.parametrize("items", [1, 2], ids=["consumer stops early", "consumer goes on to the end"])
+def test_a_change_made_by_a_generator_is_not_lost(items):
     @enforce
     def f(x: list[Row]):
         x.append(torch.ones(1))
         yield 3
 
     own = [f64()]
+    stream = f(own)
+
+    def consume():
+        list(itertools.islice(stream, items))
+        stream.close()
+
     with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning):
-        list(f(own))
+        consume()
+    assert len(own) == 2
+
+
+def test_a_change_made_by_a_coroutine_is_not_lost():
+    @enforce
+    async def f(x: list[Row]):
+        await asyncio.sleep(0)
+        x.append(torch.ones(1))
+
+    own = [f64()]
+    with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning):
+        asyncio.run(f(own))
     assert len(own) == 2
 
 

@@ -1,14 +1,24 @@
 """A cast must not change the program: in-place writes, gradients, strides, and the caller's own tensors."""
 
 import asyncio
-import warnings
+import contextlib
 
 import pytest
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
-from dtypeguard import CastError, CastWarning, DtypeError, InplaceOnCastWarning, ShapeError, casts, enforce, reset_casts
+from dtypeguard import (
+    CastError,
+    CastWarning,
+    DtypeError,
+    DtypeGuardWarning,
+    InplaceOnCastWarning,
+    ShapeError,
+    casts,
+    enforce,
+    reset_casts,
+)
 
 Row = Float32[Tensor, "n"]
 
@@ -21,8 +31,15 @@ def f64(n=3):
     return torch.arange(n, dtype=torch.float64)
 
 
-def categories(said):
-    return [w.category for w in said]
+@contextlib.contextmanager
+def warns(*kinds):
+    """Exactly these warnings, in this order."""
+    with pytest.warns(DtypeGuardWarning) as said:
+        yield said
+    assert [w.category for w in said] == list(kinds)
+
+
+silent = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 
 
 # ---------------------------------------------------------------- the body writes
@@ -68,11 +85,10 @@ def test_writing_to_a_cast_copy_warns_and_the_callers_tensor_did_not_change(writ
         return x
 
     x = f64()
-    with pytest.warns(InplaceOnCastWarning) as said:
+    with warns(CastWarning, InplaceOnCastWarning) as said:
         got = f(x)
-    assert categories(said) == [CastWarning, InplaceOnCastWarning]
     text = str(said[1].message)
-    for word in ("f", "`x`", "float64", "float32", "in place"):
+    for word in ("f changed in place `x`", "float64", "float32"):
         assert word in text
     assert said[1].filename == __file__
     assert torch.equal(x, f64())
@@ -98,8 +114,9 @@ def test_asking_a_cast_copy_for_its_gradient_warns():
         return x
 
     x = f64()
-    with pytest.warns(InplaceOnCastWarning, match="requires_grad_"):
+    with warns(CastWarning, InplaceOnCastWarning) as said:
         f(x)
+    assert "requires_grad_" in str(said[1].message)
     assert not x.requires_grad
 
 
@@ -108,9 +125,8 @@ def test_reading_warns_of_nothing():
     def f(x: Row):
         return (x + 1).add_(1), x.clone().zero_(), x.detach(), x.view(-1)
 
-    with pytest.warns() as said:
+    with warns(CastWarning):
         f(f64())
-    assert categories(said) == [CastWarning]
 
 
 def test_writing_warns_once_for_each_line_until_reset():
@@ -121,12 +137,11 @@ def test_writing_warns_once_for_each_line_until_reset():
     def call():
         f(f64())
 
-    with pytest.warns() as said:
+    with warns(CastWarning, InplaceOnCastWarning):
         call()
-    assert categories(said) == [CastWarning, InplaceOnCastWarning]
     call()
     reset_casts()
-    with pytest.warns(InplaceOnCastWarning):
+    with warns(CastWarning, InplaceOnCastWarning):
         call()
 
 
@@ -163,14 +178,14 @@ def test_writing_to_an_element_of_a_container_names_it():
         more["y"].zero_()
 
     wrong = f64()
-    with pytest.warns(InplaceOnCastWarning) as said:
+    with warns(CastWarning, CastWarning, InplaceOnCastWarning, InplaceOnCastWarning) as said:
         f([f32(), wrong], y=f64())
-    assert "`x[1]`" in str(said[-2].message)
-    assert "`more['y']`" in str(said[-1].message)
+    assert "`x[1]`" in str(said[2].message)
+    assert "`more['y']`" in str(said[3].message)
     assert torch.equal(wrong, f64())
 
 
-@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator", "method", "raises"])
+@pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator", "method"])
 def test_writing_is_noticed_in_every_kind_of_body(kind):
     @enforce
     async def coroutine(x: Row):
@@ -191,27 +206,17 @@ def test_writing_is_noticed_in_every_kind_of_body(kind):
         def forward(self, x: Row):
             x.add_(1)
 
-    @enforce
-    def raises(x: Row):
-        x.add_(1)
-        raise KeyError
-
     async def drain(x):
         return [item async for item in async_generator(x)]
-
-    def run_raises(x):
-        with pytest.raises(KeyError):
-            raises(x)
 
     run = {
         "coroutine": lambda x: asyncio.run(coroutine(x)),
         "generator": lambda x: list(generator(x)),
         "async generator": lambda x: asyncio.run(drain(x)),
         "method": Net(),
-        "raises": run_raises,
     }[kind]
     x = f64()
-    with pytest.warns(InplaceOnCastWarning):
+    with warns(CastWarning, InplaceOnCastWarning):
         run(x)
     assert torch.equal(x, f64())
 
@@ -222,16 +227,27 @@ def test_inference_tensors_have_no_version_so_nothing_is_said_of_them():
         x.add_(1)
         return x
 
+    def call(x):
+        return f(x)
+
     with torch.inference_mode():
         x = f64()
-        for _ in range(3):
-            with warnings.catch_warnings(record=True) as said:
-                warnings.simplefilter("always")
-                assert torch.equal(f(x), f32() + 1)
-            assert InplaceOnCastWarning not in categories(said)
+        with warns(CastWarning):
+            assert torch.equal(call(x), f32() + 1)
+        for _ in range(2):
+            assert torch.equal(call(x), f32() + 1)
         assert torch.equal(x, f64())
-    with pytest.warns(CastWarning):
-        assert f(x).dtype is torch.float32, "an inference tensor outside of inference mode"
+
+
+def test_an_inference_tensor_is_repaired_outside_of_inference_mode():
+    @enforce
+    def f(x: Row):
+        return x
+
+    with torch.inference_mode():
+        x = f64()
+    with warns(CastWarning):
+        assert f(x).dtype is torch.float32
 
 
 def test_under_no_grad_writing_is_noticed_all_the_same():
@@ -239,7 +255,7 @@ def test_under_no_grad_writing_is_noticed_all_the_same():
     def f(x: Row):
         x.add_(1)
 
-    with torch.no_grad(), pytest.warns(InplaceOnCastWarning):
+    with torch.no_grad(), warns(CastWarning, InplaceOnCastWarning):
         f(f64().requires_grad_())
 
 
@@ -498,6 +514,7 @@ def inference(x):
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS.keys())
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@silent
 def test_tensors_of_every_layout_are_repaired_again_and_again(make):
     @enforce
     def f(x: Float32[Tensor, "..."]):
@@ -506,9 +523,8 @@ def test_tensors_of_every_layout_are_repaired_again_and_again(make):
     def call(x):
         return f(x)
 
-    with pytest.warns(CastWarning):
+    for _ in range(2):
         call(torch.eye(3, dtype=torch.float64))
-    call(torch.eye(3, dtype=torch.float64))
     for _ in range(3):
         x = make()
         got = call(x)
@@ -568,9 +584,11 @@ def snapshot(x):
     return x.clone(), x.dtype, x.stride(), x.data_ptr(), x._version, x.requires_grad, x.grad, x.is_leaf
 
 
-@pytest.mark.parametrize(
-    "make", [f64, lambda: f64().requires_grad_(), lambda: f64().half(), lambda: torch.zeros(3).to(torch.bfloat16)]
-)
+MAKERS = [f64, lambda: f64().requires_grad_(), lambda: f64().half(), lambda: torch.zeros(3).to(torch.bfloat16)]
+
+
+@silent
+@pytest.mark.parametrize("make", MAKERS)
 def test_nothing_is_ever_written_to_the_callers_tensors(make):
     @enforce
     def f(x: Row, xs: list[Row]) -> Float32[Tensor, ""]:
@@ -578,9 +596,8 @@ def test_nothing_is_ever_written_to_the_callers_tensors(make):
 
     x = make()
     before = snapshot(x)
-    with pytest.warns(CastWarning):
-        for _ in range(3):
-            f(x, [x])
+    for _ in range(3):
+        f(x, [x])
     after = snapshot(x)
     assert torch.equal(before[0], after[0])
     assert before[1:] == after[1:]

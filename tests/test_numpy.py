@@ -208,13 +208,18 @@ def test_the_callers_array_is_never_changed_by_a_body_that_writes(x):
     assert np.array_equal(x, before)
 
 
-def test_zero_axes_and_numpy_scalars_become_tensors_of_zero_axes():
-    for value in (np.array(1.5, "float32"), np.float32(1.5), np.array(1.5), np.float64(1.5), np.float16(1.5)):
-        with pytest.warns(CastWarning):
-            got = of(Float32[Tensor, ""])(value)
-        assert got.dtype is torch.float32
-        assert got.shape == ()
-        assert got.item() == 1.5
+SCALARS = [np.array(1.5, "float32"), np.float32(1.5), np.array(1.5), np.float64(1.5), np.float16(1.5)]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=repr)
+def test_zero_axes_and_numpy_scalars_become_tensors_of_zero_axes(value):
+    with pytest.warns(CastWarning):
+        got = of(Float32[Tensor, ""])(value)
+    assert got.dtype is torch.float32
+    assert got.shape == ()
+    assert got.item() == 1.5
+    with pytest.raises(HintError):
+        of(Float32[Tensor, ""], mode="strict")(value)
 
 
 def test_the_shape_of_an_array_is_checked_in_every_mode():
@@ -241,10 +246,13 @@ def test_a_narrowing_of_an_array_is_verified_too():
             of(hint)(np.full(3, np.finfo("float64").max))
 
 
-def test_dtypes_that_torch_has_and_the_annotation_wants_pass():
-    for name, hint in [("int64", Int64), ("bool", Bool), ("float64", Float64), ("uint16", Num), ("complex64", Num)]:
-        with pytest.warns(CastWarning):
-            assert str(of(hint[Tensor, "n"])(array(name, 2)).dtype) == f"torch.{name}"
+@pytest.mark.parametrize(
+    ("name", "family"), [("int64", Int64), ("bool", Bool), ("float64", Float64), ("uint16", Num), ("complex64", Num)]
+)
+def test_an_array_of_the_right_dtype_is_converted_and_not_cast(name, family):
+    with pytest.warns(CastWarning):
+        assert str(of(family[Tensor, "n"])(array(name, 2)).dtype) == f"torch.{name}"
+    assert casts()[0].from_dtype is casts()[0].to_dtype is getattr(torch, name)
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], (1.0,), 1.5, memoryview(b"abcd"), "text", object()], ids=repr)
