@@ -70,7 +70,7 @@ def duration(ns: float) -> str:
 
 
 def times(ratio: float) -> str:
-    return f"{ratio:.2f} ×" if ratio < 10 else f"{ratio:.1f} ×"
+    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x"
 
 
 def percent(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""Measure dtypeguard against its bars and its peers: prints the tables and writes them to RESULTS.md.
+"""Measure dtypeguard against its bars and its peers; print the tables and write them to RESULTS.md.
 
 Usage: python benchmarks/run.py [topic ...]
 """
@@ -10,39 +10,57 @@ import warnings
 from pathlib import Path
 
 import peers
-import report
 import torch
-from topics import TOPICS, Context
+from bars import Context, pace
+from calls import cached_tuples, eager, many_layers, one_module
+from compiling import compiled, compiled_peers
+from repairing import repairs
+from report import machine
+from startup import decorating, importing
 
 import dtypeguard
 
+TOPICS = {
+    topic.__name__: topic
+    for topic in (
+        pace,
+        eager,
+        one_module,
+        many_layers,
+        compiled,
+        compiled_peers,
+        decorating,
+        importing,
+        repairs,
+        cached_tuples,
+    )
+}
 RESULTS = Path(__file__).parent / "RESULTS.md"
 HEAD = """\
 # Benchmarks
 
-Written by `make bench`. Within a topic all candidates run in turn, one thread, in many short rounds; figures are medians
-over the rounds, differences and ratios medians of each round's own. A bar is what dtypeguard is held to.
+Written by `make bench`. Within a topic all candidates run in turn, on one thread, in many short rounds. Times are
+medians over the rounds; differences and ratios are medians of each round's own. A bar is what dtypeguard is held to.
 """
 
 
 def main(names: list[str]) -> int:
-    """Run the topics named, or all of them; only a full run is written down."""
-    known = {topic.__name__: topic for topic in TOPICS}
-    if strangers := [name for name in names if name not in known]:
-        print(f"no topic {strangers[0]!r}: the topics are {', '.join(known)}", file=sys.stderr)
+    """Run the topics named, after the machine's pace; or all of them, and write the results down."""
+    if strangers := [name for name in names if name not in TOPICS]:
+        print(f"no topic {strangers[0]!r}: the topics are {', '.join(TOPICS)}", file=sys.stderr)
         return 2
     torch.set_num_threads(1)
-    dtypeguard.set_mode("lenient")
+    torch._logging.set_logs(all=logging.CRITICAL)  # type: ignore[attr-defined]  # peers make Dynamo talk
+    logging.getLogger("dtypeguard").setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore", dtypeguard.CastWarning)
     warnings.filterwarnings("ignore", module="tensor_shape_assert|dltype|typeguard")
-    logging.getLogger("dtypeguard").setLevel(logging.ERROR)
-    present, absent = peers.load()
-    context = Context(present, absent)
-    parts = [HEAD, report.machine(peers.PACKAGES)]
+    dtypeguard.set_mode("lenient")
+    context = Context(*peers.load())
+    parts = [HEAD, machine(peers.PACKAGES)]
     print("\n".join(parts), flush=True)
-    for name in names or known:
+    for name in dict.fromkeys(("pace", *(names or TOPICS))):
         start = time.perf_counter()
-        parts.append(f"\n{known[name](context).markdown()}")
+        parts.append(f"\n{TOPICS[name](context).markdown()}")
         print(parts[-1], flush=True)
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     if not names:

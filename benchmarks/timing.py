@@ -64,7 +64,7 @@ def _timer(call: Callable[..., Any], args: tuple[Any, ...]) -> timeit.Timer:
 
 def _estimate(timer: timeit.Timer) -> float:
     """ns per call, roughly."""
-    once = max(1, timer.timeit(1))
+    once = max(1, int(timer.timeit(1)))
     number = min(200, max(1, _SLICE // once))
     return min(timer.timeit(number) / number for _ in repeat(None, 3))
 

@@ -446,7 +446,7 @@ FORMS = {
     "over no_grad": make_over_no_grad,
     "over lru_cache": make_over_cache,
 }
-# A custom autograd Function gets views of its arguments, a dataclass with InitVar is no exception to the rest.
+# To a custom Function autograd hands views of its arguments.
 SAME_OBJECTS = [name for name in FORMS if not name.startswith("autograd")]
 
 every_form = pytest.mark.parametrize("make", FORMS.values(), ids=FORMS.keys())

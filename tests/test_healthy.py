@@ -87,7 +87,7 @@ MODULES = {
     "Linear, requires grad": (lambda: nn.Linear(5, 3), lambda r: (r(2, 5).requires_grad_(),)),
     "Linear, expanded": (lambda: nn.Linear(5, 3), lambda r: (r(1, 5).expand(4, 5),)),
     "Bilinear": (lambda: nn.Bilinear(4, 5, 3), lambda r: (r(2, 4), r(2, 5))),
-    "Identity": (nn.Identity, lambda r: (r(2, 5), 1, "two", None)),
+    "Identity": (nn.Identity, lambda r: (r(2, 5),)),
     "Sequential": (lambda: nn.Sequential(nn.Linear(5, 5), nn.ReLU(True), nn.Linear(5, 1)), lambda r: (r(2, 5),)),
     "Conv1d": (lambda: nn.Conv1d(2, 3, 3), lambda r: (r(2, 2, 6),)),
     "Conv2d": (lambda: nn.Conv2d(2, 4, 3, groups=2, padding="same"), lambda r: (r(1, 2, 6, 6),)),
@@ -96,7 +96,7 @@ MODULES = {
         lambda r: (r(1, 2, 6, 6).to(memory_format=torch.channels_last),),
     ),
     "Conv3d": (lambda: nn.Conv3d(1, 2, 2), lambda r: (r(1, 1, 3, 3, 3),)),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, 2), lambda r: (r(1, 2, 4, 4), [6, 6])),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, 2, 2), lambda r: (r(1, 2, 4, 4), [9, 9])),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(5), lambda r: (r(4, 5),)),
     "BatchNorm2d": (lambda: nn.BatchNorm2d(3), lambda r: (r(4, 3, 2, 2),)),
     "BatchNorm without affine": (lambda: nn.BatchNorm1d(5, affine=False), lambda r: (r(4, 5),)),
@@ -201,7 +201,7 @@ MODULES = {
         lambda r: (r(5, 1, 4).log_softmax(-1), torch.tensor([[1, 2]]), torch.tensor([5]), torch.tensor([2])),
     ),
     "AdaptiveLogSoftmaxWithLoss": (
-        lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4, 7]),
+        lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4, 7], div_value=2.0),
         lambda r: (r(4, 8), ids(4)),
     ),
     "a tied language model": (Tied, lambda r: ((ids(2, 5),), {"mask": padding(2, 5), "cache": (r(1), None)})),
@@ -216,12 +216,11 @@ MODULES = {
     ),
     "complex beside": (TakesBatches, lambda r: (Batch(r(1, 2, 4, 4), ids(1)), [1], torch.ones(2, dtype=torch.cfloat))),
 }
-SKIPS_GRADIENTS = {"MaxUnpool1d"}
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Mismatch dtype between input and weight",  # torch's own, about speed
     "ignore:.*nested tensors is in prototype stage",
-    "ignore:Support for mismatched",
+    "ignore:LSTM with projections",
 )
 
 
@@ -380,11 +379,3 @@ def test_functional_transforms_raise_no_alarm():
     assert per_sample["weight"].shape == (4, 1, 3)
     jacobian = torch.func.jacrev(lambda x: model(x))(x[0])
     assert torch.equal(jacobian, model.weight)
-
-
-def test_a_quantized_model_raises_no_alarm():
-    with torch.no_grad():
-        model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-        expected = model(torch.ones(2, 3))
-        got = guard(model, mode="strict", depth="all")(torch.ones(2, 3))
-    assert torch.equal(got, expected)

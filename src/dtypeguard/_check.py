@@ -92,8 +92,13 @@ def _find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     if contract.anchor != "self":
         for param, value in zip(contract.params, values, strict=True):
             if param.name == contract.anchor and isinstance(value, Tensor):
-                reason = f"`{param.name}` is"
-                return Anchor(value.dtype, value.device, f"argument {param.name}", value, reason=reason)
+                dtype = value.dtype
+                if param.spec is not None:  # what lenient mode will make of it
+                    alone = Call(contract, values)
+                    _check_argument(param.spec, value, (param.name,), alone)
+                    dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), dtype)
+                reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
+                return Anchor(dtype, value.device, f"argument {param.name}", value, reason=reason)
         return None
     anchor = anchor_of(values[0]) if values else None
     if contract.dtype is not None or contract.device is not None:
@@ -156,6 +161,8 @@ def from_numpy(value: Any) -> Tensor | None:
     array = np.asarray(value)
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if any(stride % array.itemsize for stride in array.strides):  # a column of a structured array
         array = array.copy()
     try:
         return torch.from_numpy(array)
@@ -369,8 +376,10 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
         call.adopt(best)
 
 
-def _badness(trial: Call) -> tuple[int, int]:
-    return sum(not violation.fixed for violation in trial.violations), len(trial.violations)
+def _badness(trial: Call) -> tuple[bool, int, int]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can."""
+    strangers = any(violation.error is HintError and not violation.fixed for violation in trial.violations)
+    return strangers, sum(not violation.fixed for violation in trial.violations), len(trial.violations)
 
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
@@ -407,8 +416,10 @@ def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> N
         report_container(call, path, value, spec.hint)
     elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
         items: Any = value
+        before = len(call.violations)
         for i, item in enumerate(items):
             _CHECKERS[type(spec.item)](spec.item, item, (*path, ("item", i)), call)
+        _settle_opaque(value, before, call)
 
 
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
@@ -424,22 +435,23 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> Non
     if not isinstance(value, spec.origin):
         report_container(call, path, value, spec.hint)
         return
+    before = len(call.violations)
     for key, item in value.items():  # type: ignore[attr-defined]
         _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
+    _settle_opaque(value, before, call)
 
 
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
-    if not isinstance(value, spec.origin):
+    if not isinstance(value, spec.origin) or (spec.origin is dict and not spec.required <= value.keys()):  # type: ignore[attr-defined]
         report_container(call, path, value, spec.hint)
         return
     if any(value is outer for outer in call.open):  # a cycle
         return
     call.open.append(value)
-    found = dict(children(value) or ())
-    for name, field_spec in spec.fields.items():
-        step = ("item" if spec.origin is dict else "attr", name)
-        if step in found:
-            _CHECKERS[type(field_spec)](field_spec, found[step], (*path, step), call)
+    for step, child in children(value) or ():
+        field_spec = spec.fields.get(step[1])
+        if field_spec is not None:
+            _CHECKERS[type(field_spec)](field_spec, child, (*path, step), call)
     call.open.pop()
 
 
@@ -468,13 +480,17 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
     elif type(value) not in SCALARS and not any(value is outer for outer in call.open):
         call.open.append(value)
         before = len(call.violations)
-        opaque = children(value) is None
         for step, child in children(value) or leaves(value):
             _check_guarded(child, (*path, step), call)
-        if opaque:
-            for violation in call.violations[before:]:
-                violation.fixed = False
+        _settle_opaque(value, before, call)
         call.open.pop()
+
+
+def _settle_opaque(value: Any, before: int, call: Call) -> None:
+    """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
+    if children(value) is None:
+        for violation in call.violations[before:]:
+            violation.fixed = False
 
 
 def children(value: Any) -> list[tuple[Step, Any]] | None:

@@ -152,7 +152,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not torch.compiler.is_compiling():
-            _context.set(_context.get()[1])
+            _context.set(_context.get()[1] or _NO_MODE)
         _mirror.modes = _mirror.modes[1] or _NO_MODE
 
     def __call__(self, fn: F) -> F:

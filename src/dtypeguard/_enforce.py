@@ -3,12 +3,14 @@
 Floor 5.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any, TypeVar, get_args, overload
 
 import torch
@@ -20,7 +22,7 @@ from ._codegen import build, kind_of
 from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
 from ._contract import Contract, Param
 from ._errors import AnnotationError, caller
-from ._spec import Spec, annotations_of, resolve_hint, spec_of
+from ._spec import Spec, annotations_of, hints_of_class, resolve_hint, spec_of
 
 T = TypeVar("T")
 _P = inspect.Parameter
@@ -99,11 +101,19 @@ def enforce(
         "verify": choose(Verify, verify, "verify"),
         "returns": bool(returns),
     }
-    frame = caller(sys._getframe(1))
-    local = dict(frame.f_locals) if frame is not None else {}
     if fn_or_class is None:
-        return lambda target: _decorate(target, options, local)
-    return _decorate(fn_or_class, options, local)
+        return lambda target: _decorate(target, options, _names_around(sys._getframe(1)))
+    return _decorate(fn_or_class, options, _names_around(sys._getframe(1)))
+
+
+def _names_around(frame: FrameType | None) -> dict[str, Any]:
+    """The local names where a decorator stands; around a class body, those of the function that it stands in too."""
+    frame = caller(frame)
+    names: dict[str, Any] = {}
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        names = {**frame.f_locals, **names}
+        frame = frame.f_back if "__qualname__" in frame.f_locals else None
+    return names
 
 
 def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
@@ -136,20 +146,31 @@ def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type
     local = {**local, cls.__name__: cls}
     if issubclass(cls, nn.Module):
         method = "forward"
-    elif dataclasses.is_dataclass(cls):
+    elif "__dataclass_params__" in vars(cls):
         method = "__init__"
+    elif dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is no dataclass yet: put @enforce above @dataclass")
     elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
         method = "__new__"
     else:
         raise TypeError(
             f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: decorate its methods"
         )
-    namespace = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
     fn = getattr(cls, method)
-    made = _decorate_function(fn, options, {**namespace, **local} if method != "forward" else local)
+    if method != "forward":  # generated from fields, which base classes in other modules may have written
+        fn.__annotations__ = {**fn.__annotations__, **_field_hints(cls, fn, local)}
+    made = _decorate_function(fn, options, local)
     made.__qualname__ = f"{cls.__qualname__}.{method}"
     setattr(cls, method, made)
     return cls
+
+
+def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
+    try:
+        hints = hints_of_class(cls, local)
+    except NameError:  # a forward reference: the first call will read it
+        return {}
+    return {name: hint for name, hint in hints.items() if name in fn.__annotations__}
 
 
 def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
@@ -233,32 +254,49 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
     """
     inner = inspect.unwrap(fn)
     annotations = annotations_of(inner)
+    unknown: NameError | None = None  # a malformed annotation after it must still be found
     for param in contract.params:
         if param.name in annotations:
-            param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
+            try:
+                param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
+            except NameError as error:
+                unknown = error
     if options["returns"] and "return" in annotations:
         hint = _resolved(contract.function, "return", annotations["return"], inner, local)
         hint, item = _stream_hints(kind_of(inner), hint)
-        contract.returns = spec_in(contract.function, "return", hint)
-        contract.yields = spec_in(contract.function, "yield", item)
+        contract.returns = spec_in(contract.function, "return", hint, local)
+        contract.yields = spec_in(contract.function, "yield", item, local)
+    if unknown is not None:
+        raise unknown
 
 
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
-    return spec_in(function, argument, _resolved(function, argument, annotation, fn, local))
+    return spec_in(function, argument, _resolved(function, argument, annotation, fn, local), local)
 
 
 def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
-    closure = inspect.getclosurevars(fn).nonlocals if getattr(fn, "__closure__", None) else {}
+    closure = _closure(fn)
     try:
         return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure})
     except AnnotationError as error:
         raise _located(error, function, argument) from error.__cause__
 
 
-def spec_in(function: str, argument: str, hint: Any) -> Spec | None:
+def _closure(fn: Any) -> dict[str, Any]:
+    """The names that a function closes over and that exist already; `super()` closes over a class to come."""
+    names: dict[str, Any] = {}
+    for name, cell in (
+        zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True) if hasattr(fn, "__code__") else ()
+    ):
+        with contextlib.suppress(ValueError):
+            names[name] = cell.cell_contents
+    return names
+
+
+def spec_in(function: str, argument: str, hint: Any, local: dict[str, Any]) -> Spec | None:
     """The spec of a resolved hint; its faults name the argument."""
     try:
-        return spec_of(hint) if hint is not _P.empty else None
+        return spec_of(hint, local) if hint is not _P.empty else None
     except AnnotationError as error:
         raise _located(error, function, argument) from error.__cause__
 
@@ -335,9 +373,8 @@ def check(
     """
     __tracebackhide__ = True
     frame = caller(sys._getframe(1))
-    scope = (frame.f_globals, frame.f_locals) if frame is not None else ({}, {})
-    hint = resolve_hint(annotation, scope[0], dict(scope[1]))
-    param = Param(name, _P.POSITIONAL_ONLY, spec_in("check", name, hint))
+    local = {**frame.f_globals, **frame.f_locals} if isinstance(annotation, str) and frame is not None else {}
+    param = Param(name, _P.POSITIONAL_ONLY, read_annotation("check", name, annotation, check, local))
     contract = Contract("check", (param,), mode=as_mode(mode), casting=as_casting(casting))
     result: T = enter(contract, (value,)).values[0]
     return result

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import functools
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -201,11 +202,12 @@ class MappingSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldsSpec:
-    """NamedTuple, dataclass or TypedDict (`origin` is dict then): some fields carry specs."""
+    """NamedTuple, dataclass or TypedDict (`origin` is dict then): some fields carry specs; a field may hold its own kind."""
 
     hint: str
     origin: type
     fields: dict[str, "Spec"]
+    required: frozenset[str] = frozenset()  # keys that a TypedDict must have
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +258,11 @@ def _tensor_spec(array_type: Any, names: Any, dim_str: str, hint: str) -> Tensor
     return TensorSpec(hint, array_type, names, dtypes_named(names), dims, variadic)
 
 
-def spec_of(hint: Any, _open: tuple[Any, ...] = ()) -> Spec | None:
+_Open = dict[Any, FieldsSpec]  # classes whose fields are being read: a recursive class meets itself here
+_Names = dict[str, Any]  # what forward references may mean besides the names of their own module
+
+
+def spec_of(hint: Any, local: _Names | None = None, _open: _Open | None = None) -> Spec | None:
     """The spec of a resolved hint, or None where nothing is to be checked.
 
     Raises:
@@ -271,31 +277,39 @@ def spec_of(hint: Any, _open: tuple[Any, ...] = ()) -> Spec | None:
         return _tensor_spec(hint, None, "...", hint.__name__)
     if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
         return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)
+    meant = _meaning(hint)
+    if meant is not hint:
+        return spec_of(meant, local, _open)
+    return _container_spec(hint, get_origin(hint), get_args(hint), local or {}, _open or {})
+
+
+def _meaning(hint: Any) -> Any:
+    """What stands behind a type variable, an alias, a new type or a wrapper; the hint itself for all else."""
+    origin = get_origin(hint)
     if isinstance(hint, typing.TypeVar):
         bounds = hint.__constraints__ or (hint.__bound__,)
-        return spec_of(Union[bounds], _open) if bounds != (None,) else None  # noqa: UP007  (a tuple of them)
+        return Union[bounds] if bounds != (None,) else Any  # noqa: UP007  (a tuple of them)
     if isinstance(hint, typing.NewType):
-        return spec_of(hint.__supertype__, _open)
-    origin, args = get_origin(hint), get_args(hint)
+        return hint.__supertype__
+    if isinstance(hint, dataclasses.InitVar):
+        return hint.type
     if isinstance(hint, _ALIASES):
-        return spec_of(hint.__value__, _open)
+        return hint.__value__
     if origin is not None and isinstance(origin, _ALIASES):
-        return spec_of(origin.__value__[args], _open)
-    if origin in _WRAPPERS or hasattr(hint, "__metadata__"):
-        return spec_of(args[0], _open)
-    return _container_spec(hint, origin, args, _open)
+        return origin.__value__[get_args(hint)]
+    return get_args(hint)[0] if origin in _WRAPPERS or hasattr(hint, "__metadata__") else hint
 
 
-def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], _open: tuple[Any, ...]) -> Spec | None:
+def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names, _open: _Open) -> Spec | None:
     text = show(hint)
     if origin in _UNIONS:
-        options = tuple(spec_of(arg, _open) for arg in args)
+        options = tuple(spec_of(arg, local, _open) for arg in args)
         if any(option is None for option in options):
             return None
         known = tuple(option for option in options if option is not None)
         tensors = any(not isinstance(option, OtherSpec | NoneSpec) for option in known)
         return UnionSpec(text, known) if tensors else OtherSpec(text, hint)
-    specs = tuple(None if arg is Ellipsis or isinstance(arg, list) else spec_of(arg, _open) for arg in args)
+    specs = tuple(None if arg is Ellipsis or isinstance(arg, list) else spec_of(arg, local, _open) for arg in args)
     holds = any(spec is not None and not isinstance(spec, OtherSpec | NoneSpec) for spec in specs)
     if holds and origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis and specs[0] is not None:
@@ -307,24 +321,51 @@ def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], _open: tuple[
         if origin in _MAPPINGS or issubclass(origin, dict):
             return MappingSpec(text, origin, specs[-1])
     cls = origin if isinstance(origin, type) else hint
-    fields = _fields_of(cls, (*_open, cls)) if cls not in _open else {}
-    if fields:
-        return FieldsSpec(text, dict if typing_extensions.is_typeddict(cls) else cls, fields)
-    return None if holds else OtherSpec(text, hint)
+    return _fields_spec(text, cls, local, _open) or (None if holds else OtherSpec(text, hint))
 
 
-def _fields_of(cls: Any, _open: tuple[Any, ...]) -> dict[str, Spec]:
-    """The fields of a NamedTuple, dataclass or TypedDict whose hints hold tensors."""
+def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec | None:
+    """The spec of a NamedTuple, dataclass or TypedDict; None if its fields hold no tensors."""
+    if cls in _open:
+        return _open[cls]
+    typed = typing_extensions.is_typeddict(cls)
     named = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
-    if not (named or (isinstance(cls, type) and dataclasses.is_dataclass(cls)) or typing_extensions.is_typeddict(cls)):
-        return {}
-    try:
-        hints = typing_extensions.get_type_hints(cls, include_extras=True)
-    except NameError:  # a forward reference that its own module cannot resolve
-        return {}
+    if not (typed or named or (isinstance(cls, type) and dataclasses.is_dataclass(cls))):
+        return None
+    spec = FieldsSpec(text, dict if typed else cls, {}, getattr(cls, "__required_keys__", frozenset()))
     shared: Any = ClassVar
-    specs = {name: spec_of(hint, _open) for name, hint in hints.items() if get_origin(hint) is not shared}
-    return {n: s for n, s in specs.items() if s is not None and not isinstance(s, OtherSpec | NoneSpec)}
+    for name, hint in hints_of_class(cls, local).items():
+        field = spec_of(hint, local, {**_open, cls: spec}) if get_origin(hint) is not shared else None
+        if field is not None and not isinstance(field, OtherSpec | NoneSpec):
+            spec.fields[name] = field
+    return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
+
+
+def holds_tensor(spec: Spec | None, *seen: Spec) -> bool:
+    """Whether a tensor is somewhere in a spec; `seen` are the specs around it, which a recursive class meets again."""
+    if isinstance(spec, TensorSpec):
+        return True
+    if spec is None or any(spec is outer for outer in seen):
+        return False
+    inner = {UnionSpec: "options", TupleSpec: "items", SequenceSpec: "item", MappingSpec: "value", FieldsSpec: "fields"}
+    parts: Any = getattr(spec, inner[type(spec)]) if type(spec) in inner else ()
+    parts = parts.values() if isinstance(parts, dict) else parts if isinstance(parts, tuple) else (parts,)
+    return any(holds_tensor(part, spec, *seen) for part in parts)
+
+
+def hints_of_class(cls: Any, local: _Names) -> dict[str, Any]:
+    """The hints of a class' fields, each read in the module of the class that wrote it.
+
+    Raises:
+        NameError: a forward reference means nothing there.
+    """
+    hints: dict[str, Any] = {}
+    for base in reversed(getattr(cls, "__mro__", (cls,))):
+        module = sys.modules.get(base.__module__)
+        scope = {**vars(base), **local, base.__name__: base}
+        for name, annotation in annotations_of(base).items() if base is not object else ():
+            hints[name] = resolve_hint(annotation, vars(module) if module else {}, scope)
+    return hints
 
 
 # ---------------------------------------------------------------- hints of a function
@@ -351,16 +392,29 @@ def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, An
 def _malformed(annotation: Any, error: Exception) -> AnnotationError:
     """Which token jaxtyping's ValueError was about: the first that our own parser refuses."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", str(annotation))
-    try:
-        strings = [n.value for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Constant)]
-    except SyntaxError:
-        strings = []
-    for dim_str in strings:
+    for dim_str in _strings_in(text):
         try:
-            parse_dims(dim_str if isinstance(dim_str, str) else "")
+            parse_dims(dim_str)
         except AnnotationError as ours:
             return ours
     return AnnotationError(f"`{text}` is malformed: {error}")
+
+
+def _strings_in(text: str) -> list[str]:
+    """The string constants of an annotation; one that itself is an annotation in quotes is looked into."""
+    try:
+        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+    except SyntaxError:
+        return [text]
+    if not any(isinstance(node, ast.Subscript | ast.Constant) for node in nodes):
+        return [text]
+    return [
+        part for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) for part in _quoted(n.value)
+    ]
+
+
+def _quoted(text: str) -> list[str]:
+    return _strings_in(text) if "[" in text and text.rstrip().endswith("]") else [text]
 
 
 def annotations_of(fn: Any) -> dict[str, Any]:
