@@ -9,7 +9,7 @@ import torch
 import torch._dynamo
 from bars import Context
 from peers import KEY, QUERY
-from report import Row, Table, at_most, duration, exactly
+from report import Row, Table, at_most, duration, exactly, times
 from timing import interleave
 from torch._dynamo.testing import CompileCounter
 
@@ -72,7 +72,7 @@ def compiled(context: Context) -> Table:
     plain = several["plain"]
     for name in nets:
         ratio = samples.ratio(name, "plain")
-        bar, relative = (None, "") if name == "plain" else (at_most(1.03, "1.03x"), f"{ratio:.3f}x")
+        bar, relative = (None, "") if name == "plain" else (at_most(1.03, times(1.03)), times(ratio))
         table.rows.append(Row(name, duration(samples.median(name)), relative, bar, ratio))
     for name, (graphs, operations) in once.items():
         what = f"{graphs} of {operations} operations"

@@ -70,7 +70,9 @@ def duration(ns: float) -> str:
 
 
 def times(ratio: float) -> str:
-    return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.1f}x"
+    """`0.984x`, `1.27x`, `35.7x`."""
+    digits = 3 if ratio < 1.1 else 2 if ratio < 10 else 1
+    return f"{ratio:.{digits}f}x"
 
 
 def percent(ratio: float) -> str:

@@ -36,7 +36,9 @@ def decorating(context: Context) -> Table:
     other = median.get(BEARTYPE)
     for name, ns in median.items():
         relative = "" if other is None else times(ns / other)
-        table.rows += context.absolute(name, ns, DECORATE) if name == OURS else [Row(name, duration(ns), relative)]
+        table.rows += (
+            context.absolute(name, ns, DECORATE, relative) if name == OURS else [Row(name, duration(ns), relative)]
+        )
     if other is not None:
         table.rows.append(against(f"{OURS} ÷ {BEARTYPE}", median[OURS] / other, DECORATE, DECORATE_PEER))
     return table
@@ -88,17 +90,18 @@ def importing(context: Context) -> Table:
         "Import after torch",
         "In five fresh processes each, in turn, with bytecode cached. Memory is the growth of the peak (`ru_maxrss`; "
         "none where torch's own import peaked higher) and of what is resident.",
-        ("candidate", "time; peak, resident", f"÷ {BEARTYPE}"),
+        ("candidate", "time, or memory", f"÷ {BEARTYPE}"),
     )
     median = {name: statistics.median(ns for ns, *_ in runs) for name, runs in took.items()}
     other = median.get(BEARTYPE)
     for name, ns in median.items():
-        peak, resident = (statistics.median(run[n] for run in took[name]) / _MIB for n in (1, 2))
-        value = f"{duration(ns)}; {peak:.1f}, {resident:.1f} MiB"
         relative = "" if other is None else times(ns / other)
-        table.rows.append(Row(name, value, relative))
-        if name == OURS:
-            table.rows += context.absolute(f"{name}, time", ns, IMPORT)
+        table.rows += (
+            context.absolute(name, ns, IMPORT, relative) if name == OURS else [Row(name, duration(ns), relative)]
+        )
     if other is not None:
         table.rows.append(against(f"{OURS} ÷ {BEARTYPE}", median[OURS] / other, IMPORT, IMPORT_PEER))
+    for name, runs in took.items():
+        peak, resident = (statistics.median(run[n] for run in runs) / _MIB for n in (1, 2))
+        table.rows.append(Row(f"{name}, memory: peak, resident", f"{peak:.1f}, {resident:.1f} MiB"))
     return table

@@ -86,7 +86,11 @@ def on_repair(remember: Callable[..., None]) -> None:
 
 def call_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """What a plan of repair depends on: the dtypes, and the rough whereabouts, of a call's tensors."""
-    return tuple([(v.dtype, v.is_cpu) if type(v) is Tensor else type(v) is tuple for v in values])
+    kinds = [
+        (v.dtype, v.is_cpu, v.layout, not v.dim()) if type(v) is Tensor else isinstance(v, nn.Module) and id(v)
+        for v in values
+    ]
+    return *kinds, torch._C._is_any_autocast_enabled()
 
 
 def casts() -> list[CastRecord]:
@@ -134,8 +138,6 @@ def leave(call: Call, result: Any) -> Any:
     __tracebackhide__ = True
     if call.passive:
         return result
-    if call.copies or call.rebuilt:
-        _look_back(call)
     outcome = check_result(call, result)
     if not outcome.violations:
         return result
@@ -211,10 +213,14 @@ def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
             return
         _warned.add(key)
     frame = caller()
-    if frame is None:
-        warnings.warn(text, kind, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
+    try:
+        if frame is None:
+            warnings.warn(text, kind, stacklevel=2)
+        else:
+            warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
+    except Warning:  # -W error: it was not said, so it will be said again
+        _warned.discard(key)
+        raise
 
 
 # ---------------------------------------------------------------- repairs
@@ -249,6 +255,7 @@ def _cast(call: Call, edit: Edit) -> Any:
     elif edit.convert:
         tensor: Any = from_numpy(source)
         fresh = tensor.to(device=edit.device, dtype=edit.dtype or tensor.dtype)
+        fresh = fresh.clone() if fresh is tensor else fresh  # the body may write to it, the array is the caller's
     else:
         fresh = source.astype(plain(edit.dtype))
     if torch.compiler.is_compiling():
@@ -277,8 +284,8 @@ def _to(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | None, 
 def _size(fresh: Any) -> int:
     try:
         return int(fresh.untyped_storage().nbytes())
-    except (AttributeError, NotImplementedError, RuntimeError):  # NumPy arrays, subclasses without a storage
-        return int(fresh.nbytes)
+    except (AttributeError, NotImplementedError, RuntimeError):  # NumPy arrays, sparse tensors, some subclasses
+        return int(fresh.itemsize * (fresh._nnz() if getattr(fresh, "is_sparse", False) else fresh.size))
 
 
 def _as_torch(dtype: Any) -> torch.dtype | None:
@@ -294,19 +301,18 @@ def _record(call: Call, edit: Edit, fresh: Any) -> None:
     key = (function, edit.path, source.dtype, fresh.dtype, *devices, line)
     first = key not in _records
     error = _verify(call, edit, fresh, first)
+    record = _records.get(key)
+    if record is None:
+        dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
+        old, new = (device if isinstance(device, torch.device) else None for device in devices)
+        record = CastRecord(written(edit.path), function, *dtypes, old, new, place(frame))
+        _announce(record, key, type(source).__module__ == "numpy" and edit.convert)  # may raise, under -W error
     with record_lock:
-        record = _records.get(key)
-        if record is None:
-            dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
-            old, new = (device if isinstance(device, torch.device) else None for device in devices)
-            record = CastRecord(written(edit.path), function, *dtypes, old, new, place(frame))
-            _records[key] = record
+        record = _records.setdefault(key, record)
         record.count += 1
         record.bytes += _size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
     call.records.append(record)
-    if first:
-        _announce(record, key, type(source).__module__ == "numpy" and edit.convert)
 
 
 def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
@@ -349,7 +355,9 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
     """The relative error of a narrowing; refuses one that made a finite value infinite."""
     __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
-    if not isinstance(source, Tensor) or source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype):
+    if not isinstance(source, Tensor):
+        source, fresh = from_numpy(source), fresh if isinstance(fresh, Tensor) else from_numpy(fresh)
+    if source is None or source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype):
         return None
     if verify is Verify.NEVER or (verify is Verify.FIRST and not first) or not _readable(source):
         return None
@@ -370,9 +378,9 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
 
 def _readable(tensor: Tensor) -> bool:
     """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
-    if tensor.is_meta or type(tensor) not in (Tensor, nn.Parameter):
+    if tensor.is_meta or tensor.layout is not torch.strided or type(tensor) not in (Tensor, nn.Parameter):
         return False
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+    if torch.jit.is_tracing() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return not is_functorch_wrapped_tensor(tensor)
 
@@ -391,10 +399,13 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> A
             new[step] = fresh
     if not new:
         return value
+    for original, known, twin in call.twins:  # one container passed twice is rebuilt once
+        if original is value and list(known) == list(new) and all(known[step] is new[step] for step in new):
+            return twin
     rebuilt = _rebuild(value, new)
-    if isinstance(rebuilt, (list, dict)) and not torch.compiler.is_compiling():
-        before = list(rebuilt) if isinstance(rebuilt, list) else dict(rebuilt)
-        call.rebuilt.append((written(path), value, rebuilt, before))
+    call.twins.append((value, new, rebuilt))
+    if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
+        call.rebuilt.append((written(path), value, rebuilt, dict(children(rebuilt) or ())))
     return rebuilt
 
 
@@ -417,21 +428,24 @@ def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
     for (kind, key), item in new.items():
         if kind == "item":
             rebuilt[key] = item
-        else:  # frozen dataclasses too, and no __init__ or __post_init__ a second time
+        if kind == "attr" or dataclasses.is_dataclass(
+            rebuilt
+        ):  # frozen dataclasses too, and no __init__ or __post_init__ a second time
             object.__setattr__(rebuilt, key, item)
     return rebuilt
 
 
-def _look_back(call: Call) -> None:
+def look_back(call: Call) -> None:
     """After the body: say what it did to copies, and do to the caller's containers what it did to rebuilt ones."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not (call.copies or call.rebuilt):
         return
     function = call.contract.function
     for argument, source, fresh, version in call.copies:
-        look_back_at(function, argument, source, fresh, version)
+        look_back_at(call.contract, argument, source, fresh, version)
     for argument, original, rebuilt, before in call.rebuilt:
-        if not _same_items(rebuilt, before):
-            _replay(original, rebuilt, before)
+        now = dict(children(rebuilt) or ())
+        if list(now) != list(before) or any(now[step] is not before[step] for step in before):
+            _replay(original, rebuilt, now, before)
             text = (
                 f"{function} changed `{argument}`, which was rebuilt for a cast: "
                 "the same change was made to the caller's own"
@@ -439,32 +453,31 @@ def _look_back(call: Call) -> None:
             _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
 
 
-def look_back_at(function: str, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
+def look_back_at(contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
     """Warn if the body wrote to a cast copy, or asked for its gradient."""
+    function, option = contract.function, "skip_args" if contract.guarded else "mutates"
     asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
     if fresh._version == version and not asked:
         return
     deed = "called requires_grad_ on" if fresh._version == version else "changed in place"
     text = (
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
-        f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in mutates="
+        f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
     _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
 
 
-def _same_items(now: Any, before: Any) -> bool:
-    if isinstance(now, dict):
-        return list(now) == list(before) and all(now[key] is before[key] for key in before)
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
-
-
-def _replay(original: Any, rebuilt: Any, before: Any) -> None:
+def _replay(original: Any, rebuilt: Any, now: dict[Step, Any], before: dict[Step, Any]) -> None:
     """Where the rebuilt container still holds our copy the caller's own item stays; the rest is as the body left it."""
-    keys = list(before) if isinstance(before, dict) else range(len(before))
-    own = {id(before[key]): original[key] for key in keys}
+    mine = dict(children(original) or ())
+    own = {id(before[step]): mine[step] for step in before if step in mine}
+    items = {key: own.get(id(item), item) for (_, key), item in now.items()}
     if isinstance(original, dict):
-        items = {key: own.get(id(item), item) for key, item in rebuilt.items()}
         original.clear()
         original.update(items)
+    elif isinstance(original, list):
+        original[:] = items.values()
     else:
-        original[:] = [own.get(id(item), item) for item in rebuilt]
+        for name, item in items.items():
+            if item is not getattr(original, name, None):
+                object.__setattr__(original, name, item)

@@ -23,6 +23,7 @@ from ._contract import (
     Call,
     Contract,
     Path,
+    Rest,
     Step,
     edit_at,
     report,
@@ -63,7 +64,8 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
             continue
         if param.kind is inspect.Parameter.VAR_POSITIONAL:
             for i, item in enumerate(value):
-                _check_argument(param.spec, item, (param.name, ("item", i)), call)
+                if not (isinstance(param.name, Rest) and param.name.label(i) in contract.skip_args):
+                    _check_argument(param.spec, item, (param.name, ("item", i)), call)
         elif param.kind is inspect.Parameter.VAR_KEYWORD:
             for key, item in value.items():
                 if key not in contract.skip_args:
@@ -111,7 +113,7 @@ def _find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
 
 def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> None:
     try:
-        if spec is not None and not (call.contract.guarded and isinstance(spec, OtherSpec)):
+        if spec is not None:
             _CHECKERS[type(spec)](spec, value, path, call)
         elif call.contract.guarded:
             _check_guarded(value, path, call)
@@ -126,6 +128,8 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> No
 
 
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a tensor of which nothing is known
+        return
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None

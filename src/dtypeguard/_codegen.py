@@ -11,6 +11,7 @@ import functools
 import inspect
 import itertools
 import linecache
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,11 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._anchor import find, slot
-from ._cast import enter, leave
+from ._anchor import Slots, anchor_of, find, slots
+from ._cast import enter, leave, look_back
+from ._config import Autocast
 from ._contract import Call, Contract, Param
 from ._emit import attempt
-from ._mend import mend, mended
+from ._errors import plain
+from ._mend import look_at, mend
 
 _numbers = itertools.count(1)
 _P = inspect.Parameter
@@ -57,22 +60,27 @@ if _dg_p is None: _dg_a, _dg_cpu = None, False
 else: _dg_a, _dg_cpu = _dg_p.dtype, _dg_p.is_cpu
 """
 _READ = """\
-try: _dg_p = {path}
-except _dg_KeyErrors: _dg_p = _dg_find({self})
+try: _dg_{variable} = {path}
+except _dg_KeyErrors: _dg_{variable} = {otherwise}
 """
 _MEND = """\
 _dg_known = _dg_mend(_dg_contract, {values})
 if _dg_known is not None:
     {names} = _dg_known.values
-    return _dg_mended(_dg_known, {call})
+    try: return {call}
+    finally: _dg_look_at(_dg_known)
 """
 _ASYNC_STREAM = """\
 _dg_stream = {call}
 _dg_step = _dg_stream.asend(None)
 while True:
     try: _dg_item = await _dg_step
-    except _dg_StopAsyncIteration: return
-    try: _dg_sent = yield _dg_yielded(_dg_call, _dg_item)
+    except _dg_StopAsyncIteration: break
+    try: _dg_item = _dg_yielded(_dg_call, _dg_item)
+    except _dg_BaseException:
+        await _dg_stream.aclose()
+        raise
+    try: _dg_sent = yield _dg_item
     except _dg_GeneratorExit:
         await _dg_stream.aclose()
         raise
@@ -81,9 +89,8 @@ while True:
 """
 # Bound, because a NamedTuple's functions see no builtins, and a user's module may hide them.
 _EXCEPTIONS = {
-    f"_dg_{error.__name__}": error
-    for error in (Exception, BaseException, RuntimeError, StopAsyncIteration, GeneratorExit)
-} | {"_dg_KeyErrors": (KeyError, AttributeError)}
+    f"_dg_{error.__name__}": error for error in (Exception, BaseException, StopAsyncIteration, GeneratorExit)
+} | {"_dg_KeyErrors": (KeyError, AttributeError), "_dg_Errors": (RuntimeError, IndexError)}
 _BODY = {
     "function": "_dg_out = {call}",
     "coroutine": "_dg_out = await {call}",
@@ -101,45 +108,53 @@ def kind_of(fn: Any) -> str:
     return "coroutine" if inspect.iscoroutinefunction(fn) else "function"
 
 
-def _device(contract: Contract, path: str | None, agrees: tuple[bool, bool]) -> str:
+def _device(contract: Contract, anchor: Slots | None) -> str:
     """The expression of the anchor's device; a CPU is compared by `is_cpu` alone, so it is rarely evaluated."""
     if contract.device is not None:
         return "_dg_contract.device"
-    return "_dg_p.device" if not contract.guarded or (path is not None and agrees[1]) else "None"
+    if contract.guarded and anchor is None:
+        return "None"
+    if anchor is not None and anchor.elsewhere is not None:  # as long as these two disagree, there is none
+        return "(_dg_p.device if _dg_p.device == _dg_e.device else None)"
+    return "_dg_p.device"
 
 
-def _anchor_lines(
-    contract: Contract, self_name: str, path: str | None, agrees: tuple[bool, bool], device: str
-) -> list[str]:
+def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, device: str) -> list[str]:
     """How the anchor's dtype, and whether its device is a CPU, get into `_dg_a` and `_dg_cpu`."""
     if not contract.guarded:
         return _FIND.format(self=self_name).splitlines()
-    lines = _READ.format(path=path.format(self=self_name), self=self_name).splitlines() if path is not None else []
-    dtype = "_dg_p.dtype" if path is not None and agrees[0] else "None"
+    reads = {} if anchor is None else {"p": anchor.first, "o": anchor.other, "e": anchor.elsewhere}
+    lines = []
+    for variable, path in reads.items():
+        if path is not None:
+            otherwise = f"_dg_find({self_name})" if variable == "p" else "_dg_p"
+            read = _READ.format(variable=variable, path=path.format(self=self_name), otherwise=otherwise)
+            lines += read.splitlines()
+    dtype, cpu = "None", "False"
+    if anchor is not None:
+        dtype = "_dg_p.dtype" if anchor.other is None else "_dg_p.dtype if _dg_p.dtype is _dg_o.dtype else None"
+        cpu = "_dg_p.is_cpu" if anchor.elsewhere is None else "_dg_p.is_cpu and _dg_e.is_cpu"
+    if contract.device is not None:
+        cpu = str(contract.device.type == "cpu")
     dtype = dtype if contract.dtype is None else "_dg_contract.dtype"
-    cpu = (
-        "_dg_p.is_cpu"
-        if device == "_dg_p.device"
-        else str(contract.device is not None and contract.device.type == "cpu")
-    )
     return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {cpu}"]
 
 
 def source(
-    fn: Any, contract: Contract, path: str | None, agrees: tuple[bool, bool], scoped: bool
+    fn: Any, contract: Contract, anchor: Slots | None, scoped: bool
 ) -> tuple[list[str], dict[str, Any], list[str] | None]:
     """The wrapper's source, what it closes over, and the lines that check the arguments, if only those."""
     names, kind = [param.name for param in contract.params], kind_of(fn)
     overridden = contract.dtype is not None or contract.device is not None
-    anchored = (path is not None or overridden) if contract.guarded else contract.anchor == "self"
-    device = _device(contract, path, agrees)
+    anchored = (anchor is not None or overridden) if contract.guarded else contract.anchor == "self"
+    device = _device(contract, anchor)
     writer, arguments, result = attempt(contract, anchored, device)
     if kind.endswith("generator"):
         arguments = None
     closure = dict(writer.closure)
     closure |= {"_dg_fn": fn, "_dg_enter": enter, "_dg_leave": leave, "_dg_contract": contract, "_dg_find": find}
     closure |= {"_dg_yields": yields, "_dg_yielded": yielded, "_dg_scope": scope, "_dg_note": note, "_dg_slot": None}
-    closure |= {"_dg_mend": mend, "_dg_mended": mended}
+    closure |= {"_dg_mend": mend, "_dg_look_at": look_at, "_dg_look_back": look_back}
     closure["_dg_compiling"] = torch.compiler.is_compiling
     closure |= _EXCEPTIONS
     defaults = {param.name: f"_dg_is_{param.name}" for param in contract.params if param.default is not _P.empty}
@@ -154,13 +169,14 @@ def source(
             lines = [f"if _dg_compiling(): {lines[0]}", "else:", f"    with _dg_scope({axes}): {lines[0]}"]
         if contract.guarded:
             noted = [f"    {line}" for line in lines]
-            lines = ["try:", *noted, "except _dg_RuntimeError as _dg_error:", f"    _dg_note(_dg_error, {names[0]})"]
+            lines = ["try:", *noted, "except _dg_Errors as _dg_error:", f"    _dg_note(_dg_error, {names[0]})"]
             lines += ["    raise"]
         return lines
 
     enters = [f"_dg_call = _dg_enter(_dg_contract, {values})"]
     slow = [*enters, *([f"{values[1:-1]} = _dg_call.values"] if names else [])]
-    slow += body("_dg_call.axes, _dg_call.variadics")
+    inner = body("_dg_call.axes, _dg_call.variadics")
+    slow += ["try:", *(f"    {line}" for line in inner), "finally: _dg_look_back(_dg_call)"]
     if kind != "async generator":
         slow += ["return _dg_leave(_dg_call, _dg_out)"]
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
@@ -168,7 +184,7 @@ def source(
     lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = _dg_number"]
     if arguments is None:
         return [*lines, *(f"    {line}" for line in slow)], closure, None
-    head = _anchor_lines(contract, names[0], path, agrees, device) if anchored else []
+    head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
     checks = [*(f"            {line}" for line in (*(f"{name} = None" for name in writer.initial), *head)), *arguments]
     lines += [f"    {variable} = None" for variable in writer.initial]
     lines += ["    _dg_ok = False", "    try:", "        while True:", *(f"            {line}" for line in head)]
@@ -199,24 +215,22 @@ def source(
     return [*lines, *(f"    {line}" for line in enters), "    return _dg_leave(_dg_call, _dg_out)"], closure, checks
 
 
-def build(
-    fn: Any,
-    contract: Contract,
-    *,
-    path: str | None = None,
-    agrees: tuple[bool, bool] = (True, True),
-) -> Any:
+def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     """The wrapper of `fn`.
 
     Args:
         fn: the body.
         contract: what its arguments and result must be.
-        path: the expression that reads the anchor, where the module is known; else the first call finds it.
-        agrees: whether the module's parameters agree on a dtype, and on a device.
+        anchor: how to read the anchor, where the module is known; else the first call finds it.
+
+    Raises:
+        TypeError: autocast cannot be off for a body that is suspended and resumed.
     """
+    if contract.autocast is Autocast.DISABLE:
+        fn = _without_autocast(fn)
     code = getattr(fn, "__code__", None)
     scoped = code is not None and "isinstance" in code.co_names and not contract.guarded
-    lines, closure, arguments = source(fn, contract, path, agrees, scoped)
+    lines, closure, arguments = source(fn, contract, anchor, scoped)
     inner = "\n".join(f"    {line}" for line in lines)
     closure = {name: value for name, value in closure.items() if name in inner}
     text = f"def _dg_factory({', '.join(closure)}):\n{inner}"
@@ -275,14 +289,35 @@ def read(self):
 """
 
 
+def _without_autocast(fn: Any) -> Any:
+    """The body with autocast off around it; what `custom_fwd(cast_inputs=...)` does."""
+    if kind_of(fn) != "function":
+        name = f"{fn.__qualname__.rpartition('<locals>.')[2]} is a {kind_of(fn)}"
+        raise TypeError(
+            f"autocast='disable' needs a plain function, and {name}: use a `with torch.autocast(...)` inside"
+        )
+    accelerator = torch.accelerator.current_accelerator()
+    device_type = "cuda" if accelerator is None else accelerator.type
+
+    @functools.wraps(fn)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", enabled=False), torch.autocast(device_type, enabled=False):
+            return fn(*args, **kwargs)
+
+    return disabled
+
+
 def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
         tensor = find(module) if isinstance(module, nn.Module) else None
-        if tensor is not None and not torch.compiler.is_compiling():
+        # A buffer stands for a module without parameters only, and the next instance may have some.
+        if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
             namespace: dict[str, Any] = {"find": _find_any}
-            exec(_READER.format(path=str(slot(module)).format(self="self")), namespace)
+            found = slots(module)
+            assert found is not None  # as `find` found one
+            exec(_READER.format(path=found.first.format(self="self")), namespace)
             cell.cell_contents = namespace["read"]
         return tensor
 
@@ -316,7 +351,12 @@ def yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, 
         except StopIteration as stop:
             return stop.value
         try:
-            given = yield yielded(call, item)
+            item = yielded(call, item)
+        except BaseException:  # between us and the caller: the body is not asked
+            stream.close()
+            raise
+        try:
+            given = yield item
             step = stream.send
         except GeneratorExit:
             stream.close()
@@ -341,15 +381,19 @@ def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
         _storage.pop_shape_memo()
 
 
-_TORCH_SAYS = ("dtype", "same device", "scalar type", "Found dtype", "bias type", "device type", "different from other")
+_NOTE = "dtypeguard: raised inside"
+_TORCH_SAYS = re.compile(
+    r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
+    r"|must be long|used as indices|different from other"
+)
 
 
-def note(error: RuntimeError, module: Any) -> None:
-    """Say on torch's own dtype or device error where the guard stood; the error itself is not touched."""
-    if not any(words in str(error) for words in _TORCH_SAYS) or getattr(error, "__dtypeguard_noted__", False):
-        return
+def note(error: Exception, module: Any) -> None:
+    """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
     card = getattr(module, "_dtypeguard", None)
-    error.__dtypeguard_noted__ = True  # type: ignore[attr-defined]
-    where = card.path if card is not None else type(module).__name__
-    advice = card.advice() if card is not None else ""
-    error.add_note(f"dtypeguard: raised inside {where}, whose arguments were right{advice}")
+    if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
+        return
+    anchor = anchor_of(module)
+    facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
+    parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
+    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")

@@ -83,6 +83,7 @@ class Call:
     violations: list[Violation] = field(default_factory=list)
     edits: dict[Path, Edit] = field(default_factory=dict)
     open: list[Any] = field(default_factory=list)
+    twins: list[tuple[Any, dict[Step, Any], Any]] = field(default_factory=list)  # container, what is new in it, rebuilt
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
@@ -103,10 +104,28 @@ class Call:
         self.edits.update(trial.edits)
 
 
+class Rest(str):
+    """The name of `*args` or `**kwargs` of a decorator, behind which the parameters called `labels` stand."""
+
+    labels: tuple[str, ...]
+
+    def __new__(cls, name: str, labels: tuple[str, ...] = ()) -> "Rest":
+        rest = super().__new__(cls, name)
+        rest.labels = labels
+        return rest
+
+    def label(self, key: Any) -> str:
+        if isinstance(key, int):
+            return self.labels[key] if key < len(self.labels) else f"{self}[{key}]"
+        return str(key)
+
+
 def written(path: Path) -> str:
     """A path as Python writes it: `cond['pooled']`, `out.img`, `batch[57]`."""
-    text = str(path[0])
-    for kind, key in path[1:]:
+    text, steps = str(path[0]), path[1:]
+    if isinstance(path[0], Rest) and steps:
+        text, steps = path[0].label(steps[0][1]), steps[1:]
+    for kind, key in steps:
         text += f"[{key!r}]" if kind == "item" else f".{key}"
     return text
 

@@ -123,9 +123,9 @@ class Writer:
         if concrete is not None:
             wanted = self.const(concrete, "d")
             chance = ""
-            if follow and concrete is torch.float32:
-                halves = self.const(AUTOCAST - {torch.float32}, "half")
-                chance = f" and not ({var}.dtype in {halves} and {self.autocast(var)})"
+            if follow and (concrete is torch.float32 or (self.anchored and concrete in AUTOCAST)):
+                both, own = self.const(AUTOCAST, "both"), "" if concrete is torch.float32 else f"_dg_a is {wanted} and "
+                chance = f" and not ({own}{var}.dtype in {both} and {self.autocast(var)})"
             self.miss_if(f"{var}.dtype is not {wanted}{chance}")
             return
         dtype = self.fresh("t")
@@ -335,11 +335,9 @@ def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) ->
 def _write_arguments(writer: Writer) -> None:
     for param in writer.contract.params:
         spec = param.spec
-        if writer.contract.guarded and isinstance(spec, OtherSpec):
-            spec = None
         if param.skip or (spec is None and not writer.contract.guarded):
             continue
-        if param.kind is _P.VAR_KEYWORD and writer.contract.skip_args:
+        if param.kind in (_P.VAR_KEYWORD, _P.VAR_POSITIONAL) and writer.contract.skip_args:
             raise Inexpressible
         several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
         if spec is None:

@@ -168,7 +168,7 @@ def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type
 def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     try:
         hints = hints_of_class(cls, local)
-    except NameError:  # a forward reference: the first call will read it
+    except (NameError, AnnotationError):  # the function's own annotations will say where
         return {}
     return {name: hint for name, hint in hints.items() if name in fn.__annotations__}
 
@@ -202,7 +202,7 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any], bound:
         cell = made.__closure__[made.__code__.co_freevars.index("_dg_fn")]
         cell.cell_contents = _resolver(cell, fn, contract, options, local)
     else:
-        made = build(_with_autocast(fn, contract), contract)
+        made = build(fn, contract)
         made.__dtypeguard__ = (fn, contract)
     if fn.__name__ != "forward":
         # Not on a forward: accelerate's unwrap_model follows __wrapped__ and would take the guard off silently.
@@ -235,8 +235,6 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     method = method and ("." in name or names[0] == "self") and fn.__name__ not in ("__new__", "__init__")
     anchor = options["anchor"] or ("self" if method else None)
     autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
-    if autocast is Autocast.DISABLE and kind_of(fn) != "function":
-        raise TypeError(f"autocast='disable' needs a plain function; {name} is a {kind_of(fn)}")
     chosen = {key: options[key] for key in ("mode", "casting", "verify")}
     mutates = options["mutates"] | {"out"}
     modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
@@ -324,25 +322,10 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
             _fill(contract, fn, options, local)
         except NameError as error:
             raise AnnotationError(f"{contract.function}: an annotation names what does not exist: {error}") from error
-        cell.cell_contents = build(_with_autocast(fn, contract), contract)
+        cell.cell_contents = build(fn, contract)
         return cell.cell_contents(*args, **kwargs)
 
     return first_call
-
-
-def _with_autocast(fn: Any, contract: Contract) -> Any:
-    """The body itself, or with autocast off around it."""
-    if contract.autocast is not Autocast.DISABLE:
-        return fn
-    accelerator = torch.accelerator.current_accelerator()
-    device_type = "cuda" if accelerator is None else accelerator.type
-
-    @functools.wraps(fn)
-    def disabled(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast("cpu", enabled=False), torch.autocast(device_type, enabled=False):
-            return fn(*args, **kwargs)
-
-    return disabled
 
 
 def check(

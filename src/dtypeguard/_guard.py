@@ -4,10 +4,10 @@ Floor 5. An instance's class is swapped for a generated subclass, so that
 `state_dict`, `isinstance`, hooks, optimizers and pickling stay what they were.
 """
 
+import contextlib
 import copyreg
 import dataclasses
 import fnmatch
-import functools
 import inspect
 import types
 import warnings
@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from ._anchor import LAZY, anchor_of, floating, own_parameters, slot
-from ._cast import enter
+from ._anchor import LAZY, LOSSES, Slots, floating, own_parameters, slots
+from ._cast import enter, leave
 from ._codegen import build
 from ._config import (
     Autocast,
@@ -33,13 +33,14 @@ from ._config import (
     as_mode,
     choose,
 )
-from ._contract import Contract, Param
+from ._contract import Call, Contract, Param, Rest
 from ._dtypes import FLOATING, Casting
 from ._enforce import enforce, function_name, read_annotation
-from ._errors import AnnotationError, DtypeGuardWarning
+from ._errors import AnnotationError, DtypeGuardWarning, plain
 from ._spec import annotations_of, is_array_hint, resolve_hint
 
 M = TypeVar("M", bound=nn.Module)
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NEWOBJ: Any = vars(copyreg)["__newobj__"]
 Depth = Literal["auto", "all", "boundary"]
 
@@ -49,11 +50,11 @@ class Options:
     """What `guard` was told; part of the key of a generated class, so it can be pickled."""
 
     mode: Mode | None
-    casting: Casting
+    casting: Casting | None
     depth: str
     dtype: torch.dtype | None
     device: torch.device | None
-    autocast: Autocast
+    autocast: Autocast | None
     skip_args: frozenset[str]
     move_args: frozenset[str]
     verify: Verify
@@ -66,8 +67,7 @@ class Key:
     """What tells one generated class of a base from another."""
 
     options: Options
-    path: str | None
-    agrees: tuple[bool, bool]
+    slots: Slots | None
 
 
 @dataclass(slots=True)
@@ -77,11 +77,14 @@ class Card:
     path: str
     key: Key
     forward: Any = None  # the instance's own `forward`, which the guard wrapped
-    hook: Any = None  # of a GraphModule, whose class cannot be swapped
+    hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
 
-    def advice(self) -> str:
-        inside = self.key.options.depth != "all"
-        return '; guard(model, depth="all") also checks what is born inside' if inside else ""
+    def advice(self, module: nn.Module) -> str:
+        """What to write when torch's own error comes out of a body."""
+        if isinstance(module, LOSSES):
+            odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
+            return f"; of its buffers {', '.join(odd)}" if odd else ""
+        return "" if self.key.options.depth == "all" else '; guard(model, depth="all") also checks what is born inside'
 
 
 class GuardedModule(nn.Module):
@@ -101,14 +104,16 @@ class GuardedModule(nn.Module):
     torch.float32
     """
 
-    _dtypeguard_base: type[nn.Module] | None = None
+    _dtypeguard_base: Any = None  # of a generated class: what it was generated from
+    _dtypeguard_key: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if "_dtypeguard_base" in vars(cls):  # generated: its base was registered wherever it wanted to be
             return
         super().__init_subclass__(**kwargs)
-        if "forward" in vars(cls):
-            cls.forward = enforce(vars(cls)["forward"])
+        forward = vars(cls).get("forward", cls.forward)
+        if forward is not nn.Module.forward and not hasattr(forward, "__dtypeguard__"):
+            cls.forward = enforce(forward)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         if cls is GuardedModule:
@@ -118,17 +123,12 @@ class GuardedModule(nn.Module):
         make = super().__new__
         return make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args and args[0] is self:  # Python calls it again after `__new__` returned a guarded model
-            return
-        super().__init__(*args, **kwargs)
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
-        base = type(self)._dtypeguard_base
-        if base is None or not isinstance(reduced, tuple) or reduced[0] is not _NEWOBJ:
+        cls = _generated(type(self))
+        if cls is not type(self) or not isinstance(reduced, tuple) or reduced[0] is not _NEWOBJ:
             return reduced
-        return (_rebuild, (base, self.__dict__["_dtypeguard"].key, *reduced[1][1:]), *reduced[2:])
+        return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *reduced[1][1:]), *reduced[2:])
 
     def __prepare_scriptable__(self) -> nn.Module:
         warnings.warn(f"torch.jit.script sees {type(self).__name__} without its guard", DtypeGuardWarning, stacklevel=2)
@@ -210,11 +210,11 @@ def guard(
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
     options = Options(
         as_mode(mode),
-        as_casting(casting),
+        None if casting is None else as_casting(casting),
         depth,
         dtype,
         None if device is None else torch.device(device),
-        Autocast.FOLLOW if autocast is None else choose(Autocast, autocast, "autocast"),
+        None if autocast is None else choose(Autocast, autocast, "autocast"),
         frozenset(skip_args),
         frozenset(move_args),
         choose(Verify, verify, "verify"),
@@ -223,12 +223,17 @@ def guard(
     )
     root = _root(model)
     _refuse(root)
-    targets = _targets(root, options, tuple(skip_modules))
-    plans = [(module, _plan(module, path, options, module is root)) for path, module in targets]
-    _check_names(root, options, [contract for _, (_, contract, _) in plans])
-    unguard(root)  # nothing was changed before every plan was known to work
-    for module, (card, contract, cls) in plans:
-        _apply(module, card, contract, cls)
+    before = [(module, type(module), dict(module.__dict__)) for module in root.modules()]
+    unguard(root)
+    try:
+        targets = list(_targets(root, options, tuple(skip_modules)))
+        contracts = [_apply(module, path, options, module is root) for path, module in targets]
+        _check_names(root, options, contracts)
+    except BaseException:  # all or nothing
+        unguard(root)
+        for module, cls, state in before:
+            _restore(module, cls, state)
+        raise
     return model
 
 
@@ -242,8 +247,11 @@ _WRAPPERS = {
 
 
 def _root(model: Any) -> Any:
-    while isinstance(model, nn.Module) and type(model).__name__ in _WRAPPERS:
-        model = getattr(model, _WRAPPERS[type(model).__name__])
+    while isinstance(model, nn.Module):
+        held = next((_WRAPPERS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in _WRAPPERS), None)
+        if held is None:
+            break
+        model = getattr(model, held)
     return model
 
 
@@ -256,7 +264,9 @@ def _refuse(model: Any) -> None:
         advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
         raise TypeError(f"guard takes an nn.Module, not {kind}: {advice}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(f"{type(model).__name__} is compiled by TorchScript: guard the model, then script or trace it")
+        raise TypeError(
+            f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
+        )
     for name, module in model.named_modules():
         if any(isinstance(t, LAZY) for t in (*module._parameters.values(), *module._buffers.values())):
             where = f"its submodule {name!r}" if name else "it"
@@ -287,22 +297,61 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
 
 
 def _inside(module: nn.Module) -> bool:
-    """Part of another module's machinery, never called with a tensor from outside."""
-    return isinstance(module, torch.nn.utils.parametrize.ParametrizationList)
+    """Machinery that is never called with a tensor from outside, or that cannot be guarded."""
+    return isinstance(module, torch.nn.utils.parametrize.ParametrizationList | torch.jit.ScriptModule)
 
 
-def _plan(module: nn.Module, path: str, options: Options, root: bool) -> tuple[Card, Contract, type[nn.Module] | None]:
-    if not root:
-        options = dataclasses.replace(options, output_dtype=None)
-    anchor = anchor_of(module)
-    agrees = (anchor is not None and anchor.dtype is not None, anchor is not None and anchor.device is not None)
-    key = Key(options, slot(module), agrees)
+def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contract:
+    """Guard one module; returns its contract."""
+    key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
     card = Card(path, key)
-    base: Any = type(module)._dtypeguard_base or type(module) if isinstance(module, GuardedModule) else type(module)
+    cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
-        return card, _contract(type(module), type(module).forward, key), None
-    cls = _guarded_class(base, key)
-    return card, vars(cls)["forward"].__dtypeguard__[1], cls
+        contract = _contract(cls, cls.forward, key)
+        before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
+        after = module.register_forward_hook(_PostHook(contract))
+        card.hooks = (before, after)
+    else:
+        # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
+        base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
+        guarded = _guarded_class(base, key)
+        contract = guarded.forward.__dtypeguard__[1]
+        shadow = module.__dict__.get("forward")
+        try:
+            object.__setattr__(module, "__class__", _rebased(cls, base, guarded))
+        except TypeError as error:
+            raise TypeError(f"the class of {path} cannot be swapped ({error}): use enforce on its forward") from None
+        if shadow is not None:
+            card.forward = shadow
+            module.__dict__["forward"] = types.MethodType(_around(shadow, module, key), module)
+    module.__dict__["_dtypeguard"] = card
+    return contract
+
+
+def _restore(module: nn.Module, cls: type, state: dict[str, Any]) -> None:
+    """Put a module back as it was before a guard that failed."""
+    object.__setattr__(module, "__class__", cls)
+    module.__dict__.clear()
+    module.__dict__.update(state)
+    card = state.get("_dtypeguard")
+    if card is not None and card.hooks:
+        contract = _contract(cls, cls.forward, card.key)  # type: ignore[attr-defined]
+        before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
+        card.hooks = (before, module.register_forward_hook(_PostHook(contract)))
+
+
+def _generated(cls: type) -> Any:
+    """The class in an MRO that `guard` generated, or None."""
+    return next((c for c in cls.__mro__ if "_dtypeguard_base" in vars(c) and c is not GuardedModule), None)
+
+
+def _rebased(cls: Any, old: Any, new: Any) -> Any:
+    """A class with `old` in its ancestry replaced by `new`: what was put on top (a parametrization, FSDP2) stays."""
+    if cls is old:
+        return new
+    bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
+    members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
+    return type(cls)(cls.__name__, bases, members)
 
 
 def _check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:
@@ -316,37 +365,29 @@ def _check_names(root: nn.Module, options: Options, contracts: list[Contract]) -
                 raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
 
 
-def _apply(module: nn.Module, card: Card, contract: Contract, cls: type[nn.Module] | None) -> None:
-    if cls is None:
-        card.hook = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
-    else:
-        shadow = module.__dict__.get("forward")
-        try:
-            module.__class__ = cls
-        except TypeError as error:
-            raise TypeError(
-                f"the class of {card.path} cannot be swapped ({error}): use enforce on its forward"
-            ) from None
-        if shadow is not None:
-            card.forward = shadow
-            module.__dict__["forward"] = types.MethodType(_around(shadow, type(module), card.key), module)
-    module.__dict__["_dtypeguard"] = card
-
-
-def _around(forward: Any, cls: type[nn.Module], key: Key) -> Any:
+def _around(forward: Any, module: nn.Module, key: Key) -> Any:
     """The guard around an instance's own `forward`, which hides that of the class (accelerate, compile, hooks)."""
+    if isinstance(forward, types.MethodType) and forward.__self__ is module:
+        body: Any = forward.__func__  # a copy of the model must run its own weights
+    else:
+        body = _with_self(forward, type(module))
+    return build(body, _contract(type(module), body, key), anchor=key.slots)
 
-    def shadow(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+
+def _with_self(forward: Any, cls: type) -> Any:
+    """A function that takes no module, as a method that takes one."""
+
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
     params = list(inspect.signature(forward).parameters.values())
     only = inspect.Parameter.POSITIONAL_ONLY
     first = only if params and params[0].kind is only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    own = inspect.Parameter("self", first)
-    shadow.__signature__ = inspect.Signature([own, *params])  # type: ignore[attr-defined]
-    shadow.__annotations__ = dict(annotations_of(inspect.unwrap(getattr(forward, "__func__", forward))))
-    shadow.__name__, shadow.__qualname__ = "forward", f"{cls.__qualname__}.forward"
-    return build(shadow, _contract(cls, shadow, key), path=key.path, agrees=key.agrees)
+    made: Any = method
+    made.__signature__ = inspect.Signature([inspect.Parameter("self", first), *params])
+    made.__annotations__ = dict(annotations_of(inspect.unwrap(getattr(forward, "__func__", forward))))
+    made.__name__, made.__qualname__ = "forward", f"{cls.__qualname__}.forward"
+    return made
 
 
 class _PreHook:
@@ -364,20 +405,60 @@ class _PreHook:
         return bound.args[1:], bound.kwargs
 
 
-@functools.cache
-def _guarded_class(base: Any, key: Key) -> type[nn.Module]:
+class _PostHook:
+    """And what comes out."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+        __tracebackhide__ = True
+        return leave(Call(self.contract, (module,)), result)
+
+
+def _guarded_class(base: Any, key: Key) -> Any:
     """The subclass `(GuardedModule, base)` whose forward checks first; it carries its base's names."""
-    contract, body = _contract(base, base.forward, key), base.forward
-    inner = getattr(body, "__dtypeguard__", None)
+    body = inspect.getattr_static(base, "forward")
+    for known in base.__subclasses__():  # weak references: a class that nobody uses may go
+        if vars(known).get("_dtypeguard_key") == key and vars(known)["_dtypeguard_body"] is body:
+            return known
+    static = isinstance(body, staticmethod | classmethod)
+    forward = _with_self(base.forward, base) if static else base.forward
+    contract = _contract(base, forward, key)
+    inner = getattr(forward, "__dtypeguard__", None)
     if inner is not None:  # enforced already: checked once, by one wrapper
-        body = inner[0]
-    forward = build(body, contract, path=key.path, agrees=key.agrees)
-    forward.__signature__ = inspect.signature(base.forward)
-    forward.__dtypeguard__ = (body, contract)
-    names = {name: vars(base)[name] for name in ("__module__", "__qualname__", "__doc__") if name in vars(base)}
-    members = {**names, "forward": forward, "_dtypeguard_base": base}
-    bases = (base,) if issubclass(base, GuardedModule) else (GuardedModule, base)
-    return types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        forward = inner[0]
+    made = build(forward, contract, anchor=key.slots)
+    made.__signature__ = inspect.signature(forward)
+    made.__dtypeguard__ = (forward, contract)
+    members = {name: vars(base)[name] for name in ("__module__", "__qualname__", "__doc__") if name in vars(base)}
+    members |= {"forward": made, "_dtypeguard_base": base, "_dtypeguard_key": key, "_dtypeguard_body": body}
+    members |= _constructors(base)
+    # The mixin's methods stand in the class itself, since they must come first whichever base does.
+    members |= {name: vars(GuardedModule)[name] for name in ("__reduce_ex__", "__prepare_scriptable__")}
+    orders = [(base,)] if issubclass(base, GuardedModule) else [(GuardedModule, base), (base, GuardedModule)]
+    for bases in orders:
+        cls: Any = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        with contextlib.suppress(TypeError):
+            object.__setattr__(object.__new__(base), "__class__", cls)  # Generic or ABC first: another layout
+            break
+    return cls
+
+
+def _constructors(base: Any) -> dict[str, Any]:
+    """`__new__` and `__init__` with the base's signature; GuardedModule(model) must not draw weights anew."""
+
+    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(cls) if base.__new__ is object.__new__ else base.__new__(cls, *args, **kwargs)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not (args and args[0] is self):  # Python calls it again after `__new__` returned a guarded model
+            base.__init__(self, *args, **kwargs)
+
+    made: dict[str, Any] = {"__new__": __new__, "__init__": __init__}
+    for function in made.values():
+        function.__signature__ = inspect.signature(base.__init__)
+    return made
 
 
 def _contract(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
@@ -385,23 +466,45 @@ def _contract(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     options = key.options
     inner = getattr(forward, "__dtypeguard__", None)
     if inner is not None and not inner[1].guarded:
-        contract: Contract = dataclasses.replace(inner[1], mode=options.mode or inner[1].mode)
+        contract: Contract = dataclasses.replace(inner[1], plans={})
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
-        params = tuple(Param(p.name, p.kind, None, p.default) for p in inspect.signature(forward).parameters.values())
-        contract = Contract(f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}", params, mode=options.mode)
-        contract.mutates = frozenset({"out"})
+        name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
+        contract = Contract(name, _params(forward), autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
         annotations = annotations_of(inspect.unwrap(forward))
-        for param in params:
+        for param in contract.params:
             param.spec = _array_spec(contract.function, param.name, annotations, forward)
         contract.returns = _array_spec(contract.function, "return", annotations, forward)
     for n, param in enumerate(contract.params):
         param.skip = n == 0 or param.name in options.skip_args
-    contract.guarded, contract.anchor = True, "self"
-    for name in ("casting", "autocast", "verify", "dtype", "device", "move_args", "skip_args", "non_blocking"):
+    contract.guarded, contract.anchor = True, contract.anchor or "self"
+    for name in ("mode", "casting", "autocast"):
+        told = getattr(options, name)
+        if told is not None:
+            setattr(contract, name, told)
+    for name in ("verify", "dtype", "device", "move_args", "skip_args", "non_blocking", "output_dtype"):
         setattr(contract, name, getattr(options, name))
-    contract.output_dtype = options.output_dtype
     return contract
+
+
+def _params(forward: Any) -> tuple[Param, ...]:
+    """The parameters of a forward; a decorator that takes keywords of its own must get all as it was given."""
+    signature, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
+    if any(is_array_hint(hint) or isinstance(hint, str) for hint in annotations_of(inspect.unwrap(forward)).values()):
+        outer = signature
+    rest = inspect.Parameter.VAR_KEYWORD
+    kinds = [p.kind for p in outer.parameters.values()]
+    if rest not in kinds or rest in [p.kind for p in signature.parameters.values()]:
+        outer = signature
+    labels = tuple(signature.parameters)[len(kinds) - 2 :] if outer is not signature else ()
+    names = {
+        p.name: Rest(p.name, labels) if p.kind in _SEVERAL and labels else p.name for p in outer.parameters.values()
+    }
+    params = [Param(names[p.name], p.kind, None, p.default) for p in outer.parameters.values()]
+    if params and params[0].kind is inspect.Parameter.VAR_POSITIONAL:  # the module itself is the first of them
+        params.insert(0, Param("self", inspect.Parameter.POSITIONAL_ONLY))
+        params[1] = dataclasses.replace(params[1], name=Rest(params[1].name, tuple(signature.parameters)[1:]))
+    return tuple(params)
 
 
 def _array_spec(function: str, name: str, annotations: dict[str, Any], forward: Any) -> Any:
@@ -431,13 +534,13 @@ def unguard(model: M, /) -> M:
         card = module.__dict__.pop("_dtypeguard", None)
         if card is None:
             continue
-        base: Any = type(module)._dtypeguard_base if isinstance(module, GuardedModule) else None
-        if base is not None:
-            module.__class__ = base
+        cls = _generated(type(module))
+        if cls is not None:
+            object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card.forward is not None:
             module.__dict__["forward"] = card.forward
-        if card.hook is not None:
-            card.hook.remove()
+        for hook in card.hooks:
+            hook.remove()
     return model
 
 
@@ -449,7 +552,8 @@ def is_guarded(model: nn.Module, /) -> bool:
     True
     """
     root = _root(model)
-    return isinstance(root, nn.Module) and "_dtypeguard" in vars(root)
+    card = vars(root).get("_dtypeguard") if isinstance(root, nn.Module) else None
+    return card is not None and all(hook.id in (hook.hooks_dict_ref() or ()) for hook in card.hooks)
 
 
 GuardedModule.__module__ = "dtypeguard"

@@ -13,8 +13,9 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ._anchor import floating, table_of
 from ._cast import CastRecord, call_key, generation, look_back_at, on_repair, record_lock
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
@@ -29,6 +30,7 @@ class Plan:
 
     steps: list[tuple[int, torch.dtype | None, torch.device | None]]
     right: Any
+    slots: list[tuple[dict[str, Any], str]]  # the module's floating parameters, which must still agree
     generation: int
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
@@ -53,10 +55,12 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> Known | None:
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
     if records is None:
         return None
+    if plan.slots and not _agree(plan.slots):
+        return None
     fresh = list(values)
     for index, dtype, device in plan.steps:
         source = values[index]
-        if 0 in source.stride():
+        if 0 in source.stride() or any(source is values[other] for other, *_ in plan.steps if other != index):
             return None
         fresh[index] = source.to(dtype=dtype, device=device, non_blocking=contract.non_blocking)
     if not plan.right(*fresh):
@@ -71,12 +75,20 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> Known | None:
     return Known(contract, fresh, copies)
 
 
-def mended(known: Known, result: Any) -> Any:
-    """The result of a call repaired by plan, after a look at what the body did to the copies."""
+def _agree(slots: list[tuple[dict[str, Any], str]]) -> bool:
+    table, name = slots[0]
+    try:
+        dtype = table[name].dtype
+        return all(table[name].dtype is dtype for table, name in slots)
+    except (KeyError, AttributeError):  # reparametrized meanwhile
+        return False
+
+
+def look_at(known: Known) -> None:
+    """What the body did to the copies of a call repaired by plan."""
     for argument, source, copy, version in known.copies:
         if not copy.is_inference() and (copy._version != version or copy.requires_grad is not source.requires_grad):
-            look_back_at(known.contract.function, argument, source, copy, version)
-    return result
+            look_back_at(known.contract, argument, source, copy, version)
 
 
 def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], frame: FrameType | None) -> None:
@@ -99,8 +111,15 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
     plan = contract.plans.get(key)
     if plan is None or plan.generation != generation():
         steps = [(names.index(str(edit.path[0])), edit.dtype, edit.device) for edit in edits]
-        plan = contract.plans[key] = Plan(steps, contract.right(), generation())
+        plan = contract.plans[key] = Plan(steps, contract.right(), _slots(contract, values), generation())
     plan.records[frame.f_code.co_filename, frame.f_lineno] = records
+
+
+def _slots(contract: Contract, values: tuple[Any, ...]) -> list[tuple[dict[str, Any], str]]:
+    """Where the floating parameters of a call's module are; nothing where the anchor is not its own."""
+    if contract.anchor != "self" or contract.dtype is not None or not isinstance(values[0], nn.Module):
+        return []
+    return [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
 
 
 on_repair(_remember)

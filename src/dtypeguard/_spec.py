@@ -202,7 +202,7 @@ class MappingSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldsSpec:
-    """NamedTuple, dataclass or TypedDict (`origin` is dict then): some fields carry specs; a field may hold its own kind."""
+    """NamedTuple, dataclass or TypedDict (`origin` is dict then); a field may hold its own kind."""
 
     hint: str
     origin: type
@@ -326,7 +326,7 @@ def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names
 
 def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec | None:
     """The spec of a NamedTuple, dataclass or TypedDict; None if its fields hold no tensors."""
-    if cls in _open:
+    if isinstance(cls, type) and cls in _open:
         return _open[cls]
     typed = typing_extensions.is_typeddict(cls)
     named = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
