@@ -20,6 +20,7 @@ from dtypeguard import (
     CastError,
     CastWarning,
     DtypeError,
+    DtypeGuardWarning,
     HintError,
     InplaceOnCastWarning,
     ShapeError,
@@ -685,7 +686,7 @@ def test_a_change_to_a_rebuilt_dataclass_is_not_lost_without_a_word():
         x.made = 7
 
     own = Data(f64(), f32())
-    with pytest.warns(CastWarning) as said:
+    with pytest.warns(DtypeGuardWarning) as said:
         f(own)
     assert own.made == 7 or InplaceOnCastWarning in {w.category for w in said}
 

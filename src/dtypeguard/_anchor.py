@@ -58,10 +58,10 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         found = False
         for path, owner in _walk(module, ()):
             table = tables(owner)
-            if any(tensor is not None and TABLE[tensor.dtype].kind is Kind.STORAGE for tensor in table.values()):
-                continue  # float8 weights: what stands beside them is their scale, not what they compute in
+            stored = any(tensor is not None and TABLE[tensor.dtype].kind is Kind.STORAGE for tensor in table.values())
             for name, tensor in table.items():
-                if _usable(tensor):
+                # Beside float8 weights a scale is no parameter that anything computes in.
+                if _usable(tensor) and not (stored and "scale" in name):
                     found = True
                     yield (*path, name), tensor
         if found or isinstance(module, LOSSES):

@@ -257,7 +257,10 @@ def _cast(call: Call, edit: Edit) -> Any:
         fresh = tensor.to(device=edit.device, dtype=edit.dtype or tensor.dtype)
         fresh = fresh.clone() if fresh is tensor else fresh  # the body may write to it, the array is the caller's
     else:
-        fresh = source.astype(plain(edit.dtype))
+        import numpy as np
+
+        with np.errstate(over="ignore"):  # what became infinite is refused below, with more words
+            fresh = source.astype(plain(edit.dtype))
     if torch.compiler.is_compiling():
         said = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
         _record_traced(*said, str(source.device), str(fresh.device))
@@ -285,7 +288,8 @@ def _size(fresh: Any) -> int:
     try:
         return int(fresh.untyped_storage().nbytes())
     except (AttributeError, NotImplementedError, RuntimeError):  # NumPy arrays, sparse tensors, some subclasses
-        return int(fresh.itemsize * (fresh._nnz() if getattr(fresh, "is_sparse", False) else fresh.size))
+        sparse = isinstance(fresh, Tensor) and fresh.layout is not torch.strided
+        return int(fresh.values().nbytes if sparse else fresh.nbytes)
 
 
 def _as_torch(dtype: Any) -> torch.dtype | None:
@@ -380,7 +384,7 @@ def _readable(tensor: Tensor) -> bool:
     """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
     if tensor.is_meta or tensor.layout is not torch.strided or type(tensor) not in (Tensor, nn.Parameter):
         return False
-    if torch.jit.is_tracing() or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if torch._C._get_tracing_state() is not None or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return not is_functorch_wrapped_tensor(tensor)
 
@@ -426,11 +430,9 @@ def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
     else:
         rebuilt = copy.copy(value)
     for (kind, key), item in new.items():
-        if kind == "item":
+        if kind == "item" or isinstance(rebuilt, dict):
             rebuilt[key] = item
-        if kind == "attr" or dataclasses.is_dataclass(
-            rebuilt
-        ):  # frozen dataclasses too, and no __init__ or __post_init__ a second time
+        if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
             object.__setattr__(rebuilt, key, item)
     return rebuilt
 

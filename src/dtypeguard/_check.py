@@ -499,8 +499,9 @@ def _settle_opaque(value: Any, before: int, call: Call) -> None:
 
 def children(value: Any) -> list[tuple[Step, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
-    if isinstance(value, dict):
-        return [(("item", key), item) for key, item in value.items()]
+    if isinstance(value, dict):  # a Hugging Face ModelOutput is a dataclass as well
+        kind = "attr" if dataclasses.is_dataclass(value) else "item"
+        return [((kind, key), item) for key, item in value.items()]
     if isinstance(value, PackedSequence):
         return [(("attr", "data"), value.data)]
     if isinstance(value, (list, tuple)):

@@ -54,6 +54,7 @@ class Writer:
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
         self.lines: list[str] = []
+        self.open: list[FieldsSpec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
         self.pending: dict[tuple[bool, str], str] = {}  # unpacked, but not yet reached from left to right
         self.initial: list[str] = []  # variables that may stay unbound
@@ -258,13 +259,15 @@ class Writer:
             self.spec(spec.value, item)
 
     def fields(self, spec: FieldsSpec, var: str) -> None:
-        if spec.origin is dict:
+        if spec.origin is dict or spec in self.open:  # TypedDicts; recursive classes
             raise Inexpressible
+        self.open.append(spec)
         self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
             self.line(f"{item} = {var}.{name}")
             self.spec(field_spec, item)
+        self.open.pop()
 
     def guarded(self, var: str, extra: bool) -> None:
         """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else."""

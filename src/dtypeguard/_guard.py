@@ -308,9 +308,7 @@ def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contra
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
         contract = _contract(cls, cls.forward, key)
-        before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
-        after = module.register_forward_hook(_PostHook(contract))
-        card.hooks = (before, after)
+        card.hooks = _hooks(module, contract)
     else:
         # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
         base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
@@ -336,8 +334,7 @@ def _restore(module: nn.Module, cls: type, state: dict[str, Any]) -> None:
     card = state.get("_dtypeguard")
     if card is not None and card.hooks:
         contract = _contract(cls, cls.forward, card.key)  # type: ignore[attr-defined]
-        before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
-        card.hooks = (before, module.register_forward_hook(_PostHook(contract)))
+        card.hooks = _hooks(module, contract)
 
 
 def _generated(cls: type) -> Any:
@@ -390,23 +387,32 @@ def _with_self(forward: Any, cls: type) -> Any:
     return made
 
 
+def _hooks(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
+    before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
+    if contract.output_dtype is None and contract.returns is None:
+        return (before,)
+    return (before, module.register_forward_hook(_PostHook(contract)))
+
+
 class _PreHook:
-    """The guard of a GraphModule: its class writes itself anew, so a hook checks what goes in."""
+    """The guard of a GraphModule, whose class writes itself anew: a hook checks what goes in."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         __tracebackhide__ = True
-        bound = inspect.signature(type(module).forward).bind(module, *args, **kwargs)
-        bound.apply_defaults()
-        call = enter(self.contract, tuple(bound.arguments[param.name] for param in self.contract.params))
-        bound.arguments.update({p.name: value for p, value in zip(self.contract.params, call.values, strict=True)})
-        return bound.args[1:], bound.kwargs
+        given = (module, *args)
+        names = [param.name for param in self.contract.params]
+        values = [kwargs.get(param.name, param.default) for param in self.contract.params]
+        values[: len(given)] = given[: len(values)]
+        call = enter(self.contract, tuple(values))
+        keywords = {name: value for name, value in zip(names, call.values, strict=True) if name in kwargs}
+        return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
 
 
 class _PostHook:
-    """And what comes out."""
+    """And what comes out of it."""
 
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
@@ -448,14 +454,14 @@ def _guarded_class(base: Any, key: Key) -> Any:
 def _constructors(base: Any) -> dict[str, Any]:
     """`__new__` and `__init__` with the base's signature; GuardedModule(model) must not draw weights anew."""
 
-    def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return object.__new__(cls) if base.__new__ is object.__new__ else base.__new__(cls, *args, **kwargs)
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if not (args and args[0] is self):  # Python calls it again after `__new__` returned a guarded model
             base.__init__(self, *args, **kwargs)
 
-    made: dict[str, Any] = {"__new__": __new__, "__init__": __init__}
+    made: dict[str, Any] = {"__new__": new, "__init__": init}
     for function in made.values():
         function.__signature__ = inspect.signature(base.__init__)
     return made
@@ -553,7 +559,8 @@ def is_guarded(model: nn.Module, /) -> bool:
     """
     root = _root(model)
     card = vars(root).get("_dtypeguard") if isinstance(root, nn.Module) else None
-    return card is not None and all(hook.id in (hook.hooks_dict_ref() or ()) for hook in card.hooks)
+    hooks = {*root._forward_pre_hooks, *root._forward_hooks} if card is not None else set()
+    return card is not None and all(hook.id in hooks for hook in card.hooks)  # a pickled GraphModule has lost them
 
 
 GuardedModule.__module__ = "dtypeguard"

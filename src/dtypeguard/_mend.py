@@ -8,6 +8,7 @@ unusual the reference is asked again.
 """
 
 import sys
+import weakref
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -32,6 +33,7 @@ class Plan:
     right: Any
     slots: list[tuple[dict[str, Any], str]]  # the module's floating parameters, which must still agree
     generation: int
+    module: Any = None
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
@@ -102,7 +104,9 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
         or contract.right is None
         or contract.verify is Verify.ALWAYS
         or len(contract.plans) >= _MOST
-        or any(edit.path[1:] or type(edit.value) is not Tensor for edit in edits)
+        or any(
+            edit.path[1:] or type(edit.value) is not Tensor or edit.value.layout is not torch.strided for edit in edits
+        )
         or len({id(source) for source in sources}) < len(sources)
         or len(records) != len(edits)
     ):
@@ -112,6 +116,8 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
     if plan is None or plan.generation != generation():
         steps = [(names.index(str(edit.path[0])), edit.dtype, edit.device) for edit in edits]
         plan = contract.plans[key] = Plan(steps, contract.right(), _slots(contract, values), generation())
+        if isinstance(values[0], nn.Module):  # the plan goes with the module whose parameters it looks at
+            plan.module = weakref.ref(values[0], lambda _: contract.plans.pop(key, None))
     plan.records[frame.f_code.co_filename, frame.f_lineno] = records
 
 
