@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
 from ._anchor import Anchor, anchor_of
+from ._axes import check_dims
 from ._config import Autocast
 from ._contract import (
     Call,
@@ -29,14 +30,11 @@ from ._contract import (
     report,
     report_container,
     report_dtype,
-    report_shape,
     written,
 )
 from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
 from ._spec import (
-    Dim,
-    DimKind,
     FieldsSpec,
     MappingSpec,
     NoneSpec,
@@ -46,7 +44,6 @@ from ._spec import (
     TensorSpec,
     TupleSpec,
     UnionSpec,
-    axis_argument,
 )
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
@@ -147,7 +144,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     _check_dtype(spec, value, path, call)
     if isinstance(value, Tensor):
         _check_device(value, path, call, True, spec.hint)
-    _check_dims(spec, value, path, call)
+    check_dims(spec, value, path, call)
 
 
 def _is_instance(value: Any, array_type: Any) -> bool:
@@ -260,103 +257,6 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
 
 def same_device(a: torch.device, b: torch.device) -> bool:
     return a == b or (a.type == b.type and (a.index is None or b.index is None))
-
-
-# ---------------------------------------------------------------- axes
-
-
-def _check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
-    shape = tuple(value.shape)
-    where = spec.variadic
-    least = len(spec.dims) - (where is not None)
-    if len(shape) < least or (where is None and len(shape) > least):
-        wanted = _axes(least) if where is None else f"at least {_axes(least)}"
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}", shape)
-        return
-    axes, variadics = dict(call.axes), dict(call.variadics)
-    end = None if where is None else len(shape) - (least - where)
-    fixed = spec.dims if where is None else (*spec.dims[:where], *spec.dims[where + 1 :])
-    sizes = shape if where is None else (*shape[:where], *shape[end:])
-    for i, (dim, size) in enumerate(zip(fixed, sizes, strict=True)):
-        index = i if where is None or i < where else i - len(sizes)
-        fault = _check_dim(dim, size, index, axes, call)
-        if fault is not None:
-            report_shape(call, path, value, spec, *fault, shape)
-            return
-    if where is not None:
-        fault = _check_variadic(spec.dims[where], shape[where:end], variadics, call)
-        if fault is not None:
-            report_shape(call, path, value, spec, *fault, shape)
-            return
-    for name in (*axes, *variadics):
-        call.owners.setdefault(name, written(path))
-    call.axes, call.variadics = axes, variadics
-
-
-Fault = tuple[str, str] | None
-
-
-def _axes(count: int) -> str:
-    return f"{count} {'axis' if count == 1 else 'axes'}"
-
-
-def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call) -> Fault:
-    if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and size == 1):
-        return None
-    if dim.kind is DimKind.FIXED:
-        return None if size == dim.size else (f"has size {size} in axis {index}", f"the annotation wants {dim.size}")
-    if dim.kind is DimKind.SYMBOLIC:
-        wanted = _evaluate(dim, axes, call)
-        return None if wanted == size else (f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}")
-    if dim.tree:
-        raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, which dtypeguard does not check")
-    bound = axes.setdefault(dim.text, size)
-    if bound == size:
-        return None
-    owner = call.owners.get(dim.text)
-    return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
-
-
-def _evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
-    """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
-    try:
-        if dim.function is not None and dim.names is not None:
-            return dim.function(*[axis_argument(name, axes) for name in dim.names])
-        expression = eval(f"f'{dim.text}'", call.arguments())
-        return eval(expression, dict(axes))
-    except Exception as error:
-        reason = f"{error} is not bound yet" if isinstance(error, NameError) else repr(error)
-        raise AnnotationError(
-            f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
-        ) from error
-
-
-def _check_variadic(
-    dim: Dim, shape: tuple[int, ...], variadics: dict[str, tuple[bool, tuple[int, ...]]], call: Call
-) -> Fault:
-    if dim.kind is DimKind.ANONYMOUS:
-        return None
-    if dim.tree:
-        raise AnnotationError(f"axes `*?{dim.text}` mean nothing outside a PyTree, which dtypeguard does not check")
-    if dim.text not in variadics:
-        variadics[dim.text] = (dim.broadcast, shape)
-        return None
-    loose, bound = variadics[dim.text]
-    joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (shape if shape == bound else None)
-    if joint is None or (not dim.broadcast and joint != shape) or (not loose and joint != bound):
-        return f"has axes *{dim.text}={list(shape)}", f"but *{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
-    if loose:
-        variadics[dim.text] = (dim.broadcast, joint)
-    return None
-
-
-def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape that two shapes broadcast to, or None."""
-    width = max(len(a), len(b))
-    a, b = (1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b
-    if any(m != n and m != 1 and n != 1 for m, n in zip(a, b, strict=True)):
-        return None
-    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))
 
 
 # ---------------------------------------------------------------- containers and other hints

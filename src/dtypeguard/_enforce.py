@@ -168,8 +168,10 @@ def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type
 def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     try:
         hints = hints_of_class(cls, local)
-    except (NameError, AnnotationError):  # the function's own annotations will say where
+    except NameError:  # a forward reference: the first call will read it
         return {}
+    except AnnotationError as error:
+        raise _located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
     return {name: hint for name, hint in hints.items() if name in fn.__annotations__}
 
 

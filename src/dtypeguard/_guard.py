@@ -18,14 +18,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from ._anchor import LAZY, LOSSES, Slots, floating, own_parameters, slots
-from ._cast import enter, leave
+from ._anchor import LAZY, LOSSES, floating, own_parameters, slots
 from ._codegen import build
 from ._config import (
     Autocast,
     AutocastName,
     CastingName,
-    Mode,
     ModeName,
     Verify,
     VerifyName,
@@ -33,41 +31,15 @@ from ._config import (
     as_mode,
     choose,
 )
-from ._contract import Call, Contract, Param, Rest
-from ._dtypes import FLOATING, Casting
-from ._enforce import enforce, function_name, read_annotation
-from ._errors import AnnotationError, DtypeGuardWarning, plain
-from ._spec import annotations_of, is_array_hint, resolve_hint
+from ._contract import Contract
+from ._dtypes import FLOATING
+from ._enforce import enforce
+from ._errors import DtypeGuardWarning, plain
+from ._forward import Key, Options, around_instance, contract_of, hooks_of, with_self
 
 M = TypeVar("M", bound=nn.Module)
-_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _NEWOBJ: Any = vars(copyreg)["__newobj__"]
 Depth = Literal["auto", "all", "boundary"]
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `guard` was told; part of the key of a generated class, so it can be pickled."""
-
-    mode: Mode | None
-    casting: Casting | None
-    depth: str
-    dtype: torch.dtype | None
-    device: torch.device | None
-    autocast: Autocast | None
-    skip_args: frozenset[str]
-    move_args: frozenset[str]
-    verify: Verify
-    non_blocking: bool
-    output_dtype: torch.dtype | None
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """What tells one generated class of a base from another."""
-
-    options: Options
-    slots: Slots | None
 
 
 @dataclass(slots=True)
@@ -307,8 +279,8 @@ def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contra
     card = Card(path, key)
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
-        contract = _contract(cls, cls.forward, key)
-        card.hooks = _hooks(module, contract)
+        contract = contract_of(cls, cls.forward, key)
+        card.hooks = hooks_of(module, contract)
     else:
         # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
         base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
@@ -321,7 +293,7 @@ def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contra
             raise TypeError(f"the class of {path} cannot be swapped ({error}): use enforce on its forward") from None
         if shadow is not None:
             card.forward = shadow
-            module.__dict__["forward"] = types.MethodType(_around(shadow, module, key), module)
+            module.__dict__["forward"] = types.MethodType(around_instance(shadow, module, key), module)
     module.__dict__["_dtypeguard"] = card
     return contract
 
@@ -333,8 +305,8 @@ def _restore(module: nn.Module, cls: type, state: dict[str, Any]) -> None:
     module.__dict__.update(state)
     card = state.get("_dtypeguard")
     if card is not None and card.hooks:
-        contract = _contract(cls, cls.forward, card.key)  # type: ignore[attr-defined]
-        card.hooks = _hooks(module, contract)
+        contract = contract_of(cls, cls.forward, card.key)  # type: ignore[attr-defined]
+        card.hooks = hooks_of(module, contract)
 
 
 def _generated(cls: type) -> Any:
@@ -362,66 +334,6 @@ def _check_names(root: nn.Module, options: Options, contracts: list[Contract]) -
                 raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
 
 
-def _around(forward: Any, module: nn.Module, key: Key) -> Any:
-    """The guard around an instance's own `forward`, which hides that of the class (accelerate, compile, hooks)."""
-    if isinstance(forward, types.MethodType) and forward.__self__ is module:
-        body: Any = forward.__func__  # a copy of the model must run its own weights
-    else:
-        body = _with_self(forward, type(module))
-    return build(body, _contract(type(module), body, key), anchor=key.slots)
-
-
-def _with_self(forward: Any, cls: type) -> Any:
-    """A function that takes no module, as a method that takes one."""
-
-    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return forward(*args, **kwargs)
-
-    params = list(inspect.signature(forward).parameters.values())
-    only = inspect.Parameter.POSITIONAL_ONLY
-    first = only if params and params[0].kind is only else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    made: Any = method
-    made.__signature__ = inspect.Signature([inspect.Parameter("self", first), *params])
-    made.__annotations__ = dict(annotations_of(inspect.unwrap(getattr(forward, "__func__", forward))))
-    made.__name__, made.__qualname__ = "forward", f"{cls.__qualname__}.forward"
-    return made
-
-
-def _hooks(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
-    before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
-    if contract.output_dtype is None and contract.returns is None:
-        return (before,)
-    return (before, module.register_forward_hook(_PostHook(contract)))
-
-
-class _PreHook:
-    """The guard of a GraphModule, whose class writes itself anew: a hook checks what goes in."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
-        given = (module, *args)
-        names = [param.name for param in self.contract.params]
-        values = [kwargs.get(param.name, param.default) for param in self.contract.params]
-        values[: len(given)] = given[: len(values)]
-        call = enter(self.contract, tuple(values))
-        keywords = {name: value for name, value in zip(names, call.values, strict=True) if name in kwargs}
-        return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
-
-
-class _PostHook:
-    """And what comes out of it."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
-        __tracebackhide__ = True
-        return leave(Call(self.contract, (module,)), result)
-
-
 def _guarded_class(base: Any, key: Key) -> Any:
     """The subclass `(GuardedModule, base)` whose forward checks first; it carries its base's names."""
     body = inspect.getattr_static(base, "forward")
@@ -429,8 +341,8 @@ def _guarded_class(base: Any, key: Key) -> Any:
         if vars(known).get("_dtypeguard_key") == key and vars(known)["_dtypeguard_body"] is body:
             return known
     static = isinstance(body, staticmethod | classmethod)
-    forward = _with_self(base.forward, base) if static else base.forward
-    contract = _contract(base, forward, key)
+    forward = with_self(base.forward, base) if static else base.forward
+    contract = contract_of(base, forward, key)
     inner = getattr(forward, "__dtypeguard__", None)
     if inner is not None:  # enforced already: checked once, by one wrapper
         forward = inner[0]
@@ -465,64 +377,6 @@ def _constructors(base: Any) -> dict[str, Any]:
     for function in made.values():
         function.__signature__ = inspect.signature(base.__init__)
     return made
-
-
-def _contract(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
-    """The contract of a forward: its array annotations where it has them, the anchor for all else."""
-    options = key.options
-    inner = getattr(forward, "__dtypeguard__", None)
-    if inner is not None and not inner[1].guarded:
-        contract: Contract = dataclasses.replace(inner[1], plans={})
-        contract.params = tuple(dataclasses.replace(param) for param in contract.params)
-    else:
-        name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
-        contract = Contract(name, _params(forward), autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
-        annotations = annotations_of(inspect.unwrap(forward))
-        for param in contract.params:
-            param.spec = _array_spec(contract.function, param.name, annotations, forward)
-        contract.returns = _array_spec(contract.function, "return", annotations, forward)
-    for n, param in enumerate(contract.params):
-        param.skip = n == 0 or param.name in options.skip_args
-    contract.guarded, contract.anchor = True, contract.anchor or "self"
-    for name in ("mode", "casting", "autocast"):
-        told = getattr(options, name)
-        if told is not None:
-            setattr(contract, name, told)
-    for name in ("verify", "dtype", "device", "move_args", "skip_args", "non_blocking", "output_dtype"):
-        setattr(contract, name, getattr(options, name))
-    return contract
-
-
-def _params(forward: Any) -> tuple[Param, ...]:
-    """The parameters of a forward; a decorator that takes keywords of its own must get all as it was given."""
-    signature, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
-    if any(is_array_hint(hint) or isinstance(hint, str) for hint in annotations_of(inspect.unwrap(forward)).values()):
-        outer = signature
-    rest = inspect.Parameter.VAR_KEYWORD
-    kinds = [p.kind for p in outer.parameters.values()]
-    if rest not in kinds or rest in [p.kind for p in signature.parameters.values()]:
-        outer = signature
-    labels = tuple(signature.parameters)[len(kinds) - 2 :] if outer is not signature else ()
-    names = {
-        p.name: Rest(p.name, labels) if p.kind in _SEVERAL and labels else p.name for p in outer.parameters.values()
-    }
-    params = [Param(names[p.name], p.kind, None, p.default) for p in outer.parameters.values()]
-    if params and params[0].kind is inspect.Parameter.VAR_POSITIONAL:  # the module itself is the first of them
-        params.insert(0, Param("self", inspect.Parameter.POSITIONAL_ONLY))
-        params[1] = dataclasses.replace(params[1], name=Rest(params[1].name, tuple(signature.parameters)[1:]))
-    return tuple(params)
-
-
-def _array_spec(function: str, name: str, annotations: dict[str, Any], forward: Any) -> Any:
-    """The spec of one annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
-    if name not in annotations:
-        return None
-    inner = inspect.unwrap(forward)
-    try:
-        hint = resolve_hint(annotations[name], getattr(inner, "__globals__", {}), {})
-        return read_annotation(function, name, hint, inner, {}) if is_array_hint(hint) else None
-    except (NameError, AnnotationError):
-        return None
 
 
 def unguard(model: M, /) -> M:

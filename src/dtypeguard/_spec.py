@@ -364,7 +364,11 @@ def hints_of_class(cls: Any, local: _Names) -> dict[str, Any]:
         module = sys.modules.get(base.__module__)
         scope = {**vars(base), **local, base.__name__: base}
         for name, annotation in annotations_of(base).items() if base is not object else ():
-            hints[name] = resolve_hint(annotation, vars(module) if module else {}, scope)
+            try:
+                hints[name] = resolve_hint(annotation, vars(module) if module else {}, scope)
+            except AnnotationError as error:
+                error.argument = name
+                raise
     return hints
 
 
