@@ -84,15 +84,6 @@ def on_repair(remember: Callable[..., None]) -> None:
     _on_repair.append(remember)
 
 
-def call_key(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a plan of repair depends on: the dtypes, and the rough whereabouts, of a call's tensors."""
-    kinds = [
-        (v.dtype, v.is_cpu, v.layout, not v.dim()) if type(v) is Tensor else isinstance(v, nn.Module) and id(v)
-        for v in values
-    ]
-    return *kinds, torch._C._is_any_autocast_enabled()
-
-
 def casts() -> list[CastRecord]:
     """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
 
@@ -272,16 +263,18 @@ def _cast(call: Call, edit: Edit) -> Any:
 
 
 def _to(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | None, non_blocking: bool) -> Tensor:
-    expanded = [
-        axis
-        for axis in range(tensor.dim() if tensor.layout is torch.strided and not tensor.is_nested else 0)
-        if tensor.stride(axis) == 0 and tensor.size(axis) > 1
-    ]
-    compact = tensor
-    for axis in expanded:
-        compact = compact.narrow(axis, 0, 1)
-    fresh = compact.to(device=device, dtype=dtype or tensor.dtype, non_blocking=non_blocking)
-    return fresh.expand(tensor.shape) if expanded else fresh
+    small = compact(tensor)
+    fresh = small.to(device=device, dtype=dtype or tensor.dtype, non_blocking=non_blocking)
+    return fresh if small is tensor else fresh.expand(tensor.shape)
+
+
+def compact(tensor: Tensor) -> Tensor:
+    """The tensor with each expanded axis (stride 0) narrowed to one element."""
+    if tensor.layout is torch.strided and not tensor.is_nested:
+        for axis in range(tensor.dim()):
+            if tensor.stride(axis) == 0 and tensor.size(axis) > 1:
+                tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def _size(fresh: Any) -> int:
@@ -366,13 +359,13 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
     if verify is Verify.NEVER or (verify is Verify.FIRST and not first) or not _readable(source):
         return None
     with torch.no_grad():
-        exact = source.detach()
-        near = fresh.detach() if fresh.device == source.device else exact.to(fresh.dtype)
-        if not bool((near.isinf() & exact.isfinite()).any()):
+        exact, near = compact(source.detach()), compact(fresh.detach())
+        near = near if near.device == exact.device else exact.to(fresh.dtype)
+        if not bool(near.isinf().any()) or not bool((near.isinf() & exact.isfinite()).any()):
             if not exact.numel() or exact.is_complex():
                 return None
             exact = exact.double()
-            return float(((near.double() - exact).abs() / exact.abs()).nan_to_num(0.0, 0.0, 0.0).max())
+            return float(((near.double() - exact).abs_() / exact.abs()).nan_to_num_(0.0, 0.0, 0.0).max())
     target = plain(fresh.dtype)
     where = written(edit.path)
     fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"

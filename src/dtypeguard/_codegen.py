@@ -1,31 +1,26 @@
 """The wrapper around a function: its checks inline, the reference checker behind them.
 
 Floor 4. `build` generates a wrapper whose code answers one question: is
-everything right? If so the body is called; if not, `_mend` repeats a repair
-that is known, or `_cast.enter` takes over with the reference checker. The
-generated code never explains and never repairs.
+everything right? If so the body is called; if not, `_run` repeats a repair
+that is known, or asks the reference checker. The generated code never
+explains and never repairs.
 """
 
-import dataclasses
 import functools
 import inspect
 import itertools
 import linecache
-import re
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ._anchor import Slots, anchor_of, find, slots
-from ._cast import enter, leave, look_back
+from ._anchor import Slots, find, slots
 from ._config import Autocast
-from ._contract import Call, Contract, Param
+from ._contract import Contract, Param
 from ._emit import attempt
-from ._errors import plain
-from ._mend import look_at, mend
+from ._run import judge, missed, note, scope, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
 _P = inspect.Parameter
@@ -63,23 +58,13 @@ _READ = """\
 try: _dg_{variable} = {path}
 except _dg_KeyErrors: _dg_{variable} = {otherwise}
 """
-_MEND = """\
-_dg_known = _dg_mend(_dg_contract, {values})
-if _dg_known is not None:
-    {names} = _dg_known.values
-    try: return {call}
-    finally: _dg_look_at(_dg_known)
-"""
-_ASYNC_STREAM = """\
-_dg_stream = {call}
+# The wrapper of an async generator must be one itself, and there is no `yield from` for it.
+_STREAM = """\
+_dg_stream = _dg_slow({values})
 _dg_step = _dg_stream.asend(None)
 while True:
     try: _dg_item = await _dg_step
-    except _dg_StopAsyncIteration: break
-    try: _dg_item = _dg_yielded(_dg_call, _dg_item)
-    except _dg_BaseException:
-        await _dg_stream.aclose()
-        raise
+    except _dg_StopAsyncIteration: return
     try: _dg_sent = yield _dg_item
     except _dg_GeneratorExit:
         await _dg_stream.aclose()
@@ -91,11 +76,12 @@ while True:
 _EXCEPTIONS = {
     f"_dg_{error.__name__}": error for error in (Exception, BaseException, StopAsyncIteration, GeneratorExit)
 } | {"_dg_KeyErrors": (KeyError, AttributeError), "_dg_Errors": (RuntimeError, IndexError)}
-_BODY = {
-    "function": "_dg_out = {call}",
-    "coroutine": "_dg_out = await {call}",
-    "generator": "_dg_out = yield from _dg_yields(_dg_call, {call})",
-    "async generator": _ASYNC_STREAM,
+# For each kind of function: what calls its body, what is called where the checks did not pass, and how.
+_KINDS: dict[str, tuple[str, Any, str]] = {
+    "function": ("_dg_out = {call}", slow, "return _dg_slow({values})"),
+    "coroutine": ("_dg_out = await {call}", slow_coroutine, "return await _dg_slow({values})"),
+    "generator": ("", slow_generator, "return (yield from _dg_slow({values}))"),
+    "async generator": ("", slow_stream, _STREAM),
 }
 
 
@@ -140,79 +126,48 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
     return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {cpu}"]
 
 
-def source(
-    fn: Any, contract: Contract, anchor: Slots | None, scoped: bool
-) -> tuple[list[str], dict[str, Any], list[str] | None]:
-    """The wrapper's source, what it closes over, and the lines that check the arguments, if only those."""
+def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str], dict[str, Any]]:
+    """The wrapper's source and what it closes over."""
     names, kind = [param.name for param in contract.params], kind_of(fn)
     overridden = contract.dtype is not None or contract.device is not None
     anchored = (anchor is not None or overridden) if contract.guarded else contract.anchor == "self"
     device = _device(contract, anchor)
     writer, arguments, result = attempt(contract, anchored, device)
-    if kind.endswith("generator"):
-        arguments = None
+    body, slow_way, give_up = _KINDS[kind]
     closure = dict(writer.closure)
-    closure |= {"_dg_fn": fn, "_dg_enter": enter, "_dg_leave": leave, "_dg_contract": contract, "_dg_find": find}
-    closure |= {"_dg_yields": yields, "_dg_yielded": yielded, "_dg_scope": scope, "_dg_note": note, "_dg_slot": None}
-    closure |= {"_dg_mend": mend, "_dg_look_at": look_at, "_dg_look_back": look_back}
-    closure["_dg_compiling"] = torch.compiler.is_compiling
+    closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
+    closure |= {"_dg_scope": scope, "_dg_note": note, "_dg_slot": None, "_dg_compiling": torch.compiler.is_compiling}
     closure |= _EXCEPTIONS
     defaults = {param.name: f"_dg_is_{param.name}" for param in contract.params if param.default is not _P.empty}
     closure |= {defaults[param.name]: param.default for param in contract.params if param.name in defaults}
-    comma = "," if len(names) == 1 else ""
-    values = f"({', '.join(names)}{comma})"
-    call = f"_dg_fn({_call_arguments(contract.params)})"
-
-    def body(axes: str) -> list[str]:
-        lines = _BODY[kind].format(call=call).splitlines()
-        if scoped and kind == "function":
-            lines = [f"if _dg_compiling(): {lines[0]}", "else:", f"    with _dg_scope({axes}): {lines[0]}"]
-        if contract.guarded:
-            noted = [f"    {line}" for line in lines]
-            lines = ["try:", *noted, "except _dg_Errors as _dg_error:", f"    _dg_note(_dg_error, {names[0]})"]
-            lines += ["    raise"]
-        return lines
-
-    enters = [f"_dg_call = _dg_enter(_dg_contract, {values})"]
-    slow = [*enters, *([f"{values[1:-1]} = _dg_call.values"] if names else [])]
-    inner = body("_dg_call.axes, _dg_call.variadics")
-    slow += ["try:", *(f"    {line}" for line in inner), "finally: _dg_look_back(_dg_call)"]
-    if kind != "async generator":
-        slow += ["return _dg_leave(_dg_call, _dg_out)"]
+    values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
+    give_up = give_up.format(values=values)
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
     name = fn.__name__ if fn.__name__.isidentifier() else "wrapper"
     lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = _dg_number"]
-    if arguments is None:
-        return [*lines, *(f"    {line}" for line in slow)], closure, None
-    head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
-    checks = [*(f"            {line}" for line in (*(f"{name} = None" for name in writer.initial), *head)), *arguments]
-    lines += [f"    {variable} = None" for variable in writer.initial]
-    lines += ["    _dg_ok = False", "    try:", "        while True:", *(f"            {line}" for line in head)]
-    lines += [*arguments, "            _dg_ok = True", "            break", "    except _dg_Exception: pass"]
-    lines += ["    if not _dg_ok:"]
-    if kind == "function" and names:
-        lines += [
-            f"        {line}"
-            for line in _MEND.format(
-                values=values, call=call.replace("_dg_fn", "_dg_contract.wrapper", 1), names=values[1:-1]
-            ).splitlines()
-        ]
-    lines += [f"        {line}" for line in slow]
-    single = {axis: variable for (variadic, axis), (variable, _) in writer.axes.items() if not variadic}
-    several = {axis: variable for (variadic, axis), (variable, _) in writer.axes.items() if variadic}
-    pairs = [", ".join(f"{axis!r}: {variable}" for axis, variable in part.items()) for part in (single, several)]
-    lines += [f"    {line}" for line in body(f"{{{pairs[0]}}}, {{{pairs[1]}}}")]
-    if result is not None and contract.returns is None:
-        return [*lines, "    return _dg_out"], closure, checks
-    if result is not None:
-        lines += [
-            "    try:",
-            "        while True:",
-            *result,
-            "            return _dg_out",
-            "    except _dg_Exception: pass",
-        ]
-    return [*lines, *(f"    {line}" for line in enters), "    return _dg_leave(_dg_call, _dg_out)"], closure, checks
+    if arguments is None or kind.endswith("generator"):
+        return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
+    if arguments:
+        head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
+        lines += [f"    {variable} = None" for variable in writer.initial]
+        lines += ["    _dg_ok = False", "    try:", "        while True:", *(f"            {line}" for line in head)]
+        lines += [*arguments, "            _dg_ok = True", "            break", "    except _dg_Exception: pass"]
+        lines += [f"    if not _dg_ok: {give_up}"]
+    body = body.format(call=f"_dg_fn({_call_arguments(contract.params)})")
+    if contract.scoped:
+        single = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if not several)
+        several = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if several)
+        lines += [f"    if _dg_compiling(): {body}", "    else:"]
+        lines += [f"        with _dg_scope({{{single}}}, {{{several}}}): {body}"]
+    elif contract.guarded:
+        lines += ["    try:", f"        {body}", "    except _dg_Errors as _dg_error:"]
+        lines += [f"        _dg_note(_dg_error, {names[0]})", "        raise"]
+    else:
+        lines += [f"    {body}"]
+    if result:
+        lines += ["    try:", "        while True:", *result, "            return _dg_out"]
+        lines += ["    except _dg_Exception: pass"]
+    return [*lines, "    return _dg_out" if result == [] else f"    return _dg_judge({values}, _dg_out)"], closure
 
 
 def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
@@ -228,46 +183,42 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     """
     if contract.autocast is Autocast.DISABLE:
         fn = _without_autocast(fn)
-    code = getattr(fn, "__code__", None)
-    scoped = code is not None and "isinstance" in code.co_names and not contract.guarded
-    lines, closure, arguments = source(fn, contract, anchor, scoped)
+    kind, code = kind_of(fn), getattr(fn, "__code__", None)
+    contract.body = fn
+    contract.scoped = kind == "function" and "isinstance" in getattr(code, "co_names", ()) and not contract.guarded
+    lines, closure = source(fn, contract, anchor)
     inner = "\n".join(f"    {line}" for line in lines)
     closure = {name: value for name, value in closure.items() if name in inner}
-    text = f"def _dg_factory({', '.join(closure)}):\n{inner}"
     name = lines[0].partition("(")[0].split()[-1]
-    text += f"\n    return {name}\n"
     # Dynamo counts recompiles per code object, and code that is written alike is equal: the number tells it apart.
     number = next(_numbers)
+    text = f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return {name}\n"
     text = text.replace("_dg_number", str(number), 1)
     filename = f"<dtypeguard {contract.function} {number}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     namespace: dict[str, Any] = {}
     exec(compile(text, filename, "exec"), getattr(fn, "__globals__", {}), namespace)
-    wrapper = namespace["_dg_factory"](**closure)
+    factory = namespace["_dg_factory"]
+    wrapper = factory(**closure)
     _name_after(wrapper, fn)
-    if "_dg_slot" in wrapper.__code__.co_freevars:
-        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
-        cell.cell_contents = _first_look(cell)
-    contract.wrapper = wrapper
-    if arguments is not None and kind_of(fn) == "function":
-        contract.right = functools.partial(_right, contract, arguments, closure)
+    if kind == "function" and "_dg_slow" in closure:
+        contract.trial = functools.partial(_trial, factory, closure)
+    _await_anchor(wrapper)
     return wrapper
 
 
-def _right(contract: Contract, arguments: list[str], closure: dict[str, Any]) -> Any:
-    """The check of the arguments as a function of its own, made when the first repair becomes a habit."""
-    names = ", ".join(param.name for param in contract.params)
-    lines = [f"def _dg_factory({', '.join(closure)}):", f"  def right({names}):", "    try:", "        while True:"]
-    lines += [
-        *arguments,
-        "            return True",
-        "    except _dg_Exception: pass",
-        "    return False",
-        "  return right",
-    ]
-    namespace: dict[str, Any] = {}
-    exec("\n".join(lines), {}, namespace)
-    return namespace["_dg_factory"](**closure)
+def _trial(factory: Any, closure: dict[str, Any]) -> Any:
+    """The same wrapper once more, one that says MISSED where the other would ask the reference."""
+    trial = factory(**{**closure, "_dg_slow": missed})
+    _await_anchor(trial)
+    return trial
+
+
+def _await_anchor(wrapper: Any) -> None:
+    """Have the first call of a wrapper that knows no module yet find the anchor."""
+    if "_dg_slot" in wrapper.__code__.co_freevars:
+        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
+        cell.cell_contents = _first_look(cell)
 
 
 def _name_after(wrapper: Any, fn: Any) -> None:
@@ -326,74 +277,3 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
 
 def _find_any(module: Any) -> Tensor | None:
     return find(module) if isinstance(module, nn.Module) else None
-
-
-# ---------------------------------------------------------------- what generated code calls
-
-
-def yielded(call: Call, item: Any) -> Any:
-    """One item that a generator yields, checked like a result."""
-    __tracebackhide__ = True
-    if call.contract.yields is None:
-        return item
-    contract = dataclasses.replace(call.contract, returns=call.contract.yields)
-    return leave(dataclasses.replace(call, contract=contract), item)
-
-
-def yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """What `yield from stream` does, with every item checked."""
-    __tracebackhide__ = True
-    step: Callable[[Any], Any] = stream.send
-    given: Any = None
-    while True:
-        try:
-            item = step(given)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            item = yielded(call, item)
-        except BaseException:  # between us and the caller: the body is not asked
-            stream.close()
-            raise
-        try:
-            given = yield item
-            step = stream.send
-        except GeneratorExit:
-            stream.close()
-            raise
-        except BaseException as error:
-            step, given = stream.throw, error
-
-
-@contextmanager
-def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
-    """jaxtyping's own scope with the call's axes, for a body that asks `isinstance(y, Float[Tensor, "b c"])`."""
-    from jaxtyping import _storage
-
-    single, several, *_ = _storage.push_shape_memo({})
-    single.update({name: size for name, size in axes.items() if size is not None})
-    for name, shape in variadics.items():
-        if shape is not None:
-            several[name] = shape if isinstance(shape, tuple) and isinstance(shape[0], bool) else (False, tuple(shape))
-    try:
-        yield
-    finally:
-        _storage.pop_shape_memo()
-
-
-_NOTE = "dtypeguard: raised inside"
-_TORCH_SAYS = re.compile(
-    r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
-    r"|must be long|used as indices|different from other"
-)
-
-
-def note(error: Exception, module: Any) -> None:
-    """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
-    card = getattr(module, "_dtypeguard", None)
-    if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
-        return
-    anchor = anchor_of(module)
-    facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
-    parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
-    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")

@@ -71,6 +71,7 @@ def as_casting(value: Any) -> Casting:
 
 
 OFF_AT_IMPORT = False
+_OFF, _LENIENT = Mode.OFF, Mode.LENIENT  # a member looked up on its class costs ten times as much
 _base: Mode | None = None
 # A linked list (mode, what was outside it): `mode` objects then hold no state and may be shared between threads.
 _Modes = tuple[Mode | None, Any]
@@ -105,12 +106,12 @@ def set_mode(value: ModeName | Mode | None) -> None:
 
 def current_mode(explicit: Mode | None = None) -> Mode:
     """The mode in force here: kill switch, explicit, context, base, default."""
-    if _base is Mode.OFF:
-        return Mode.OFF
+    if _base is _OFF:
+        return _OFF
     if explicit is not None:
         return explicit
     modes = _mirror.modes if torch.compiler.is_compiling() else _context.get()
-    return modes[0] or _base or Mode.LENIENT
+    return modes[0] or _base or _LENIENT
 
 
 def get_mode() -> ModeName:

@@ -54,9 +54,10 @@ class Contract:
     move_args: frozenset[str] = frozenset()
     skip_args: frozenset[str] = frozenset()
     non_blocking: bool = False
-    wrapper: Any = None  # the generated function
-    right: Any = None  # makes a function that answers whether the arguments are right
-    plans: dict[Any, Any] = field(default_factory=dict)  # repairs made before, see `_mend`
+    body: Any = None
+    scoped: bool = False  # the body asks `isinstance`, so it runs in jaxtyping's scope
+    trial: Any = None  # makes a wrapper that gives up where this one would ask the reference
+    plans: list[Any] = field(default_factory=list)  # repairs made before, see `_mend`
 
 
 @dataclass(slots=True)

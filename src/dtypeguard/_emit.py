@@ -78,7 +78,12 @@ class Writer:
         self.lines.append("    " * self.depth + text)
 
     def miss_if(self, condition: str) -> None:
-        self.line(f"if {condition}: {'raise _dg_Miss' if self.loops else 'break'}")
+        way, indent = "raise _dg_Miss" if self.loops else "break", "    " * self.depth
+        before = self.lines[-1] if self.lines else ""
+        if before.startswith(f"{indent}if ") and before.endswith(f": {way}"):  # one statement compiles faster than two
+            self.lines[-1] = f"{before[: -len(way) - 2]} or {condition}: {way}"
+        else:
+            self.line(f"if {condition}: {way}")
 
     @contextmanager
     def block(self, head: str, loop: bool = False) -> Iterator[None]:
@@ -276,14 +281,14 @@ class Writer:
         same = f"{var}.dtype is _dg_a"
         if self.contract.autocast is Autocast.FOLLOW:
             both = self.const(AUTOCAST, "both")
-            same = f"({same} or {var}.dtype in {both} and _dg_a in {both} and {self.autocast(var)})"
+            same = f"((_dg_t := {var}.dtype) is _dg_a or _dg_t in {both} and _dg_a in {both} and {self.autocast(var)})"
         kind = self.const(type, "type")
         right = (
             f"{kind}({var}) is _dg_Tensor and {same} and ({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
         )
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
-        self.miss_if(f"{empty}not ({right}) and not {walk}")
+        self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 
 _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
@@ -314,6 +319,14 @@ def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) ->
         for item in value:
             if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
                 continue
+            if type(item) is tuple:  # key/value pairs: one level without a call
+                for part in item:
+                    if type(part) is not Tensor or part.dtype is not dtype:
+                        break
+                    if not (part.is_cpu if cpu else part.device == device):
+                        break
+                else:
+                    continue
             if type(item) not in _PASS and not _scan(item, dtype, device, cpu, contract):
                 return False
         return True

@@ -18,7 +18,6 @@ Floor 1.
 
 import os
 import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -201,7 +200,7 @@ def error_of(
 _INTERNAL: tuple[str, ...] = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    sysconfig.get_path("stdlib") + os.sep + "contextlib.py",
+    os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
     "<dtypeguard ",
     "<string>",
 )

@@ -55,7 +55,7 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     options = key.options
     inner = getattr(forward, "__dtypeguard__", None)
     if inner is not None and not inner[1].guarded:
-        contract: Contract = dataclasses.replace(inner[1], plans={})
+        contract: Contract = dataclasses.replace(inner[1], plans=[], trial=None)
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
         name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"

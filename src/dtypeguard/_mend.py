@@ -7,6 +7,7 @@ the generated check then says whether the outcome is right. If anything is
 unusual the reference is asked again.
 """
 
+import inspect
 import sys
 import weakref
 from dataclasses import dataclass, field
@@ -17,23 +18,37 @@ import torch
 from torch import Tensor, nn
 
 from ._anchor import floating, table_of
-from ._cast import CastRecord, call_key, generation, look_back_at, on_repair, record_lock
+from ._cast import CastRecord, generation, look_back_at, on_repair, record_lock
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
 from ._errors import caller
 
 _MOST = 64  # plans for one function
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_LENIENT = Mode.LENIENT
+_any_autocast = torch._C._is_any_autocast_enabled
+
+
+@dataclass(slots=True)
+class Step:
+    """One argument: what it was, what it becomes."""
+
+    index: int
+    source: torch.dtype
+    on_cpu: bool
+    dtype: torch.dtype | None
+    device: torch.device | None
 
 
 @dataclass(slots=True)
 class Plan:
-    """Which arguments become what; and the record of every line that this was done for."""
+    """The steps of a repair; the record of every line that it was made for."""
 
-    steps: list[tuple[int, torch.dtype | None, torch.device | None]]
-    right: Any
-    slots: list[tuple[dict[str, Any], str]]  # the module's floating parameters, which must still agree
+    steps: list[Step]
+    autocast: bool
     generation: int
-    module: Any = None
+    module: Any  # a weak reference
+    slots: list[tuple[dict[str, Any], str]]  # the module's floating parameters, which must still agree
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
@@ -42,90 +57,116 @@ class Known:
     """A call repaired by plan."""
 
     contract: Contract
-    values: Any
-    copies: list[tuple[str, Tensor, Tensor, int]]
+    values: list[Any]
+    copies: list[tuple[Tensor, Tensor, int]]
+    records: list[CastRecord]
+
+    def count(self) -> None:
+        with record_lock:
+            for (_, copy, _), record in zip(self.copies, self.records, strict=True):
+                record.count += 1
+                record.bytes += copy.nbytes
 
 
 def mend(contract: Contract, values: tuple[Any, ...]) -> Known | None:
     """The call with its usual repair, or None if the reference must look."""
-    if not contract.plans or torch.compiler.is_compiling():
+    for plan in contract.plans:
+        if _applies(plan, values):
+            break
+    else:
         return None
-    plan = contract.plans.get(call_key(values))
-    if plan is None or plan.generation != generation() or current_mode(contract.mode) is not Mode.LENIENT:
+    if plan.generation != generation() or current_mode(contract.mode) is not _LENIENT:
         return None
     frame = caller(sys._getframe(1))
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
-    if records is None:
+    if records is None or (plan.slots and not _agree(plan.slots)):
         return None
-    if plan.slots and not _agree(plan.slots):
-        return None
-    fresh = list(values)
-    for index, dtype, device in plan.steps:
-        source = values[index]
-        if 0 in source.stride() or any(source is values[other] for other, *_ in plan.steps if other != index):
-            return None
-        fresh[index] = source.to(dtype=dtype, device=device, non_blocking=contract.non_blocking)
-    if not plan.right(*fresh):
-        return None
-    copies = []
-    with record_lock:
-        for (index, *_), record in zip(plan.steps, records, strict=True):
-            copy = fresh[index]
-            record.count += 1
-            record.bytes += copy.nbytes
-            copies.append((record.argument, values[index], copy, 0 if copy.is_inference() else copy._version))
-    return Known(contract, fresh, copies)
+    fresh, copies = list(values), []
+    for step in plan.steps:
+        source = values[step.index]
+        copy = source.to(dtype=step.dtype, device=step.device, non_blocking=contract.non_blocking)
+        fresh[step.index] = copy
+        copies.append((source, copy, -1 if copy.is_inference() else copy._version))
+    return Known(contract, fresh, copies, records)
+
+
+def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
+    """Whether the plan was made for such values; expanded tensors and 0-dim ones have ways of their own."""
+    if plan.module is not None and plan.module() is not values[0]:
+        return False
+    seen = None
+    for step in plan.steps:
+        source = values[step.index]
+        if type(source) is not Tensor or source.dtype is not step.source or source.is_cpu is not step.on_cpu:
+            return False
+        if source.layout is not torch.strided or source is seen or not source.dim() or 0 in source.stride():
+            return False
+        seen = source
+    return plan.autocast is _any_autocast()
 
 
 def _agree(slots: list[tuple[dict[str, Any], str]]) -> bool:
     table, name = slots[0]
     try:
         dtype = table[name].dtype
-        return all(table[name].dtype is dtype for table, name in slots)
+        for table, name in slots:
+            if table[name].dtype is not dtype:
+                return False
     except (KeyError, AttributeError):  # reparametrized meanwhile
         return False
+    return True
+
+
+def trial_of(contract: Contract) -> Any:
+    """The contract's wrapper for repaired values, made when it is first needed."""
+    if not hasattr(contract.trial, "__code__"):
+        contract.trial = contract.trial()
+    return contract.trial
 
 
 def look_at(known: Known) -> None:
     """What the body did to the copies of a call repaired by plan."""
-    for argument, source, copy, version in known.copies:
-        if not copy.is_inference() and (copy._version != version or copy.requires_grad is not source.requires_grad):
-            look_back_at(known.contract, argument, source, copy, version)
+    for (source, copy, version), record in zip(known.copies, known.records, strict=True):
+        if version >= 0 and (copy._version != version or copy.requires_grad is not source.requires_grad):
+            look_back_at(known.contract, record.argument, source, copy, version)
 
 
 def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], frame: FrameType | None) -> None:
-    """Make a plan of what the reference just did, if it was simple: whole dense tensors, each cast once."""
-    contract = call.contract
+    """Make a plan of what the reference just did, if it was simple: at most two whole dense tensors, each cast once."""
+    contract, edits = call.contract, list(call.edits.values())
     names = [param.name for param in contract.params]
-    edits = list(call.edits.values())
     sources = [edit.value for edit in edits]
     if (
         frame is None
-        or contract.right is None
+        or contract.trial is None
         or contract.verify is Verify.ALWAYS
-        or len(contract.plans) >= _MOST
-        or any(
-            edit.path[1:] or type(edit.value) is not Tensor or edit.value.layout is not torch.strided for edit in edits
-        )
+        or any(edit.path[1:] or type(edit.value) is not Tensor for edit in edits)
         or len({id(source) for source in sources}) < len(sources)
-        or len(records) != len(edits)
+        or len(edits) > 2
+        or any(
+            param.kind not in (param.kind.POSITIONAL_ONLY, param.kind.POSITIONAL_OR_KEYWORD)
+            for param in contract.params
+        )
     ):
         return
-    key = call_key(values)
-    plan = contract.plans.get(key)
-    if plan is None or plan.generation != generation():
-        steps = [(names.index(str(edit.path[0])), edit.dtype, edit.device) for edit in edits]
-        plan = contract.plans[key] = Plan(steps, contract.right(), _slots(contract, values), generation())
-        if isinstance(values[0], nn.Module):  # the plan goes with the module whose parameters it looks at
-            plan.module = weakref.ref(values[0], lambda _: contract.plans.pop(key, None))
+    plan = next((plan for plan in contract.plans if plan.generation == generation() and _applies(plan, values)), None)
+    if plan is None:
+        steps = [
+            Step(names.index(str(edit.path[0])), edit.value.dtype, edit.value.is_cpu, edit.dtype, edit.device)
+            for edit in edits
+        ]
+        plan = Plan(steps, _any_autocast(), generation(), None, [])
+        if contract.anchor == "self" and isinstance(values[0], nn.Module):
+            plan.module = weakref.ref(values[0], lambda _: _forget(contract, plan))
+            if contract.dtype is None:
+                plan.slots = [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
+        contract.plans[:] = [plan, *(p for p in contract.plans if p.generation == generation())][:_MOST]
     plan.records[frame.f_code.co_filename, frame.f_lineno] = records
 
 
-def _slots(contract: Contract, values: tuple[Any, ...]) -> list[tuple[dict[str, Any], str]]:
-    """Where the floating parameters of a call's module are; nothing where the anchor is not its own."""
-    if contract.anchor != "self" or contract.dtype is not None or not isinstance(values[0], nn.Module):
-        return []
-    return [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
+def _forget(contract: Contract, plan: Plan) -> None:
+    """A plan goes with its module."""
+    contract.plans[:] = [other for other in contract.plans if other is not plan]
 
 
 on_repair(_remember)

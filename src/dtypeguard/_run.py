@@ -1,0 +1,207 @@
+"""What generated code calls: the way of a call that did not pass its checks, and of one that yields.
+
+Floor 4.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ._anchor import anchor_of
+from ._cast import enter, leave, look_back
+from ._contract import Call, Contract
+from ._errors import plain
+from ._mend import look_at, mend, trial_of
+
+_P = inspect.Parameter
+
+
+def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
+    __tracebackhide__ = True
+    if contract.plans and not torch.compiler.is_compiling():
+        known = mend(contract, values)
+        if known is not None:
+            try:
+                result = trial_of(contract)(*known.values)
+                if result is not MISSED:
+                    known.count()
+                    return result
+            finally:
+                look_at(known)
+    call = enter(contract, values)
+    try:
+        result = _run(contract, call)
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+MISSED: Any = object()
+
+
+def missed(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """In the place of `slow` while a known repair is tried."""
+    return MISSED
+
+
+def _run(contract: Contract, call: Call) -> Any:
+    __tracebackhide__ = True
+    args, kwargs = _arguments(contract, call.values)
+    if contract.scoped and not torch.compiler.is_compiling():
+        with scope(call.axes, call.variadics):
+            return contract.body(*args, **kwargs)
+    if not contract.guarded:
+        return contract.body(*args, **kwargs)
+    try:
+        return contract.body(*args, **kwargs)
+    except (RuntimeError, IndexError) as error:
+        note(error, call.values[0])
+        raise
+
+
+def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """The values in the order of the parameters, as a call passes them."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for param, value in zip(contract.params, values, strict=True):
+        if param.kind is _P.VAR_POSITIONAL:
+            args.extend(value)
+        elif param.kind is _P.VAR_KEYWORD:
+            kwargs.update(value)
+        elif param.kind is _P.KEYWORD_ONLY:
+            kwargs[param.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+def judge(contract: Contract, values: tuple[Any, ...], result: Any) -> Any:
+    """A result that the straight-line checks did not pass; the arguments did, so they only bind their axes again."""
+    __tracebackhide__ = True
+    return leave(enter(contract, values), result)
+
+
+async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """`slow` of an async function."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        result = await _run(contract, call)
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    """A generator: its arguments are checked at the first `next`, then every item, and what it returns."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        result = yield from _yields(call, _run(contract, call))
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+def yielded(call: Call, item: Any) -> Any:
+    """One item that a generator yields, checked like a result."""
+    __tracebackhide__ = True
+    if call.contract.yields is None:
+        return item
+    contract = dataclasses.replace(call.contract, returns=call.contract.yields)
+    return leave(dataclasses.replace(call, contract=contract), item)
+
+
+def _yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """What `yield from stream` does, with every item checked."""
+    __tracebackhide__ = True
+    step: Callable[[Any], Any] = stream.send
+    given: Any = None
+    while True:
+        try:
+            item = step(given)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            item = yielded(call, item)
+        except BaseException:  # between us and the caller: the body is not asked
+            stream.close()
+            raise
+        try:
+            given = yield item
+            step = stream.send
+        except GeneratorExit:
+            stream.close()
+            raise
+        except BaseException as error:
+            step, given = stream.throw, error
+
+
+async def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """An async generator, likewise; there is no `yield from` for these, so the wrapper hands it out itself."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        stream = _run(contract, call)
+        step = stream.asend(None)
+        while True:
+            try:
+                item = await step
+            except StopAsyncIteration:
+                return
+            try:
+                item = yielded(call, item)
+            except BaseException:
+                await stream.aclose()
+                raise
+            try:
+                given = yield item
+            except GeneratorExit:
+                await stream.aclose()
+                raise
+            except BaseException as error:
+                step = stream.athrow(error)
+            else:
+                step = stream.asend(given)
+    finally:
+        look_back(call)
+
+
+@contextmanager
+def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
+    """jaxtyping's own scope with the call's axes, for a body that asks `isinstance(y, Float[Tensor, "b c"])`."""
+    from jaxtyping import _storage
+
+    single, several, *_ = _storage.push_shape_memo({})
+    single.update({name: size for name, size in axes.items() if size is not None})
+    for name, shape in variadics.items():
+        if shape is not None:
+            several[name] = shape if isinstance(shape, tuple) and isinstance(shape[0], bool) else (False, tuple(shape))
+    try:
+        yield
+    finally:
+        _storage.pop_shape_memo()
+
+
+_NOTE = "dtypeguard: raised inside"
+_TORCH_SAYS = re.compile(
+    r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
+    r"|must be long|used as indices|different from other"
+)
+
+
+def note(error: Exception, module: Any) -> None:
+    """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
+    card = getattr(module, "_dtypeguard", None)
+    if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
+        return
+    anchor = anchor_of(module)
+    facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
+    parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
+    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
