@@ -30,7 +30,7 @@ NORMS: tuple[type[nn.Module], ...] = tuple(
 LOSSES: tuple[type[nn.Module], ...] = (nn.modules.loss._Loss,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Anchor:
     """What the floating tensors at a module's door must be; None where the module does not say."""
 
@@ -94,7 +94,7 @@ def find(module: nn.Module) -> Tensor | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Slots:
     """Expressions, formats over the module's name, that read in 25 ns what `find` finds in 1,400.
 

@@ -21,7 +21,7 @@ Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
 Path = tuple[Any, ...]  # the argument's name, then steps
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Param:
     """One parameter of a function; `spec` None means unannotated."""
 
@@ -32,7 +32,7 @@ class Param:
     skip: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Contract:
     """Everything that is known about a function before it is called."""
 
@@ -60,7 +60,7 @@ class Contract:
     plans: list[Any] = field(default_factory=list)  # repairs made before, see `_mend`
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Edit:
     """The repair of one leaf: where, what, and what it must become."""
 
@@ -71,7 +71,7 @@ class Edit:
     convert: bool = False  # NumPy array -> tensor
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Call:
     """The state of one check: axes bound so far, violations found so far."""
 

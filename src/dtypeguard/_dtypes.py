@@ -32,7 +32,7 @@ class Casting(enum.IntEnum):
     UNSAFE = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DtypeInfo:
     """One row: `digits` are bits of significand (or of an integer's value), `emax` the largest exponent."""
 

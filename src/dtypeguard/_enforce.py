@@ -323,7 +323,9 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
         try:
             _fill(contract, fn, options, local)
         except NameError as error:
-            raise AnnotationError(f"{contract.function}: an annotation names what does not exist: {error}") from error
+            advice = "import it at run time too, not only under TYPE_CHECKING"
+            text = f"{contract.function}: an annotation names what does not exist: {error}; {advice}"
+            raise AnnotationError(text) from error
         cell.cell_contents = build(fn, contract)
         return cell.cell_contents(*args, **kwargs)
 

@@ -103,7 +103,7 @@ for _public in [*globals().values()]:
         _public.__module__ = "dtypeguard"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Violation:
     """One offender, as plain facts; texts are made only when somebody will read them."""
 

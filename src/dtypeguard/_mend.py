@@ -29,7 +29,7 @@ _LENIENT = Mode.LENIENT
 _any_autocast = torch._C._is_any_autocast_enabled
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Step:
     """One argument: what it was, what it becomes."""
 
@@ -40,7 +40,7 @@ class Step:
     device: torch.device | None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Plan:
     """The steps of a repair; the record of every line that it was made for."""
 
@@ -52,7 +52,7 @@ class Plan:
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Known:
     """A call repaired by plan."""
 

@@ -35,7 +35,7 @@ class DimKind(enum.Enum):
     ANONYMOUS = "anonymous"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Dim:
     """One token of a `dim_str`; `text` is what is left of it once its prefixes are gone."""
 
@@ -146,7 +146,7 @@ def axis_argument(name: str, axes: dict[str, int]) -> Any:
 # ---------------------------------------------------------------- specs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TensorSpec:
     """An array: its type, its dtypes (None is any), its axes."""
 
@@ -167,18 +167,18 @@ class TensorSpec:
         return isinstance(self.array_type, type) and issubclass(self.array_type, torch.Tensor)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class UnionSpec:
     hint: str
     options: tuple["Spec", ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class NoneSpec:
     hint: str = "None"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class SequenceSpec:
     """`list[X]`, `Sequence[X]`, `tuple[X, ...]`: every element is checked."""
 
@@ -187,20 +187,20 @@ class SequenceSpec:
     item: "Spec"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class TupleSpec:
     hint: str
     items: tuple["Spec | None", ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class MappingSpec:
     hint: str
     origin: type
     value: "Spec"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class FieldsSpec:
     """NamedTuple, dataclass or TypedDict (`origin` is dict then); a field may hold its own kind."""
 
@@ -210,7 +210,7 @@ class FieldsSpec:
     required: frozenset[str] = frozenset()  # keys that a TypedDict must have
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class OtherSpec:
     """A hint without tensors, which is beartype's."""
 
