@@ -133,9 +133,17 @@ def test_gradients_come_home_through_a_cast_in_the_graph():
 
 
 BROKEN = {
-    "dtype": (DtypeError, (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4)), "argument `q` is float64, the annotation wants float32"),
+    "dtype": (
+        DtypeError,
+        (torch.ones(2, 3, 4, dtype=f64), torch.ones(2, 5, 4)),
+        "argument `q` is float64, the annotation wants float32",
+    ),
     "axis": (ShapeError, (torch.ones(2, 3, 4), torch.ones(1, 5, 4)), "argument `k` has axis b=1, but b=2 in `q`"),
-    "rank": (ShapeError, (torch.ones(2, 3, 4), torch.ones(5, 4)), "argument `k` has 2 axes, the annotation wants 3 axes"),
+    "rank": (
+        ShapeError,
+        (torch.ones(2, 3, 4), torch.ones(5, 4)),
+        "argument `k` has 2 axes, the annotation wants 3 axes",
+    ),
 }  # fmt: skip
 
 

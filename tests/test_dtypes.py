@@ -89,7 +89,7 @@ def test_each_rung_of_the_ladder_includes_the_one_before():
     ids=str,
 )
 def test_the_lowest_rung_that_allows_a_cast(source, target, rung):
-    assert [r.name for r in Casting if may_cast(source, target, r)][0] == rung
+    assert next(r.name for r in Casting if may_cast(source, target, r)) == rung
 
 
 @pytest.mark.parametrize("storage", STORAGE, ids=str)

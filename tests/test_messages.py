@@ -29,6 +29,16 @@ class Net(nn.Module):
         return self.layers(x)
 
 
+class Enforced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    @dtypeguard.enforce
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
 class Conditioned(nn.Module):
     def __init__(self):
         super().__init__()
@@ -85,12 +95,18 @@ def ones(*shape, dtype=torch.float32, device="cpu"):
 f64, bf16, f16 = torch.float64, torch.bfloat16, torch.float16
 guarded = dtypeguard.guard
 CASES = {
-    "guard: an annotated argument, against the parameters": (DtypeError, "strict", lambda: guarded(Net())(ones(32, 784, dtype=f64))),
+    "guard: an annotated argument, against the parameters": (
+        DtypeError,
+        "strict",
+        lambda: guarded(Net())(ones(32, 784, dtype=f64)),
+    ),
     "guard: an unannotated argument": (DtypeError, "strict", lambda: guarded(nn.Linear(3, 1))(ones(2, 3, dtype=bf16))),
     "guard: every offender of the call": (
         DtypeError,
         "strict",
-        lambda: guarded(Conditioned().half())(latents=ones(1, 4), timestep=torch.tensor([7]), cond={"pooled": ones(1, 6)}),
+        lambda: guarded(Conditioned().half())(
+            latents=ones(1, 4), timestep=torch.tensor([7]), cond={"pooled": ones(1, 6)}
+        ),
     ),
     "guard: a submodule names its path": (DtypeError, "strict", lambda: guarded(Mixed())(ones(2, 4))),
     "guard: another device": (DeviceError, "strict", lambda: guarded(nn.Linear(3, 1, device="meta"))(ones(2, 3))),
@@ -106,6 +122,7 @@ CASES = {
         lambda: guarded(nn.LSTM(3, 4, device="meta"))(ones(2, 1, 3, device="meta"), (ones(1, 1, 4), ones(1, 1, 4))),
     ),
     "enforce: a concrete dtype": (DtypeError, "strict", lambda: loss(ones(4), ones(4, dtype=f64))),
+    "enforce: a method follows its module": (DtypeError, "strict", lambda: Enforced()(ones(2, 3, dtype=f64))),
     "enforce: the result": (DtypeError, "strict", lambda: loss(ones(4), ones(4), 2.0)),
     "enforce: an axis": (ShapeError, "strict", lambda: attend(ones(2, 3, 4), ones(1, 5, 4))),
     "enforce: a rank": (ShapeError, "lenient", lambda: attend(ones(2, 3, 4), ones(5, 4))),
@@ -128,7 +145,11 @@ CASES = {
         lambda: dtypeguard.enforce(anchored, anchor="pred")(ones(2), ones(2, dtype=f16)),
     ),
     "lenient: the casting rule forbids it": (CastError, "lenient", lambda: loss(ones(4), ones(4, dtype=torch.int64))),
-    "lenient: a float mask for a bool one": (CastError, "lenient", lambda: attend(ones(1, 2, 3), ones(1, 2, 3), ones(2, 2))),
+    "lenient: a float mask for a bool one": (
+        CastError,
+        "lenient",
+        lambda: attend(ones(1, 2, 3), ones(1, 2, 3), ones(2, 2)),
+    ),
     "lenient: an argument that is written to": (CastError, "lenient", lambda: add_into(ones(3), ones(3, dtype=f64))),
     "lenient: values would become infinite": (
         CastError,
@@ -136,7 +157,11 @@ CASES = {
         lambda: guarded(nn.Linear(2, 2).half())(torch.full((1, 2), torch.finfo(torch.float32).min)),
     ),
     "lenient: nothing to move": (CastError, "lenient", lambda: guarded(nn.Linear(3, 1))(ones(2, 3, device="meta"))),
-    "check: one value": (DtypeError, "strict", lambda: dtypeguard.check(ones(2, dtype=f64), Float32[Tensor, "n"], name="weights")),
+    "check: one value": (
+        DtypeError,
+        "strict",
+        lambda: dtypeguard.check(ones(2, dtype=f64), Float32[Tensor, "n"], name="weights"),
+    ),
 }  # fmt: skip
 
 

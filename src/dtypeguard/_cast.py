@@ -165,8 +165,10 @@ def _why_not(call: Call, violation: Violation) -> str:
 
 def _module_path(call: Call) -> str | None:
     module = call.values[0] if call.values else None
-    card = module.__dict__.get("_dtypeguard") if isinstance(module, nn.Module) else None
-    return None if card is None else str(card.path)
+    if not isinstance(module, nn.Module):
+        return None
+    card = module.__dict__.get("_dtypeguard")
+    return type(module).__name__ if card is None else str(card.path)
 
 
 def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError]) -> DtypeGuardError:
