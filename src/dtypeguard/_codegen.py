@@ -9,7 +9,9 @@ explains and never repairs.
 import functools
 import inspect
 import itertools
+import keyword
 import linecache
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -143,7 +145,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
-    name = fn.__name__ if fn.__name__.isidentifier() else "wrapper"
+    name = fn.__name__ if fn.__name__.isidentifier() and not keyword.iskeyword(fn.__name__) else "wrapper"
     lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = _dg_number"]
     if arguments is None or kind.endswith("generator"):
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
@@ -200,6 +202,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     exec(compile(text, filename, "exec"), getattr(fn, "__globals__", {}), namespace)
     factory = namespace["_dg_factory"]
     wrapper = factory(**closure)
+    weakref.finalize(wrapper, linecache.cache.pop, filename, None)
     _name_after(wrapper, fn)
     if kind == "function" and "_dg_slow" in closure:
         contract.trial = functools.partial(_trial, factory, closure)

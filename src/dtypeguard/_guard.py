@@ -355,8 +355,9 @@ def _guarded_class(base: Any, key: Key) -> Any:
     # The mixin's methods stand in the class itself, since they must come first whichever base does.
     members |= {name: vars(GuardedModule)[name] for name in ("__reduce_ex__", "__prepare_scriptable__")}
     orders = [(base,)] if issubclass(base, GuardedModule) else [(GuardedModule, base), (base, GuardedModule)]
+    cls: Any = None
     for bases in orders:
-        cls: Any = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        cls = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
         with contextlib.suppress(TypeError):
             object.__setattr__(object.__new__(base), "__class__", cls)  # Generic or ABC first: another layout
             break
