@@ -34,14 +34,12 @@ def main(count: int, first_seed: int) -> None:
     chunks = -(-count // CHUNK)
     seeds = range(first_seed * 1_000_000, first_seed * 1_000_000 + chunks)
     verdicts: Counter[str] = Counter()
-    with ProcessPoolExecutor(2, max_tasks_per_child=5) as pool:
-        for done, counts in enumerate(pool.map(run_chunk, seeds), 1):
+    with get_context("spawn").Pool(2, maxtasksperchild=5) as pool:
+        for done, counts in enumerate(pool.imap(run_chunk, seeds), 1):
             verdicts += counts
             if done % 10 == 0 or done == chunks:
-                print(
-                    f"{sum(verdicts.values()):>8} cases, seeds {seeds[0]}..{seeds[done - 1]}: {dict(verdicts)}",
-                    flush=True,
-                )
+                cases = f"{sum(verdicts.values()):>8} cases, seeds {seeds[0]}..{seeds[done - 1]}"
+                print(f"{cases}: {dict(verdicts)}", flush=True)
 
 
 if __name__ == "__main__":
