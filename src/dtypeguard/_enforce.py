@@ -30,7 +30,18 @@ _Options = dict[str, Any]
 
 
 @overload
-def enforce(fn_or_class: T, /) -> T: ...
+def enforce(
+    fn_or_class: T,
+    /,
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> T: ...
 @overload
 def enforce(
     *,

@@ -73,6 +73,7 @@ class Methods:
 t = torch.ones(1)
 assert_type(bare(t, n=2), Tensor)
 assert_type(with_options(t, out=t), int)
+assert_type(dtypeguard.enforce(len, mode="strict")("ab"), int)
 assert_type(Net(), Net)
 assert_type(Batch(t).size, int)
 assert_type(Methods().method(t), str)
