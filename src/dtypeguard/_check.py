@@ -76,6 +76,8 @@ def check_result(call: Call, result: Any) -> Call:
     """Check what the body returned against the same axes; the violations found stand in a new Call."""
     contract = call.contract
     outcome = dataclasses.replace(call, violations=[], edits={})
+    if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
+        outcome.anchor = None
     if contract.output_dtype is not None:
         outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
         outcome.contract = dataclasses.replace(contract, guarded=True, autocast=Autocast.IGNORE, returns=None)
@@ -190,7 +192,8 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     if target is not None and target is wanted and anchor is not None and concrete is None:
         report_dtype(call, path, value, target, anchor.reason, spec.hint, anchor)
     else:
-        report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+        family = "" if concrete is not None else f"{spec.hint.partition('[')[0]}, such as"
+        report_dtype(call, path, value, target, f"the annotation wants {family}".rstrip(), spec.hint)
 
 
 def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
@@ -346,8 +349,9 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> Non
 
 
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
-    if not isinstance(value, spec.origin) or (spec.origin is dict and not spec.required <= value.keys()):  # type: ignore[attr-defined]
-        report_container(call, path, value, spec.hint)
+    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
+    if not isinstance(value, spec.origin) or missing:
+        report_container(call, path, value, spec.hint, *missing)
         return
     if any(value is outer for outer in call.open):  # a cycle
         return

@@ -82,7 +82,8 @@ _context: contextvars.ContextVar[_Modes] = contextvars.ContextVar("dtypeguard.mo
 class _Mirror(threading.local):
     """The same list once more, per thread: Dynamo can guard on this, not on a ContextVar."""
 
-    modes: _Modes = _NO_MODE
+    def __init__(self) -> None:  # in each thread; an attribute that appears later would not be guarded on
+        self.modes: _Modes = _NO_MODE
 
 
 _mirror = _Mirror()

@@ -161,8 +161,9 @@ def report_shape(
     call.violations[-1].fix = f"give `{written(path)}` the axes of {spec.hint}"
 
 
-def report_container(call: Call, path: Path, value: Any, hint: str) -> None:
+def report_container(call: Call, path: Path, value: Any, hint: str, *missing: str) -> None:
     actual = f"is a {type(value).__qualname__}" if not isinstance(value, tuple) else f"is a tuple of {len(value)}"
+    actual = f"has no {', '.join(map(repr, missing))}" if missing else actual
     report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
 
 

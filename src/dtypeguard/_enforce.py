@@ -372,7 +372,11 @@ def check(
     __tracebackhide__ = True
     frame = caller(sys._getframe(1))
     local = {**frame.f_globals, **frame.f_locals} if isinstance(annotation, str) and frame is not None else {}
-    param = Param(name, _P.POSITIONAL_ONLY, read_annotation("check", name, annotation, check, local))
+    try:
+        spec = read_annotation("check", name, annotation, check, local)
+    except NameError as error:
+        raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
+    param = Param(name, _P.POSITIONAL_ONLY, spec)
     contract = Contract("check", (param,), mode=as_mode(mode), casting=as_casting(casting))
     result: T = enter(contract, (value,)).values[0]
     return result

@@ -126,12 +126,12 @@ def plain(fact: Any) -> str:
 
 def summary(value: Any) -> str:
     """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        import wadler_lindig as wl
+    import wadler_lindig as wl
 
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
         array = wl.pformat(wl.array_summary(tuple(value.shape), name_of(value.dtype), None))
         return f"{array} on {value.device}" if isinstance(value, torch.Tensor) else f"{array}(numpy)"
-    text = repr(value)
+    text = " ".join(wl.pformat(value, width=200, short_arrays=True).replace("(torch)", "").split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

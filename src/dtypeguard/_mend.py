@@ -161,7 +161,7 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
             if contract.dtype is None:
                 plan.slots = [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
         contract.plans[:] = [plan, *(p for p in contract.plans if p.generation == generation())][:_MOST]
-    plan.records[frame.f_code.co_filename, frame.f_lineno] = records
+    plan.records[frame.f_code.co_filename, frame.f_lineno] = list(records)  # the result's may join them later
 
 
 def _forget(contract: Contract, plan: Plan) -> None:

@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 
 import torch
 import typing_extensions
-from jaxtyping import AbstractArray
+from jaxtyping import AbstractArray, AbstractDtype
+from torch import Tensor
 
 from ._dtypes import dtypes_named
 from ._errors import AnnotationError
@@ -246,7 +247,9 @@ def show(hint: Any) -> str:
     args, origin = get_args(hint), get_origin(hint)
     if origin in _UNIONS:
         return " | ".join(show(arg) for arg in args)
-    if args and isinstance(origin, type):
+    if args and not isinstance(origin, type):  # Literal["a", "b"]
+        return str(hint).replace("typing.", "").replace("typing_extensions.", "")
+    if args:
         return f"{origin.__name__}[{', '.join('...' if arg is Ellipsis else show(arg) for arg in args)}]"
     return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
 
@@ -277,10 +280,21 @@ def spec_of(hint: Any, local: _Names | None = None, _open: _Open | None = None) 
         return _tensor_spec(hint, None, "...", hint.__name__)
     if type(hint) is type(torch.LongTensor):  # the classes of torch.Tensor.type(): a dtype, on any device
         return _tensor_spec(torch.Tensor, (str(hint.dtype).rsplit(".", 1)[-1],), "...", hint.__name__)
+    if isinstance(hint, torch.dtype | Tensor) or (isinstance(hint, type) and issubclass(hint, AbstractDtype)):
+        raise AnnotationError(_no_annotation(hint))
     meant = _meaning(hint)
     if meant is not hint:
         return spec_of(meant, local, _open)
     return _container_spec(hint, get_origin(hint), get_args(hint), local or {}, _open or {})
+
+
+def _no_annotation(hint: Any) -> str:
+    """What somebody wrote who forgot the brackets, or gave a dtype or a value for a hint."""
+    if isinstance(hint, Tensor):
+        return "a tensor is no annotation; the value comes first, the annotation second"
+    name = hint.__name__ if isinstance(hint, type) else str(hint)
+    family = name if isinstance(hint, type) else "Float32" if hint is torch.float32 else "Float"
+    return f'`{name}` alone is no annotation: write {family}[Tensor, "..."]'
 
 
 def _meaning(hint: Any) -> Any:
