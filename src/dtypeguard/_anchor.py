@@ -16,16 +16,7 @@ from ._dtypes import FLOATING, NARROWER, TABLE, Kind
 
 LAZY = (UninitializedParameter, UninitializedBuffer)
 # Norms whose kernels take narrower input than their parameters (LayerNorm in float32 takes bfloat16).
-NORMS: tuple[type[nn.Module], ...] = tuple(
-    cls
-    for cls in (
-        nn.modules.batchnorm._NormBase,
-        nn.LayerNorm,
-        nn.GroupNorm,
-        getattr(nn, "RMSNorm", None),
-    )
-    if cls is not None
-)
+NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 # A loss's float64 class weight must not widen the logits: buffers of losses are no anchor.
 LOSSES: tuple[type[nn.Module], ...] = (nn.modules.loss._Loss,)
 
@@ -40,6 +31,11 @@ class Anchor:
     tensor: Tensor | None = None
     accepts: frozenset[torch.dtype] = frozenset()
     reason: str = "the module's parameters are"
+
+    @property
+    def like(self) -> tuple[str, Tensor] | None:
+        """The tensor that stands for the module, and its name, as messages show it."""
+        return None if self.tensor is None else (self.name, self.tensor)
 
 
 def _usable(tensor: Any) -> bool:
@@ -89,9 +85,7 @@ def _walk(module: nn.Module, path: tuple[str, ...]) -> Iterator[tuple[tuple[str,
 
 def find(module: nn.Module) -> Tensor | None:
     """The first floating parameter (else buffer): what the fast path compares with."""
-    for _, tensor in floating(module):
-        return tensor
-    return None
+    return next((tensor for _, tensor in floating(module)), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

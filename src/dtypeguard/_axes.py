@@ -16,7 +16,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     least = len(spec.dims) - (where is not None)
     if len(shape) < least or (where is None and len(shape) > least):
         wanted = _axes(least) if where is None else f"at least {_axes(least)}"
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}", shape)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}")
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     end = None if where is None else len(shape) - (least - where)
@@ -26,13 +26,12 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
         index = i if where is None or i < where else i - len(sizes)
         fault = _check_dim(dim, size, index, axes, call)
         if fault is not None:
-            report_shape(call, path, value, spec, *fault, shape)
-            return
-    if where is not None:
-        fault = _check_variadic(spec.dims[where], shape[where:end], variadics, call)
-        if fault is not None:
-            report_shape(call, path, value, spec, *fault, shape)
-            return
+            break
+    else:
+        fault = None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
+    if fault is not None:
+        report_shape(call, path, value, spec, *fault)
+        return
     for name in (*axes, *variadics):
         call.owners.setdefault(name, written(path))
     call.axes, call.variadics = axes, variadics

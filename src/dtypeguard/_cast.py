@@ -9,7 +9,6 @@ import dataclasses
 import logging
 import threading
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +31,7 @@ from ._errors import (
     Violation,
     caller,
     error_of,
+    headline,
     place,
     plain,
 )
@@ -72,16 +72,10 @@ record_lock = threading.Lock()
 _records: dict[_Key, CastRecord] = {}
 _warned: set[_Key] = set()
 _generation = 0  # of the registry: plans made before `reset_casts` are void
-_on_repair: list[Callable[..., None]] = []
 
 
 def generation() -> int:
     return _generation
-
-
-def on_repair(remember: Callable[..., None]) -> None:
-    """Have a higher room told of every repair that the reference made."""
-    _on_repair.append(remember)
 
 
 def casts() -> list[CastRecord]:
@@ -116,11 +110,7 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
         return Call(contract, values, passive=True)
     call = check(contract, values)
     if call.violations:
-        by_name = _settle(call, mode, dict(zip((p.name for p in contract.params), values, strict=True)))
-        call.values = tuple(by_name[param.name] for param in contract.params)
-        if call.records:
-            for remember in _on_repair:
-                remember(call, values, call.records, caller())
+        call.values = tuple(_settle(call, mode, call.arguments()).values())
     return call
 
 
@@ -173,22 +163,13 @@ def _module_path(call: Call) -> str | None:
 
 def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError]) -> DtypeGuardError:
     contract = call.contract
-    if torch.compiler.is_compiling():
-        return error_of(kind, contract.function, violations, traceable=True)
+    if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
+        return kind(f"{contract.function}: {headline(violations[0])}")
     instead = ""
     if kind is not CastError and all(violation.fixed for violation in violations):
         instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
-    return error_of(
-        kind,
-        contract.function,
-        violations,
-        traceable=False,
-        module_path=_module_path(call),
-        call_site=place(caller()),
-        axes=axes,
-        instead=instead,
-    )
+    return error_of(kind, contract.function, violations, _module_path(call), place(caller()), axes, instead)
 
 
 def _warn_only(call: Call) -> None:
@@ -436,13 +417,13 @@ def look_back(call: Call) -> None:
     """After the body: say what it did to copies, and do to the caller's containers what it did to rebuilt ones."""
     if torch.compiler.is_compiling() or not (call.copies or call.rebuilt):
         return
-    function = call.contract.function
     for argument, source, fresh, version in call.copies:
         look_back_at(call.contract, argument, source, fresh, version)
     for argument, original, rebuilt, before in call.rebuilt:
         now = dict(children(rebuilt) or ())
         if list(now) != list(before) or any(now[step] is not before[step] for step in before):
             _replay(original, rebuilt, now, before)
+            function = call.contract.function
             text = (
                 f"{function} changed `{argument}`, which was rebuilt for a cast: "
                 "the same change was made to the caller's own"

@@ -20,31 +20,10 @@ from torch.utils import _pytree
 from ._anchor import Anchor, anchor_of
 from ._axes import check_dims
 from ._config import Autocast
-from ._contract import (
-    Call,
-    Contract,
-    Path,
-    Rest,
-    Step,
-    edit_at,
-    report,
-    report_container,
-    report_dtype,
-    written,
-)
+from ._contract import Call, Contract, Path, Rest, Step, edit_at, report, report_dtype, report_kind, written
 from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
-from ._spec import (
-    FieldsSpec,
-    MappingSpec,
-    NoneSpec,
-    OtherSpec,
-    SequenceSpec,
-    Spec,
-    TensorSpec,
-    TupleSpec,
-    UnionSpec,
-)
+from ._spec import FieldsSpec, MappingSpec, NoneSpec, OtherSpec, SequenceSpec, Spec, TensorSpec, TupleSpec, UnionSpec
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
@@ -80,7 +59,7 @@ def check_result(call: Call, result: Any) -> Call:
         outcome.anchor = None
     if contract.output_dtype is not None:
         outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
-        outcome.contract = dataclasses.replace(contract, guarded=True, autocast=Autocast.IGNORE, returns=None)
+        outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
         _check_guarded(result, ("result",), outcome)
     if contract.returns is not None:
         _check_argument(contract.returns, result, ("result",), outcome)
@@ -136,9 +115,8 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
         if value is None:
             actual = "is None"
         fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
-        fixed = tensor is not None and path[0] not in call.contract.mutates
         reason = f"the annotation wants a {array}"
-        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, fixed)
+        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
         if tensor is None:
             return
         edit_at(call, path, value).convert = True
@@ -177,23 +155,18 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     anchor = call.anchor
     if not isinstance(value, Tensor):
         if not names_accept(spec.names, name_of(value.dtype)):
-            target = _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call)
-            report_dtype(call, path, value, target, "the annotation wants", spec.hint)
+            report_dtype(call, path, value, _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call), spec.hint)
         return
     wanted = anchor.dtype if anchor is not None else None
-    named = spec.dtypes is None or value.dtype in spec.dtypes
     concrete = spec.concrete
     follows = concrete is None and value.dtype in FLOATING and wanted is not None and _within(wanted, spec)
-    if named and not (follows and not _fits(value.dtype, anchor)):
+    if _within(value.dtype, spec) and not (follows and not _fits(value.dtype, anchor)):
         return
     target = concrete or (wanted if follows else _prefer(spec, value.dtype, wanted, call))
     if _autocast_casts(value, target, wanted, call):
         return
-    if target is not None and target is wanted and anchor is not None and concrete is None:
-        report_dtype(call, path, value, target, anchor.reason, spec.hint, anchor)
-    else:
-        family = "" if concrete is not None else f"{spec.hint.partition('[')[0]}, such as"
-        report_dtype(call, path, value, target, f"the annotation wants {family}".rstrip(), spec.hint)
+    by_anchor = target is not None and target is wanted and concrete is None
+    report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
 
 
 def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
@@ -218,7 +191,7 @@ def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | 
     return next(allowed, members[0])
 
 
-def autocast_enabled(device_type: str) -> bool:
+def _autocast_enabled(device_type: str) -> bool:
     """Whether an autocast region is active for a device type; False for one that autocast does not know."""
     try:
         return torch.is_autocast_enabled(device_type)
@@ -235,7 +208,7 @@ def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dty
         and value.dtype in AUTOCAST
         and target in AUTOCAST
         and (target is torch.float32 or target is wanted)
-        and autocast_enabled(value.device.type)
+        and _autocast_enabled(value.device.type)
     )
 
 
@@ -248,13 +221,10 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
             return
         if not annotated and value.dtype not in FLOATING and path[0] not in call.contract.move_args:
             return
-    subject = anchor.reason.replace("module's parameters are", "module's parameters are on")
-    subject = subject if subject.endswith(" on") else f"{subject} on"
-    like = (anchor.name, anchor.tensor) if anchor.tensor is not None else None
     fix = f"{written(path)}.to({str(anchor.device)!r})"
-    movable = path[0] not in call.contract.mutates and value.device.type != "meta"
-    reason = f"{subject} {anchor.device}"
-    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    movable = value.device.type != "meta"
+    reason = f"{anchor.reason} on {anchor.device}"
+    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, anchor.like, fix, movable)
     edit_at(call, path, value).device = anchor.device
 
 
@@ -291,14 +261,12 @@ def _badness(trial: Call) -> tuple[bool, int, int]:
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
     if value is not None:
-        actual = f"is a {type(value).__qualname__}"
-        report(call, path, HintError, value, actual, "None", "the annotation wants None", spec.hint, fix="pass None")
+        report_kind(call, path, value, spec.hint)
 
 
 def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
     if not bearable(spec, value):
-        actual, fix = f"is a {type(value).__qualname__}", f"pass {spec.hint}"
-        report(call, path, HintError, value, actual, spec.hint, f"the annotation wants {spec.hint}", spec.hint, fix=fix)
+        report_kind(call, path, value, spec.hint)
 
 
 def bearable(spec: OtherSpec, value: Any) -> bool:
@@ -320,7 +288,7 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
 
 def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin) or isinstance(value, (str, Tensor)):
-        report_container(call, path, value, spec.hint)
+        report_kind(call, path, value, spec.hint, count=True)
     elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
         items: Any = value
         before = len(call.violations)
@@ -331,7 +299,7 @@ def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> N
 
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, tuple) or len(value) != len(spec.items):
-        report_container(call, path, value, spec.hint)
+        report_kind(call, path, value, spec.hint, count=True)
         return
     for i, (item_spec, item) in enumerate(zip(spec.items, value, strict=True)):
         if item_spec is not None:
@@ -340,7 +308,7 @@ def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
 
 def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin):
-        report_container(call, path, value, spec.hint)
+        report_kind(call, path, value, spec.hint, count=True)
         return
     before = len(call.violations)
     for key, item in value.items():  # type: ignore[attr-defined]
@@ -351,7 +319,7 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> Non
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
     missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
     if not isinstance(value, spec.origin) or missing:
-        report_container(call, path, value, spec.hint, *missing)
+        report_kind(call, path, value, spec.hint, True, *missing)
         return
     if any(value is outer for outer in call.open):  # a cycle
         return
@@ -379,9 +347,13 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
     """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
     if isinstance(value, Tensor):
         anchor = call.anchor
-        astray = anchor is not None and value.dtype in FLOATING and not _fits(value.dtype, anchor)
-        if astray and anchor is not None and not _autocast_casts(value, anchor.dtype, anchor.dtype, call):
-            report_dtype(call, path, value, anchor.dtype, anchor.reason, "", anchor)
+        if (
+            anchor is not None
+            and value.dtype in FLOATING
+            and not _fits(value.dtype, anchor)
+            and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
+        ):
+            report_dtype(call, path, value, anchor.dtype, "", anchor)
         _check_device(value, path, call, False, "")
     elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
         pass  # a long list of numbers or strings

@@ -34,7 +34,7 @@ def _call_arguments(params: tuple[Param, ...]) -> str:
     return ", ".join(forms.get(param.kind, "{0}").format(param.name) for param in params)
 
 
-def _declaration(params: tuple[Param, ...], defaults: dict[str, str]) -> str:
+def _declaration(params: tuple[Param, ...]) -> str:
     """The wrapper's own parameter list: the same names, kinds and defaults."""
     parts: list[str] = []
     previous: Any = None
@@ -44,7 +44,7 @@ def _declaration(params: tuple[Param, ...], defaults: dict[str, str]) -> str:
         if param.kind is _P.KEYWORD_ONLY and previous not in (_P.KEYWORD_ONLY, _P.VAR_POSITIONAL):
             parts.append("*")
         star = {_P.VAR_POSITIONAL: "*", _P.VAR_KEYWORD: "**"}.get(param.kind, "")
-        parts.append(star + param.name + (f"={defaults[param.name]}" if param.name in defaults else ""))
+        parts.append(star + param.name + ("" if param.default is _P.empty else f"=_dg_is_{param.name}"))
         previous = param.kind
     if previous is _P.POSITIONAL_ONLY:
         parts.append("/")
@@ -136,17 +136,15 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     device = _device(contract, anchor)
     writer, arguments, result = attempt(contract, anchored, device)
     body, slow_way, give_up = _KINDS[kind]
-    closure = dict(writer.closure)
+    closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
     closure |= {"_dg_scope": scope, "_dg_note": note, "_dg_slot": None, "_dg_compiling": torch.compiler.is_compiling}
-    closure |= _EXCEPTIONS
-    defaults = {param.name: f"_dg_is_{param.name}" for param in contract.params if param.default is not _P.empty}
-    closure |= {defaults[param.name]: param.default for param in contract.params if param.name in defaults}
+    closure |= {f"_dg_is_{param.name}": param.default for param in contract.params if param.default is not _P.empty}
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
     name = fn.__name__ if fn.__name__.isidentifier() and not keyword.iskeyword(fn.__name__) else "wrapper"
-    lines = [f"{prefix} {name}({_declaration(contract.params, defaults)}):", "    __tracebackhide__ = _dg_number"]
+    lines = [f"{prefix} {name}({_declaration(contract.params)}):", "    __tracebackhide__ = _dg_number"]
     if arguments is None or kind.endswith("generator"):
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
     if arguments:
@@ -205,7 +203,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     weakref.finalize(wrapper, linecache.cache.pop, filename, None)
     _name_after(wrapper, fn)
     if kind == "function" and "_dg_slow" in closure:
-        contract.trial = functools.partial(_trial, factory, closure)
+        contract.trial = functools.cache(functools.partial(_trial, factory, closure))
     _await_anchor(wrapper)
     return wrapper
 
@@ -265,7 +263,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
-        tensor = find(module) if isinstance(module, nn.Module) else None
+        tensor = _find_any(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
             namespace: dict[str, Any] = {"find": _find_any}

@@ -11,7 +11,6 @@ import inspect
 import os
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -70,9 +69,9 @@ def as_casting(value: Any) -> Casting:
     return Casting.PRECISION if value is None else choose(Casting, value, "casting")
 
 
-OFF_AT_IMPORT = False
 _OFF, _LENIENT = Mode.OFF, Mode.LENIENT  # a member looked up on its class costs ten times as much
-_base: Mode | None = None
+_base = as_mode(os.environ.get("DTYPEGUARD_MODE", "").strip() or None, "the environment variable DTYPEGUARD_MODE")
+OFF_AT_IMPORT = _base is _OFF
 # A linked list (mode, what was outside it): `mode` objects then hold no state and may be shared between threads.
 _Modes = tuple[Mode | None, Any]
 _NO_MODE: _Modes = (None, None)
@@ -117,8 +116,7 @@ def current_mode(explicit: Mode | None = None) -> Mode:
 
 def get_mode() -> ModeName:
     """The mode in force for code that does not name one itself: 'strict', 'lenient', 'warn' or 'off'."""
-    name: ModeName = current_mode().value
-    return name
+    return current_mode().value
 
 
 class mode:  # noqa: N801  (a context manager, named like a function)
@@ -150,9 +148,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         _mirror.modes = (self._mode, _mirror.modes)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if not torch.compiler.is_compiling():
             _context.set(_context.get()[1] or _NO_MODE)
         _mirror.modes = _mirror.modes[1] or _NO_MODE
@@ -180,14 +176,3 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
 
 mode.__module__ = "dtypeguard"
-
-
-def _read_environment() -> None:
-    global OFF_AT_IMPORT
-    value = os.environ.get("DTYPEGUARD_MODE", "").strip()
-    if value:
-        set_mode(choose(Mode, value, "the environment variable DTYPEGUARD_MODE"))
-        OFF_AT_IMPORT = _base is Mode.OFF
-
-
-_read_environment()

@@ -151,19 +151,23 @@ def report(
     fix: str = "",
     fixed: bool = False,
 ) -> None:
+    """Write a violation down; `fixed` if it can be repaired, were it not in an argument that the body writes to."""
+    fixed = fixed and path[0] not in call.contract.mutates
     call.violations.append(Violation(error, written(path), value, actual, expected, reason, hint, like, fix, fixed))
 
 
-def report_shape(
-    call: Call, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, shape: tuple[int, ...]
-) -> None:
-    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint)
-    call.violations[-1].fix = f"give `{written(path)}` the axes of {spec.hint}"
+def report_shape(call: Call, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str) -> None:
+    fix = f"give `{written(path)}` the axes of {spec.hint}"
+    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix)
 
 
-def report_container(call: Call, path: Path, value: Any, hint: str, *missing: str) -> None:
-    actual = f"is a {type(value).__qualname__}" if not isinstance(value, tuple) else f"is a tuple of {len(value)}"
-    actual = f"has no {', '.join(map(repr, missing))}" if missing else actual
+def report_kind(call: Call, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
+    """The value is of another kind than its hint; with `count` the text says how long a tuple is."""
+    actual = f"is a {type(value).__qualname__}"
+    if count and isinstance(value, tuple):
+        actual = f"is a tuple of {len(value)}"
+    if missing:
+        actual = f"has no {', '.join(map(repr, missing))}"
     report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
 
 
@@ -179,20 +183,23 @@ _ADVICE: dict[tuple[Kind, Kind], str] = {
 
 
 def report_dtype(
-    call: Call, path: Path, value: Any, target: torch.dtype | None, who: str, hint: str, anchor: Anchor | None = None
+    call: Call,
+    path: Path,
+    value: Any,
+    target: torch.dtype | None,
+    hint: str,
+    anchor: Anchor | None = None,
+    family: bool = False,
 ) -> None:
-    contract, source = call.contract, value.dtype
+    """The value's dtype is not `target`, which the anchor, else the annotation, wants; of a family it is an example."""
+    source, casting = value.dtype, call.contract.casting
     if not isinstance(source, torch.dtype):
         source = BY_NAME.get(name_of(source), source)
-    like = (anchor.name, anchor.tensor) if anchor is not None and anchor.tensor is not None else None
-    allowed = (
-        target is not None
-        and isinstance(source, torch.dtype)
-        and may_cast(source, target, contract.casting)
-        and path[0] not in contract.mutates
-    )
+    like = anchor.like if anchor is not None else None
+    allowed = target is not None and isinstance(source, torch.dtype) and may_cast(source, target, casting)
     expected: Any = target if target is not None else hint
-    reason = f"{who} {plain(target) if target is not None else hint}"
+    such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
+    reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     fix = _advice(written(path), source, target, isinstance(value, Tensor))
     report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
     if target is not None:
@@ -204,8 +211,6 @@ def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> st
         return ""
     if not tensor:
         return f"{x}.astype({name_of(target)!r})"
-    kinds = (TABLE[source].kind, TABLE[target].kind) if source in TABLE else None
-    pattern = _ADVICE.get(kinds, "{x}.to({target})") if kinds is not None else "{x}.to({target})"
-    advice = pattern.format(x=x, target=target)
-    rung = lowest_rung(source, target) if source in TABLE else Casting.UNSAFE
+    pattern = _ADVICE.get((TABLE[source].kind, TABLE[target].kind), "{x}.to({target})")
+    advice, rung = pattern.format(x=x, target=target), lowest_rung(source, target)
     return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

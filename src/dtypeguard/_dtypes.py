@@ -36,7 +36,6 @@ class Casting(enum.IntEnum):
 class DtypeInfo:
     """One row: `digits` are bits of significand (or of an integer's value), `emax` the largest exponent."""
 
-    dtype: torch.dtype
     name: str
     kind: Kind
     digits: int = 0
@@ -65,9 +64,7 @@ _ROWS: dict[str, tuple[Kind, int, int, bool]] = {
 }
 
 TABLE: dict[torch.dtype, DtypeInfo] = {
-    getattr(torch, name): DtypeInfo(getattr(torch, name), name, *row)
-    for name, row in _ROWS.items()
-    if hasattr(torch, name)
+    getattr(torch, name): DtypeInfo(name, *row) for name, row in _ROWS.items() if hasattr(torch, name)
 }
 BY_NAME: dict[str, torch.dtype] = {info.name: dtype for dtype, info in TABLE.items()}
 FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.kind is Kind.FLOAT)

@@ -110,13 +110,15 @@ class Writer:
     def tensor(self, spec: TensorSpec, var: str) -> None:
         if not spec.torch_only:
             raise Inexpressible
-        cls = self.const(spec.array_type, "T")
-        self.miss_if(f"not _dg_isinstance({var}, {cls})")
+        self.instance(var, spec.array_type)
         self.dtype(spec, var)
         if self.anchored:
             loose = "" if self.contract.guarded else "_dg_p is None or "
             self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {loose}{var}.device == {self.device})")
         self.dims(spec, var)
+
+    def instance(self, var: str, cls: Any) -> None:
+        self.miss_if(f"not _dg_isinstance({var}, {self.const(cls, 'C')})")
 
     def autocast(self, var: str) -> str:
         enabled = self.const(torch.is_autocast_enabled, "enabled")
@@ -134,14 +136,14 @@ class Writer:
                 chance = f" and not ({own}{var}.dtype in {both} and {self.autocast(var)})"
             self.miss_if(f"{var}.dtype is not {wanted}{chance}")
             return
+        follows_anchor = self.anchored and (spec.dtypes is None or bool(spec.dtypes & FLOATING))
+        if spec.dtypes is None and not follows_anchor:
+            return
         dtype = self.fresh("t")
+        self.line(f"{dtype} = {var}.dtype")
         if spec.dtypes is not None:
-            self.line(f"{dtype} = {var}.dtype")
             self.miss_if(f"{dtype} not in {self.const(spec.dtypes, 'f')}")
-        floats = spec.dtypes is None or bool(spec.dtypes & FLOATING)
-        if self.anchored and floats:
-            if spec.dtypes is None:
-                self.line(f"{dtype} = {var}.dtype")
+        if follows_anchor:
             ways = [f"{dtype} is _dg_a", "_dg_a is None"]
             if spec.dtypes is None or spec.dtypes - FLOATING:
                 ways.append(f"{dtype} not in {self.const(FLOATING, 'floating')}")
@@ -235,14 +237,14 @@ class Writer:
 
     def other(self, spec: OtherSpec, var: str) -> None:
         if spec.classes is not None:
-            self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.classes, 'C')})")
+            self.instance(var, spec.classes)
         else:
             self.miss_if(f"not {self.const(bearable, 'bearable')}({self.const(spec, 'spec')}, {var})")
 
     def sequence(self, spec: SequenceSpec, var: str) -> None:
         if spec.origin not in (list, tuple):
             raise Inexpressible
-        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        self.instance(var, spec.origin)
         item = self.fresh("i")
         with self.block(f"for {item} in {var}:", loop=True):
             self.spec(spec.item, item)
@@ -250,7 +252,7 @@ class Writer:
     def tuple(self, spec: TupleSpec, var: str) -> None:
         if not spec.items:
             raise Inexpressible
-        self.miss_if(f"not _dg_isinstance({var}, {self.const(tuple, 'C')})")
+        self.instance(var, tuple)
         items = [self.fresh("i") for _ in spec.items]
         self.line(f"{', '.join(items)}, = {var}")
         for item_spec, item in zip(spec.items, items, strict=True):
@@ -258,7 +260,7 @@ class Writer:
                 self.spec(item_spec, item)
 
     def mapping(self, spec: MappingSpec, var: str) -> None:
-        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        self.instance(var, spec.origin)
         item = self.fresh("i")
         with self.block(f"for {item} in {var}.values():", loop=True):
             self.spec(spec.value, item)
@@ -267,7 +269,7 @@ class Writer:
         if spec.origin is dict or spec in self.open:  # TypedDicts; recursive classes
             raise Inexpressible
         self.open.append(spec)
-        self.miss_if(f"not _dg_isinstance({var}, {self.const(spec.origin, 'C')})")
+        self.instance(var, spec.origin)
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
             self.line(f"{item} = {var}.{name}")
@@ -303,9 +305,6 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
 }
 
 
-_PASS = frozenset({int, float, bool, str, type(None)})
-
-
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
     return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
@@ -314,7 +313,7 @@ def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, con
 def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
     kind = type(value)
     if kind is tuple or kind is list:
-        if kind is list and value and type(value[0]) in _PASS and type(value[-1]) in _PASS:
+        if kind is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
             return True
         for item in value:
             if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
@@ -327,7 +326,7 @@ def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) ->
                         break
                 else:
                     continue
-            if type(item) not in _PASS and not _scan(item, dtype, device, cpu, contract):
+            if type(item) not in SCALARS and not _scan(item, dtype, device, cpu, contract):
                 return False
         return True
     if isinstance(value, Tensor):
@@ -353,9 +352,9 @@ def _write_arguments(writer: Writer) -> None:
         spec = param.spec
         if param.skip or (spec is None and not writer.contract.guarded):
             continue
-        if param.kind in (_P.VAR_KEYWORD, _P.VAR_POSITIONAL) and writer.contract.skip_args:
-            raise Inexpressible
         several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
+        if several and writer.contract.skip_args:
+            raise Inexpressible
         if spec is None:
             writer.guarded(param.name, several)
         elif several:
@@ -380,7 +379,7 @@ def attempt(contract: Contract, anchored: bool, device: str) -> tuple[Writer, li
         _write_arguments(writer)
     except Inexpressible:
         return Writer(contract, anchored, device), None, None
-    arguments, writer.lines, writer.depth = writer.lines, [], 3
+    arguments, writer.lines = writer.lines, []
     try:
         if contract.output_dtype is not None:
             raise Inexpressible

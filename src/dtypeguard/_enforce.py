@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, TypeVar, get_args, overload
 
-import torch
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
 
 from . import _config
 from ._cast import enter
@@ -139,18 +139,11 @@ def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
         return _decorate_class(target, options, local)
     if isinstance(target, nn.Module):
         raise TypeError(f"enforce decorates functions and classes; for this {type(target).__name__} use guard(model)")
-    if isinstance(target, torch.library.CustomOpDef if hasattr(torch.library, "CustomOpDef") else _custom_op_class()):
+    if isinstance(target, CustomOpDef):
         return _decorate_custom_op(target, options, local)
     if not inspect.isroutine(target) or inspect.isbuiltin(target):
         raise TypeError(f"enforce decorates functions and classes, not {target!r}; wrap it in a function of your own")
     return _decorate_function(target, options, local)
-
-
-@functools.cache
-def _custom_op_class() -> type:
-    from torch._library.custom_ops import CustomOpDef
-
-    return CustomOpDef
 
 
 def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type:
@@ -286,9 +279,8 @@ def read_annotation(function: str, argument: str, annotation: Any, fn: Any, loca
 
 
 def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
-    closure = _closure(fn)
     try:
-        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure})
+        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **_closure(fn)})
     except AnnotationError as error:
         raise _located(error, function, argument) from error.__cause__
 
@@ -296,9 +288,8 @@ def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dic
 def _closure(fn: Any) -> dict[str, Any]:
     """The names that a function closes over and that exist already; `super()` closes over a class to come."""
     names: dict[str, Any] = {}
-    for name, cell in (
-        zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True) if hasattr(fn, "__code__") else ()
-    ):
+    code = getattr(fn, "__code__", None)
+    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True) if code is not None else ():
         with contextlib.suppress(ValueError):
             names[name] = cell.cell_contents
     return names

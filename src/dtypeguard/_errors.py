@@ -135,67 +135,53 @@ def summary(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _headline(v: Violation) -> str:
-    verb = "is on" if isinstance(v.actual, torch.device) else "is" if isinstance(v.actual, torch.dtype) else ""
+def headline(v: Violation) -> str:
+    verb = "is on " if isinstance(v.actual, torch.device) else "is " if isinstance(v.actual, torch.dtype) else ""
     subject = f"argument `{v.argument}`"
     if v.argument.startswith("result"):
         subject = "the result" if v.argument == "result" else f"`{v.argument}`"
-    return f"{subject} {f'{verb} ' if verb else ''}{plain(v.actual)}, {v.reason}"
+    return f"{subject} {verb}{plain(v.actual)}, {v.reason}"
 
 
 def _facts(v: Violation) -> Iterable[tuple[str, str]]:
     yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
-    like = ""
-    if v.like is not None:
-        name, tensor = v.like
-        like = f"{plain(v.expected)} like {name} ({summary(tensor)})"
+    like = "" if v.like is None else f"{plain(v.expected)} like {v.like[0]} ({summary(v.like[1])})"
     yield "expected", ", ".join(part for part in (v.hint, like) if part) or plain(v.expected)
 
 
-def render(
+def error_of(
+    kind: type[DtypeGuardError],
     function: str,
     violations: Sequence[Violation],
-    *,
-    module_path: str | None = None,
-    call_site: str | None = None,
-    axes: dict[str, Any] | None = None,
-    origin: str | None = None,
-    instead: str = "",
-) -> str:
-    """The text of an error or warning: the inner fact first, then every offender, then the context."""
+    module_path: str | None,
+    call_site: str | None,
+    axes: dict[str, Any],
+    instead: str,
+) -> DtypeGuardError:
+    """The exception for `violations`. Its text: the inner fact first, then every offender, then the context."""
+    headlines = tuple(headline(v) for v in violations)
     rows: list[tuple[str, str]] = []
     for n, v in enumerate(violations):
         if n:
-            rows.append(("also", _headline(v)))
+            rows.append(("also", headlines[n]))
         rows.extend(row for row in _facts(v) if row not in rows)
     fixes = [v.fix for v in violations if v.fix]
     context = {
         "module": module_path,
         "called at": call_site,
-        "axes": ", ".join(f"{name}={size}" for name, size in (axes or {}).items()),
-        "origin": origin,
+        "axes": ", ".join(f"{name}={size}" for name, size in axes.items()),
         "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),
     }
     rows.extend((key, text) for key, text in context.items() if text)
-    return "\n".join([f"{function}: {_headline(violations[0])}", *(f"  {key:<10} {text}" for key, text in rows)])
-
-
-def error_of(
-    kind: type[DtypeGuardError], function: str, violations: Sequence[Violation], *, traceable: bool, **context: Any
-) -> DtypeGuardError:
-    """The exception for `violations`, its message rendered, its attributes filled in."""
+    error = kind("\n".join([f"{function}: {headlines[0]}", *(f"  {key:<10} {text}" for key, text in rows)]))
     first = violations[0]
-    if traceable:  # Dynamo can build an exception from one text, and only that
-        return kind(f"{function}: {_headline(first)}")
-    error = kind(render(function, violations, **context))
     error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
-    error.function = function
-    error.module_path, error.call_site = context.get("module_path"), context.get("call_site")
-    error.axes, error.origin = dict(context.get("axes") or {}), context.get("origin")
-    error.violations = tuple(_headline(v) for v in violations)
+    error.function, error.module_path, error.call_site = function, module_path, call_site
+    error.axes, error.violations = axes, headlines
     return error
 
 
+_known_files: dict[str, bool] = {}
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
@@ -220,16 +206,9 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
     return None
 
 
-_known_files: dict[str, bool] = {}
-
-
 def place(frame: FrameType | None) -> str | None:
     """`train.py:42, in train_step`, with the path shortened against the working directory."""
     if frame is None:
         return None
-    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
-
-
-def short_path(path: str) -> str:
-    here = os.getcwd() + os.sep
-    return path[len(here) :] if path.startswith(here) else path
+    path = frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)
+    return f"{path}:{frame.f_lineno}, in {frame.f_code.co_name}"

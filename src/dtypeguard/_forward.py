@@ -86,13 +86,13 @@ def _params(forward: Any) -> tuple[Param, ...]:
     if rest not in kinds or rest in [p.kind for p in signature.parameters.values()]:
         outer = signature
     labels = tuple(signature.parameters)[len(kinds) - 2 :] if outer is not signature else ()
-    names = {
-        p.name: Rest(p.name, labels) if p.kind in _SEVERAL and labels else p.name for p in outer.parameters.values()
-    }
-    params = [Param(names[p.name], p.kind, None, p.default) for p in outer.parameters.values()]
+    params = [Param(p.name, p.kind, None, p.default) for p in outer.parameters.values()]
+    for param in params:
+        if param.kind in _SEVERAL and labels:
+            param.name = Rest(param.name, labels)
     if params and params[0].kind is inspect.Parameter.VAR_POSITIONAL:  # the module itself is the first of them
         params.insert(0, Param("self", inspect.Parameter.POSITIONAL_ONLY))
-        params[1] = dataclasses.replace(params[1], name=Rest(params[1].name, tuple(signature.parameters)[1:]))
+        params[1].name = Rest(params[1].name, tuple(signature.parameters)[1:])
     return tuple(params)
 
 

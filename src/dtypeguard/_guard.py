@@ -20,17 +20,7 @@ from torch import nn
 
 from ._anchor import LAZY, LOSSES, floating, own_parameters, slots
 from ._codegen import build
-from ._config import (
-    Autocast,
-    AutocastName,
-    CastingName,
-    ModeName,
-    Verify,
-    VerifyName,
-    as_casting,
-    as_mode,
-    choose,
-)
+from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
 from ._contract import Contract
 from ._dtypes import FLOATING
 from ._enforce import enforce

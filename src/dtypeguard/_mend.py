@@ -11,14 +11,13 @@ import inspect
 import sys
 import weakref
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ._anchor import floating, table_of
-from ._cast import CastRecord, generation, look_back_at, on_repair, record_lock
+from ._cast import CastRecord, generation, look_back_at, record_lock
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
 from ._errors import caller
@@ -117,13 +116,6 @@ def _agree(slots: list[tuple[dict[str, Any], str]]) -> bool:
     return True
 
 
-def trial_of(contract: Contract) -> Any:
-    """The contract's wrapper for repaired values, made when it is first needed."""
-    if not hasattr(contract.trial, "__code__"):
-        contract.trial = contract.trial()
-    return contract.trial
-
-
 def look_at(known: Known) -> None:
     """What the body did to the copies of a call repaired by plan."""
     for (source, copy, version), record in zip(known.copies, known.records, strict=True):
@@ -131,9 +123,9 @@ def look_at(known: Known) -> None:
             look_back_at(known.contract, record.argument, source, copy, version)
 
 
-def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], frame: FrameType | None) -> None:
+def remember(call: Call, values: tuple[Any, ...]) -> None:
     """Make a plan of what the reference just did, if it was simple: at most two whole dense tensors, each cast once."""
-    contract, edits = call.contract, list(call.edits.values())
+    contract, edits, frame = call.contract, list(call.edits.values()), caller()
     names = [param.name for param in contract.params]
     sources = [edit.value for edit in edits]
     if (
@@ -143,10 +135,7 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
         or any(edit.path[1:] or type(edit.value) is not Tensor for edit in edits)
         or len({id(source) for source in sources}) < len(sources)
         or len(edits) > 2
-        or any(
-            param.kind not in (param.kind.POSITIONAL_ONLY, param.kind.POSITIONAL_OR_KEYWORD)
-            for param in contract.params
-        )
+        or any(param.kind not in _POSITIONAL for param in contract.params)
     ):
         return
     plan = next((plan for plan in contract.plans if plan.generation == generation() and _applies(plan, values)), None)
@@ -161,12 +150,9 @@ def _remember(call: Call, values: tuple[Any, ...], records: list[CastRecord], fr
             if contract.dtype is None:
                 plan.slots = [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
         contract.plans[:] = [plan, *(p for p in contract.plans if p.generation == generation())][:_MOST]
-    plan.records[frame.f_code.co_filename, frame.f_lineno] = list(records)  # the result's may join them later
+    plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own
 
 
 def _forget(contract: Contract, plan: Plan) -> None:
     """A plan goes with its module."""
     contract.plans[:] = [other for other in contract.plans if other is not plan]
-
-
-on_repair(_remember)

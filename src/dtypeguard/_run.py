@@ -16,7 +16,7 @@ from ._anchor import anchor_of
 from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
-from ._mend import look_at, mend, trial_of
+from ._mend import look_at, mend, remember
 
 _P = inspect.Parameter
 
@@ -28,13 +28,15 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
         known = mend(contract, values)
         if known is not None:
             try:
-                result = trial_of(contract)(*known.values)
+                result = contract.trial()(*known.values)
                 if result is not MISSED:
                     known.count()
                     return result
             finally:
                 look_at(known)
     call = enter(contract, values)
+    if call.records:
+        remember(call, values)
     try:
         result = _run(contract, call)
     finally:

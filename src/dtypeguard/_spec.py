@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Union, get_args, get_origin
+from typing import Any, ClassVar, TypeGuard, Union, get_args, get_origin
 
 import torch
 import typing_extensions
@@ -250,7 +250,7 @@ def show(hint: Any) -> str:
     if args and not isinstance(origin, type):  # Literal["a", "b"]
         return str(hint).replace("typing.", "").replace("typing_extensions.", "")
     if args:
-        return f"{origin.__name__}[{', '.join('...' if arg is Ellipsis else show(arg) for arg in args)}]"
+        return f"{getattr(origin, '__name__', origin)}[{', '.join('...' if arg is Ellipsis else show(arg) for arg in args)}]"
     return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
 
 
@@ -271,8 +271,10 @@ def spec_of(hint: Any, local: _Names | None = None, _open: _Open | None = None) 
     Raises:
         AnnotationError: a jaxtyping annotation inside is malformed.
     """
-    if hint is Any or hint is object or hint is None.__class__ or hint is None:
-        return NoneSpec() if hint is None or hint is None.__class__ else None
+    if hint is Any or hint is object:
+        return None
+    if hint is None or hint is type(None):
+        return NoneSpec()
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         names = tuple(hint.dtypes) if isinstance(hint.dtypes, tuple | list) else None
         return _tensor_spec(hint.array_type, names, hint.dim_str, show(hint))
@@ -314,17 +316,20 @@ def _meaning(hint: Any) -> Any:
     return get_args(hint)[0] if origin in _WRAPPERS or hasattr(hint, "__metadata__") else hint
 
 
+def _is_ours(spec: Spec | None) -> TypeGuard[Spec]:
+    """Whether a spec asks more than beartype could answer."""
+    return spec is not None and not isinstance(spec, OtherSpec | NoneSpec)
+
+
 def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names, _open: _Open) -> Spec | None:
     text = show(hint)
-    if origin in _UNIONS:
-        options = tuple(spec_of(arg, local, _open) for arg in args)
-        if any(option is None for option in options):
-            return None
-        known = tuple(option for option in options if option is not None)
-        tensors = any(not isinstance(option, OtherSpec | NoneSpec) for option in known)
-        return UnionSpec(text, known) if tensors else OtherSpec(text, hint)
     specs = tuple(None if arg is Ellipsis or isinstance(arg, list) else spec_of(arg, local, _open) for arg in args)
-    holds = any(spec is not None and not isinstance(spec, OtherSpec | NoneSpec) for spec in specs)
+    holds = any(_is_ours(spec) for spec in specs)
+    if origin in _UNIONS:
+        known = tuple(spec for spec in specs if spec is not None)
+        if len(known) < len(specs):
+            return None
+        return UnionSpec(text, known) if holds else OtherSpec(text, hint)
     if holds and origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis and specs[0] is not None:
             return SequenceSpec(text, tuple, specs[0])
@@ -350,7 +355,7 @@ def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec
     shared: Any = ClassVar
     for name, hint in hints_of_class(cls, local).items():
         field = spec_of(hint, local, {**_open, cls: spec}) if get_origin(hint) is not shared else None
-        if field is not None and not isinstance(field, OtherSpec | NoneSpec):
+        if _is_ours(field):
             spec.fields[name] = field
     return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
 
