@@ -280,14 +280,14 @@ class Writer:
         """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else."""
         if not self.anchored:
             return
-        same = f"{var}.dtype is _dg_a"
+        floating = self.const(FLOATING, "floating")
+        ways = f"(_dg_t := {var}.dtype) is _dg_a or _dg_t not in {floating}"
         if self.contract.autocast is Autocast.FOLLOW:
             both = self.const(AUTOCAST, "both")
-            same = f"((_dg_t := {var}.dtype) is _dg_a or _dg_t in {both} and _dg_a in {both} and {self.autocast(var)})"
+            ways += f" or _dg_t in {both} and _dg_a in {both} and {self.autocast(var)}"
         kind = self.const(type, "type")
-        right = (
-            f"{kind}({var}) is _dg_Tensor and {same} and ({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
-        )
+        place = f"({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
+        right = f"{kind}({var}) is _dg_Tensor and {place} and ({ways})"
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
         self.miss_if(f"not ({right}) and {empty}not {walk}")

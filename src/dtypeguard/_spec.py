@@ -250,7 +250,8 @@ def show(hint: Any) -> str:
     if args and not isinstance(origin, type):  # Literal["a", "b"]
         return str(hint).replace("typing.", "").replace("typing_extensions.", "")
     if args:
-        return f"{getattr(origin, '__name__', origin)}[{', '.join('...' if arg is Ellipsis else show(arg) for arg in args)}]"
+        inner = ", ".join("..." if arg is Ellipsis else show(arg) for arg in args)
+        return f"{getattr(origin, '__name__', origin)}[{inner}]"
     return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
 
 
