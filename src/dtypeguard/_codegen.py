@@ -9,9 +9,7 @@ explains and never repairs.
 import functools
 import inspect
 import itertools
-import keyword
 import linecache
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +23,7 @@ from ._emit import attempt
 from ._run import judge, missed, note, scope, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
+_NUMBER = "the number of this wrapper"  # stands in the generated text for what `_name_after` puts there
 _P = inspect.Parameter
 
 
@@ -143,8 +142,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
     prefix = "async def" if kind.startswith(("async", "coroutine")) else "def"
-    name = fn.__name__ if fn.__name__.isidentifier() and not keyword.iskeyword(fn.__name__) else "wrapper"
-    lines = [f"{prefix} {name}({_declaration(contract.params)}):", "    __tracebackhide__ = _dg_number"]
+    lines = [f"{prefix} wrapper({_declaration(contract.params)}):", f"    __tracebackhide__ = {_NUMBER!r}"]
     if arguments is None or kind.endswith("generator"):
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
     if arguments:
@@ -189,23 +187,24 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     lines, closure = source(fn, contract, anchor)
     inner = "\n".join(f"    {line}" for line in lines)
     closure = {name: value for name, value in closure.items() if name in inner}
-    name = lines[0].partition("(")[0].split()[-1]
-    # Dynamo counts recompiles per code object, and code that is written alike is equal: the number tells it apart.
-    number = next(_numbers)
-    text = f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return {name}\n"
-    text = text.replace("_dg_number", str(number), 1)
-    filename = f"<dtypeguard {contract.function} {number}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    code = _compiled(f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return wrapper\n")
     namespace: dict[str, Any] = {}
-    exec(compile(text, filename, "exec"), getattr(fn, "__globals__", {}), namespace)
+    exec(code, getattr(fn, "__globals__", {}), namespace)
     factory = namespace["_dg_factory"]
     wrapper = factory(**closure)
-    weakref.finalize(wrapper, linecache.cache.pop, filename, None)
     _name_after(wrapper, fn)
     if kind == "function" and "_dg_slow" in closure:
         contract.trial = functools.cache(functools.partial(_trial, factory, closure))
     _await_anchor(wrapper)
     return wrapper
+
+
+@functools.lru_cache(4096)
+def _compiled(text: str) -> Any:
+    """Code for a text; what tells functions apart is in their closures, so many have the same."""
+    filename = f"<dtypeguard checks {next(_numbers)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    return compile(text, filename, "exec")
 
 
 def _trial(factory: Any, closure: dict[str, Any]) -> Any:
@@ -226,7 +225,10 @@ def _name_after(wrapper: Any, fn: Any) -> None:
     """Names, doc, annotations and attributes of the body; not `__wrapped__` (see `_enforce`)."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(fn, attribute, getattr(wrapper, attribute)))
-    wrapper.__code__ = wrapper.__code__.replace(co_name=fn.__name__)
+    # Dynamo counts recompiles per code object, and code that is written alike is equal: a number tells it apart.
+    code, number = wrapper.__code__, next(_numbers)
+    consts = tuple(number if const == _NUMBER else const for const in code.co_consts)
+    wrapper.__code__ = code.replace(co_name=fn.__name__, co_qualname=wrapper.__qualname__, co_consts=consts)
     if hasattr(fn, "__annotate__"):  # PEP 649: stay deferred
         wrapper.__annotate__ = fn.__annotate__
     else:
