@@ -854,3 +854,29 @@ def test_check_takes_containers_too():
     with pytest.raises(DtypeError) as caught:
         check({"a": [f32(), f64()]}, dict[str, list[Row]], mode="strict", name="batch")
     assert caught.value.argument == "batch['a'][1]"
+
+
+def test_a_user_dict_is_taken_apart_and_rebuilt_like_a_dict():
+    """What Hugging Face tokenizers and processors return is a UserDict."""
+
+    class Encoding(collections.UserDict):
+        pass
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, batch):
+            batch["seen"] = True
+            assert type(batch) is Encoding
+            return self.fc(batch["x"])
+
+    own = Encoding(x=f64(), ids=torch.arange(3))
+    with pytest.warns(DtypeGuardWarning) as said:
+        assert guard(Model())(own).dtype is torch.float32
+    assert {warning.category for warning in said} == {CastWarning, InplaceOnCastWarning}
+    assert own["seen"] is True
+    assert own["x"].dtype is torch.float64
+    with pytest.raises(DtypeError, match=r"`batch\['x'\]` is float64"):
+        guard(Model(), mode="strict")(own)

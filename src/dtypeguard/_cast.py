@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import threading
 import warnings
+from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -450,7 +451,7 @@ def _replay(original: Any, rebuilt: Any, now: dict[Step, Any], before: dict[Step
     mine = dict(children(original) or ())
     own = {id(before[step]): mine[step] for step in before if step in mine}
     items = {key: own.get(id(item), item) for (_, key), item in now.items()}
-    if isinstance(original, dict):
+    if isinstance(original, (dict, UserDict)):
         original.clear()
         original.update(items)
     elif isinstance(original, list):

@@ -9,6 +9,7 @@ first no.
 import collections.abc
 import dataclasses
 import inspect
+from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -375,7 +376,9 @@ def _settle_opaque(value: Any, before: int, call: Call) -> None:
 
 def children(value: Any) -> list[tuple[Step, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
-    if isinstance(value, dict):  # a Hugging Face ModelOutput is a dataclass as well
+    if isinstance(
+        value, (dict, UserDict)
+    ):  # a Hugging Face ModelOutput is a dataclass as well, a BatchEncoding a UserDict
         kind = "attr" if dataclasses.is_dataclass(value) else "item"
         return [((kind, key), item) for key, item in value.items()]
     if isinstance(value, PackedSequence):

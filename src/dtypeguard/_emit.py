@@ -307,6 +307,8 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
+    if type(value) is Tensor and dtype is not None and value.dtype in FLOATING and value.dtype is not dtype:
+        return False  # the usual case: one float64 tensor
     return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
 
 

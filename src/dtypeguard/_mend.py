@@ -51,42 +51,38 @@ class Plan:
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Known:
-    """A call repaired by plan."""
-
-    contract: Contract
-    values: list[Any]
-    copies: list[tuple[Tensor, Tensor, int]]
-    records: list[CastRecord]
-
-    def count(self) -> None:
-        with record_lock:
-            for (_, copy, _), record in zip(self.copies, self.records, strict=True):
-                record.count += 1
-                record.bytes += copy.nbytes
+Moves = list[tuple[CastRecord, Tensor, Tensor, int]]  # the record, what was given, its copy, the copy's version
+_NOTHING: tuple[Any, Moves] = ((), [])
 
 
-def mend(contract: Contract, values: tuple[Any, ...]) -> Known | None:
-    """The call with its usual repair, or None if the reference must look."""
+def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, Moves]:
+    """The values with their usual repair, and what was moved; nothing was if the reference must look."""
     for plan in contract.plans:
         if _applies(plan, values):
             break
     else:
-        return None
+        return _NOTHING
     if plan.generation != generation() or current_mode(contract.mode) is not _LENIENT:
-        return None
+        return _NOTHING
     frame = caller(sys._getframe(1))
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
     if records is None or (plan.slots and not _agree(plan.slots)):
-        return None
-    fresh, copies = list(values), []
-    for step in plan.steps:
+        return _NOTHING
+    fresh, moves = list(values), []
+    for step, record in zip(plan.steps, records):  # noqa: B905  (as many by construction, and this is the warm path)
         source = values[step.index]
         copy = source.to(dtype=step.dtype, device=step.device, non_blocking=contract.non_blocking)
         fresh[step.index] = copy
-        copies.append((source, copy, -1 if copy.is_inference() else copy._version))
-    return Known(contract, fresh, copies, records)
+        moves.append((record, source, copy, -1 if copy.is_inference() else copy._version))
+    return fresh, moves
+
+
+def count(moves: Moves) -> None:
+    """Write the repair of one call down."""
+    with record_lock:
+        for record, _, copy, _ in moves:
+            record.count += 1
+            record.bytes += copy.nbytes
 
 
 def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
@@ -98,7 +94,9 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
         source = values[step.index]
         if type(source) is not Tensor or source.dtype is not step.source or source.is_cpu is not step.on_cpu:
             return False
-        if source.layout is not torch.strided or source is seen or not source.dim() or 0 in source.stride():
+        if source.layout is not torch.strided or source is seen or not source.dim():
+            return False
+        if not source.is_contiguous() and 0 in source.stride():
             return False
         seen = source
     return plan.autocast is _any_autocast()
@@ -116,11 +114,11 @@ def _agree(slots: list[tuple[dict[str, Any], str]]) -> bool:
     return True
 
 
-def look_at(known: Known) -> None:
+def look_at(contract: Contract, moves: Moves) -> None:
     """What the body did to the copies of a call repaired by plan."""
-    for (source, copy, version), record in zip(known.copies, known.records, strict=True):
+    for record, source, copy, version in moves:
         if version >= 0 and (copy._version != version or copy.requires_grad is not source.requires_grad):
-            look_back_at(known.contract, record.argument, source, copy, version)
+            look_back_at(contract, record.argument, source, copy, version)
 
 
 def remember(call: Call, values: tuple[Any, ...]) -> None:

@@ -16,7 +16,7 @@ from ._anchor import anchor_of
 from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
-from ._mend import look_at, mend, remember
+from ._mend import count, look_at, mend, remember
 
 _P = inspect.Parameter
 
@@ -25,15 +25,15 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     __tracebackhide__ = True
     if contract.plans and not torch.compiler.is_compiling():
-        known = mend(contract, values)
-        if known is not None:
+        fresh, moves = mend(contract, values)
+        if moves:
             try:
-                result = contract.trial()(*known.values)
+                result = contract.trial()(*fresh)
                 if result is not MISSED:
-                    known.count()
+                    count(moves)
                     return result
             finally:
-                look_at(known)
+                look_at(contract, moves)
     call = enter(contract, values)
     if call.records:
         remember(call, values)
