@@ -68,6 +68,9 @@ def models(draw, kinds):
     return model
 
 
+matrices = st.builds(lambda dtype, device: torch.empty((2, 3), dtype=dtype, device=device), floats, devices)
+rows = st.builds(lambda dtype, device: torch.empty((3,), dtype=dtype, device=device), floats, devices)
+mostly_none = st.one_of(st.none(), st.none(), matrices, leaves)
 regions = st.sampled_from([None, None, BF16, F16])
 
 
@@ -113,7 +116,7 @@ def test_a_guard_of_an_unannotated_forward(model, given_options, x, extra, regio
 
 
 @relaxed
-@given(models([Annotated, Enforced]), options, leaves, leaves, regions)
+@given(models([Annotated, Enforced]), options, st.one_of(matrices, matrices, leaves), mostly_none, regions)
 def test_a_guard_of_an_annotated_forward(model, given_options, x, y, region):
     guard(model, mode="strict", **given_options)
     contract = type(model).forward.__dtypeguard__[1]
@@ -122,7 +125,7 @@ def test_a_guard_of_an_annotated_forward(model, given_options, x, y, region):
 
 
 @relaxed
-@given(models([Enforced]), leaves, leaves, st.lists(tensors(), max_size=2), regions)
+@given(models([Enforced]), matrices, mostly_none, st.lists(rows, max_size=2), regions)
 def test_an_enforced_method(model, x, y, z, region):
     fast, reference = verdicts(model, type(model).forward.__dtypeguard__[1], (x, y, z), region)
     assert fast == reference
