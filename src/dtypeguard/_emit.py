@@ -131,7 +131,9 @@ class Writer:
         if concrete is not None:
             wanted = self.const(concrete, "d")
             chance = ""
-            if follow and (concrete is torch.float32 or (self.anchored and concrete in AUTOCAST)):
+            # An enforced method does not know whether its module agrees on a dtype: only the reference does.
+            known = self.anchored and self.contract.guarded
+            if follow and (concrete is torch.float32 or (known and concrete in AUTOCAST)):
                 both, own = self.const(AUTOCAST, "both"), "" if concrete is torch.float32 else f"_dg_a is {wanted} and "
                 chance = f" and not ({own}{var}.dtype in {both} and {self.autocast(var)})"
             self.miss_if(f"{var}.dtype is not {wanted}{chance}")
