@@ -66,10 +66,11 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
 
 def table_of(module: nn.Module, path: tuple[str, ...]) -> dict[str, Any]:
     """The dict that holds the parameter (else buffer) at a path."""
+    owner: Any = module
     for name in path[:-1]:
-        module = module._modules[name]  # type: ignore[assignment]
-    own = own_parameters(module)
-    return own if path[-1] in own else _own_buffers(module)
+        owner = owner._modules[name]
+    own = own_parameters(owner)
+    return own if path[-1] in own else _own_buffers(owner)
 
 
 def _own_buffers(module: nn.Module) -> dict[str, Any]:

@@ -329,7 +329,7 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
 
 
 # What `torch.compiler.assume_constant_result` sets, without its import of all of Dynamo (over a second).
-_record_traced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+vars(_record_traced)["_dynamo_marked_constant"] = True
 
 
 def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:

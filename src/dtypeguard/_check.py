@@ -311,8 +311,9 @@ def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> Non
     if not isinstance(value, spec.origin):
         report_kind(call, path, value, spec.hint, count=True)
         return
+    mapping: Any = value
     before = len(call.violations)
-    for key, item in value.items():  # type: ignore[attr-defined]
+    for key, item in mapping.items():
         _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
     _settle_opaque(value, before, call)
 

@@ -288,14 +288,14 @@ def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contra
     return contract
 
 
-def _restore(module: nn.Module, cls: type, state: dict[str, Any]) -> None:
+def _restore(module: nn.Module, cls: Any, state: dict[str, Any]) -> None:
     """Put a module back as it was before a guard that failed."""
     object.__setattr__(module, "__class__", cls)
     module.__dict__.clear()
     module.__dict__.update(state)
     card = state.get("_dtypeguard")
     if card is not None and card.hooks:
-        contract = contract_of(cls, cls.forward, card.key)  # type: ignore[attr-defined]
+        contract = contract_of(cls, cls.forward, card.key)
         card.hooks = hooks_of(module, contract)
 
 
