@@ -8,12 +8,13 @@ STAMP := .venv/.installed
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
-.PHONY: help .venv demo test fuzz bench lint types docs examples clean
+.PHONY: help .venv demo test test-slow test-all fuzz bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "demo      train a small model on digits, with contracts on"
-	@echo "test      the test suite"
+	@echo "test      the test suite, without what takes long"
+	@echo "test-all  the test suite, whole"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
@@ -37,7 +38,12 @@ demo: .venv
 	$(PYTHON) examples/digits.py
 
 test: .venv
-	$(PYTHON) -m pytest -n 2
+	$(PYTHON) -m pytest -n 2 -m "not slow"
+
+test-slow: .venv
+	$(PYTHON) -m pytest -n 2 -m slow
+
+test-all: test test-slow
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
