@@ -42,6 +42,40 @@ def _usable(tensor: Any) -> bool:
     return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
 
 
+_NO_FUNCTION = torch._C._disabled_torch_function_impl
+
+
+def quiet(tensor: Tensor) -> bool:
+    """Whether a tensor answers by itself; a subclass with a `__torch_function__` takes 2 us, and calls the user's code."""
+    kind = type(tensor)
+    return kind is Tensor or kind is nn.Parameter or kind.__torch_function__ is _NO_FUNCTION
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Facts:
+    """A tensor as a check sees it."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    ndim: int
+    device: torch.device
+    is_cpu: bool
+
+
+def facts(value: Any) -> Any:
+    """What to ask about a tensor: itself, or what it says without its `__torch_function__`.
+
+    Raises:
+        TypeError: what is no tensor has no facts.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError
+    if quiet(value) or torch.compiler.is_compiling():
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        return _Facts(value.dtype, value.shape, value.ndim, value.device, value.is_cpu)
+
+
 def own_parameters(module: nn.Module) -> dict[str, Any]:
     """A module's own parameters; a DataParallel replica keeps them elsewhere."""
     former = module.__dict__.get("_former_parameters")
@@ -116,7 +150,8 @@ def slots(module: nn.Module) -> Slots | None:
 def _expression(path: tuple[str, ...], tensor: Tensor) -> str:
     names = [repr(name).replace("{", "{{").replace("}", "}}") for name in path]
     owner = "{self}" + "".join(f"._modules[{name}]" for name in names[:-1])
-    return f"{owner}.{'_parameters' if isinstance(tensor, nn.Parameter) else '_buffers'}[{names[-1]}]"
+    read = f"{owner}.{'_parameters' if isinstance(tensor, nn.Parameter) else '_buffers'}[{names[-1]}]"
+    return read if quiet(tensor) else f"_dg_facts({read})"
 
 
 def anchor_of(module: Any) -> Anchor | None:

@@ -5,6 +5,8 @@ Floor 3.
 
 from typing import Any
 
+import torch
+
 from ._contract import Call, Path, report_shape, written
 from ._errors import AnnotationError
 from ._spec import Dim, DimKind, TensorSpec, axis_argument
@@ -40,22 +42,51 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
 Fault = tuple[str, str] | None
 
 
+def differ(size: Any, wanted: Any) -> bool:
+    """Whether a size (or a shape) is not the wanted one.
+
+    While compiling, a size may depend on data. Asking about it would end the trace, so what is not known to be wrong
+    is asserted in the graph.
+    """
+    if isinstance(size, (tuple, list)):
+        return len(size) != len(wanted) or any(differ(a, b) for a, b in zip(size, wanted, strict=True))
+    if surely(size == wanted):
+        return False
+    if surely(size != wanted):
+        return True
+    torch._check(size == wanted)
+    return False
+
+
+def surely(condition: Any) -> bool:
+    """A comparison of sizes, False where the outcome depends on data that a trace does not have."""
+    if not torch.compiler.is_compiling():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
 def _axes(count: int) -> str:
     return f"{count} {'axis' if count == 1 else 'axes'}"
 
 
 def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call) -> Fault:
-    if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and size == 1):
+    if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and not surely(size != 1)):
         return None
     if dim.kind is DimKind.FIXED:
-        return None if size == dim.size else (f"has size {size} in axis {index}", f"the annotation wants {dim.size}")
+        if not differ(size, dim.size):
+            return None
+        return f"has size {size} in axis {index}", f"the annotation wants {dim.size}"
     if dim.kind is DimKind.SYMBOLIC:
         wanted = _evaluate(dim, axes, call)
-        return None if wanted == size else (f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}")
+        if not differ(size, wanted):
+            return None
+        return f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}"
     if dim.tree:
         raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, which dtypeguard does not check")
     bound = axes.setdefault(dim.text, size)
-    if bound == size:
+    if not differ(size, bound):
         return None
     owner = call.owners.get(dim.text)
     return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
@@ -86,7 +117,7 @@ def _check_variadic(
         variadics[dim.text] = (dim.broadcast, shape)
         return None
     loose, bound = variadics[dim.text]
-    joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (shape if shape == bound else None)
+    joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (None if differ(shape, bound) else shape)
     if joint is None or (not dim.broadcast and joint != shape) or (not loose and joint != bound):
         return f"has axes *{dim.text}={list(shape)}", f"but *{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
     if loose:

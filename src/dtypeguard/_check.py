@@ -35,6 +35,11 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
     Raises:
         AnnotationError: an axis names what is not bound, and nothing before it was wrong.
     """
+    with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
+        return _check(contract, values)
+
+
+def _check(contract: Contract, values: tuple[Any, ...]) -> Call:
     call = Call(contract, values, _find_anchor(contract, values))
     for param, value in zip(contract.params, values, strict=True):
         if param.skip or value is param.default:
@@ -54,6 +59,11 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
 
 def check_result(call: Call, result: Any) -> Call:
     """Check what the body returned against the same axes; the violations found stand in a new Call."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _check_result(call, result)
+
+
+def _check_result(call: Call, result: Any) -> Call:
     contract = call.contract
     outcome = dataclasses.replace(call, violations=[], edits={})
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right

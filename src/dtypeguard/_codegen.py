@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._anchor import Slots, find, slots
+from ._anchor import Slots, facts, find, slots
 from ._config import Autocast
 from ._contract import Contract, Param
 from ._emit import attempt
@@ -268,7 +268,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
         tensor = _find_any(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
-            namespace: dict[str, Any] = {"find": _find_any}
+            namespace: dict[str, Any] = {"find": _find_any, "_dg_facts": facts}
             found = slots(module)
             assert found is not None  # as `find` found one
             exec(_READER.format(path=found.first.format(self="self")), namespace)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._anchor import facts, quiet
+from ._axes import differ, surely
 from ._check import SCALARS, bearable, same_device
 from ._config import Autocast
 from ._contract import Contract
@@ -53,6 +55,7 @@ class Writer:
         self.anchored = anchored
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
+        self.closure["_dg_facts"] = facts
         self.lines: list[str] = []
         self.open: list[FieldsSpec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -110,12 +113,20 @@ class Writer:
     def tensor(self, spec: TensorSpec, var: str) -> None:
         if not spec.torch_only:
             raise Inexpressible
-        self.instance(var, spec.array_type)
+        if spec.array_type is not Tensor:
+            self.instance(var, spec.array_type)
+        var = self.plain(var)
         self.dtype(spec, var)
         if self.anchored:
             loose = "" if self.contract.guarded else "_dg_p is None or "
             self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {loose}{var}.device == {self.device})")
         self.dims(spec, var)
+
+    def plain(self, var: str) -> str:
+        """The variable to ask: the tensor, or what stands for a subclass that is slow to answer."""
+        known = self.fresh("x")
+        self.line(f"{known} = {var} if {var}.__class__ is _dg_Tensor else _dg_facts({var})")
+        return known
 
     def instance(self, var: str, cls: Any) -> None:
         self.miss_if(f"not _dg_isinstance({var}, {self.const(cls, 'C')})")
@@ -194,22 +205,30 @@ class Writer:
             return
         if dim.tree or (dim.variadic and dim.broadcast):
             raise Inexpressible
-        loose = f"{size} != 1 and " if dim.broadcast else ""
+        loose = f"(({size} == 1) is False or {self.const(surely, 'surely')}({size} != 1)) and " if dim.broadcast else ""
         if dim.kind is DimKind.FIXED:
-            self.miss_if(f"{loose}{size} != {dim.size}")
+            self.miss_if(loose + self.differs(size, str(dim.size)))
         elif dim.kind is DimKind.SYMBOLIC:
-            self.miss_if(f"{loose}({self.expression(dim)}) != {size}")
+            self.miss_if(loose + self.differs(size, f"({self.expression(dim)})"))
         else:
             key = (dim.variadic, dim.text)
             name = self.variable(key)
             if name == size:  # unpacked straight into it
                 self.axes[key] = (name, True)
-            elif self.axes[key][1]:
-                self.miss_if(f"{loose}{size} != {name}")
-            else:
+                return
+            sure = self.axes[key][1]
+            if not sure:
                 self.line(f"if {loose}{name} is None: {name} = {size}")
-                self.miss_if(f"{loose}{size} != {name}")
-                self.axes[key] = (name, not dim.broadcast)
+            self.miss_if(loose + self.differs(size, name))
+            self.axes[key] = (name, sure or not dim.broadcast)
+
+    def differs(self, size: str, wanted: str) -> str:
+        """To Dynamo a comparison that may depend on data is no `True`, so it is left to `differ`.
+
+        Small integers are the same object, and `is` is the cheapest comparison.
+        """
+        cheap = f"{size} is not {wanted} and " if wanted.isidentifier() else ""
+        return f"{cheap}({size} == {wanted}) is not True and {self.const(differ, 'differ')}({size}, {wanted})"
 
     def expression(self, dim: Dim) -> str:
         """A symbolic axis with its names replaced by the variables that hold them."""
@@ -334,18 +353,25 @@ def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) ->
                 return False
         return True
     if isinstance(value, Tensor):
-        found = value.dtype
-        if found in FLOATING:
-            if dtype is not None and found is not dtype:
-                follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
-                if not (follows and torch.is_autocast_enabled(value.device.type)):
-                    return False
-        elif value.is_cpu and not contract.move_args:
-            return True
-        return device is None or same_device(value.device, device)
+        if quiet(value):
+            return _scan_tensor(value, dtype, device, contract)
+        with torch._C.DisableTorchFunctionSubclass():
+            return _scan_tensor(value, dtype, device, contract)
     if kind is dict:
         return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
     return kind in SCALARS
+
+
+def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> bool:
+    found = value.dtype
+    if found in FLOATING:
+        if dtype is not None and found is not dtype:
+            follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
+            if not (follows and torch.is_autocast_enabled(value.device.type)):
+                return False
+    elif value.is_cpu and not contract.move_args:
+        return True
+    return device is None or same_device(value.device, device)
 
 
 # ---------------------------------------------------------------- a whole signature
