@@ -244,16 +244,14 @@ def test_owners_with_descendants_of_another_dtype_have_no_anchor():
     assert caught.value.module_path == "Block.fc"
 
 
-def test_containers_inside_a_mixed_root_are_not_guarded():
-    model = guard(Tower())
-    assert {name for name, module in model.named_modules() if is_guarded(module)} == {
-        "",
-        "blocks.0",
-        "blocks.0.fc",
-        "blocks.1",
-        "blocks.1.fc",
-        "neck.0",
-    }
+OWNERS = {"", "blocks.0.fc", "blocks.1.fc", "neck.0"}
+
+
+@pytest.mark.parametrize(("depth", "guarded"), [("auto", OWNERS), ("all", OWNERS | {"blocks.0", "blocks.1"})])
+def test_inside_a_mixed_root_auto_leaves_the_authors_own_borders_alone(depth, guarded):
+    """A block of the authors' own may cast at its border; a Linear would refuse what the guard refuses."""
+    model = guard(Tower(), depth=depth)
+    assert {name for name, module in model.named_modules() if is_guarded(module)} == guarded
 
 
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")

@@ -76,6 +76,15 @@ def facts(value: Any) -> Any:
         return _Facts(value.dtype, value.shape, value.ndim, value.device, value.is_cpu)
 
 
+def is_count(value: Tensor, dtype: torch.dtype | None) -> bool:
+    """Whether an unannotated tensor is a plain number beside half parameters: a token count, a loss weight.
+
+    A 0-dim float32 tensor widens nothing (https://docs.pytorch.org/docs/stable/tensor_attributes.html), and in
+    half precision 4097 tokens would be 4096.
+    """
+    return not value.ndim and value.dtype is torch.float32 and dtype in (torch.float16, torch.bfloat16)
+
+
 def own_parameters(module: nn.Module) -> dict[str, Any]:
     """A module's own parameters; a DataParallel replica keeps them elsewhere."""
     former = module.__dict__.get("_former_parameters")
@@ -100,11 +109,15 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
 
 def table_of(module: nn.Module, path: tuple[str, ...]) -> dict[str, Any]:
     """The dict that holds the parameter (else buffer) at a path."""
-    owner: Any = module
-    for name in path[:-1]:
-        owner = owner._modules[name]
+    owner = _owner(module, path)
     own = own_parameters(owner)
     return own if path[-1] in own else _own_buffers(owner)
+
+
+def _owner(module: Any, path: tuple[str, ...]) -> Any:
+    for name in path[:-1]:
+        module = module._modules[name]
+    return module
 
 
 def _own_buffers(module: nn.Module) -> dict[str, Any]:
@@ -162,18 +175,27 @@ def anchor_of(module: Any) -> Anchor | None:
     if not found:
         return None
     path, first = found[0]
-    agree = all(tensor.dtype is first.dtype for _, tensor in found)
+    dtype: torch.dtype | None = _compute_dtype(module, *found[0])
+    if any(_compute_dtype(module, *other) is not dtype for other in found):
+        dtype = None
     together = all(tensor.device == first.device for _, tensor in found)
-    dtype = _compute_dtype(module, first.dtype) if agree else None
     accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
-    owned = "parameters are" if isinstance(first, nn.Parameter) else "buffers are"
+    # By the table, not by the type: under functional_call, and in a replica, parameters are plain tensors.
+    owned = "parameters are" if path[-1] in own_parameters(_owner(module, path)) else "buffers are"
     return Anchor(
         dtype, first.device if together else None, ".".join(path), first, accepts, reason=f"the module's {owned}"
     )
 
 
-def _compute_dtype(module: nn.Module, dtype: torch.dtype) -> torch.dtype:
-    """Under FSDP2 the sharded parameters keep their dtype while the policy computes in another."""
-    get_state = getattr(module, "_get_fsdp_state", None)
-    policy = getattr(get_state(), "_mp_policy", None) if get_state is not None else None
-    return getattr(policy, "param_dtype", None) or dtype
+def _compute_dtype(module: Any, path: tuple[str, ...], tensor: Tensor) -> torch.dtype:
+    """Under FSDP2 sharded parameters keep their dtype, while the policy of the nearest group computes in another."""
+    policy = _policy(module)
+    for name in path[:-1]:
+        module = module._modules[name]
+        policy = _policy(module) or policy
+    return getattr(policy, "param_dtype", None) or tensor.dtype
+
+
+def _policy(module: nn.Module) -> Any:
+    get_state = getattr(type(module), "_get_fsdp_state", None)
+    return None if get_state is None else getattr(get_state(module), "_mp_policy", None)

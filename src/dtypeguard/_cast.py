@@ -203,24 +203,27 @@ def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
 
 def _repair(call: Call, values: dict[str, Any]) -> dict[str, Any]:
     __tracebackhide__ = True
-    made: list[tuple[Any, Any, Any, Any]] = []  # one tensor passed twice is cast once
+    made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
-        fresh = None
-        for value, dtype, device, known in made:
-            if value is edit.value and dtype is edit.dtype and device == edit.device:
-                fresh = known
-        if fresh is None:
-            fresh = _cast(call, edit)
-            made.append((edit.value, edit.dtype, edit.device, fresh))
-        replaced[path] = fresh
-    roots = {path[0] for path in replaced}
+        key = (_identity(edit.value, call), edit.dtype, edit.device)
+        if key not in made:
+            made[key] = _cast(call, edit, _alike(path, values[path[0]]))
+        replaced[path] = made[key]
+    ways = {path[:n] for path in replaced for n in range(1, len(path) + 1)}
     return {
-        name: _replace(call, value, (name,), replaced) if name in roots else value for name, value in values.items()
+        name: _replace(call, value, (name,), replaced, ways) if (name,) in ways else value
+        for name, value in values.items()
     }
 
 
-def _cast(call: Call, edit: Edit) -> Any:
+def _identity(value: Any, call: Call) -> int:
+    if torch.compiler.is_compiling():  # a graph that knows an `id` is good for one tensor only
+        return next(n for n, edit in enumerate(call.edits.values()) if edit.value is value)
+    return id(value)
+
+
+def _cast(call: Call, edit: Edit, alike: Path) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
     __tracebackhide__ = True
     source = edit.value
@@ -240,7 +243,7 @@ def _cast(call: Call, edit: Edit) -> Any:
         said = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
         _record_traced(*said, str(source.device), str(fresh.device))
         return fresh
-    _record(call, edit, fresh)
+    _record(call, edit, fresh, alike)
     if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():
         call.copies.append((written(edit.path), source, fresh, fresh._version))
     return fresh
@@ -273,16 +276,17 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
     return dtype if isinstance(dtype, torch.dtype) else BY_NAME.get(getattr(dtype, "name", ""))
 
 
-def _record(call: Call, edit: Edit, fresh: Any) -> None:
+def _record(call: Call, edit: Edit, fresh: Any, alike: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
     __tracebackhide__ = True
     source, frame, function = edit.value, caller(), call.contract.function
     line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
-    key = (function, edit.path, source.dtype, fresh.dtype, *devices, line)
-    first = key not in _records
-    error = _verify(call, edit, fresh, first)
+    key = (function, alike, source.dtype, fresh.dtype, *devices, line)
     record = _records.get(key)
+    if record is None:
+        call.first.add(key)
+    error = _verify(call, edit, fresh, first=key in call.first)
     if record is None:
         dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
@@ -294,6 +298,15 @@ def _record(call: Call, edit: Edit, fresh: Any) -> None:
         record.bytes += _size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
     call.records.append(record)
+
+
+def _alike(path: Path, value: Any) -> Path:
+    """The path that all elements of a list share: one kind of repair, however long the list is."""
+    steps = [path[0]]
+    for kind, key in path[1:]:
+        steps.append((kind, ... if isinstance(value, list) else key))
+        value = value[key] if kind == "item" else getattr(value, key)
+    return tuple(steps)
 
 
 def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
@@ -361,7 +374,9 @@ def _readable(tensor: Tensor) -> bool:
     """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
     if tensor.is_meta or tensor.layout is not torch.strided or type(tensor) not in (Tensor, nn.Parameter):
         return False
-    if torch._C._get_tracing_state() is not None or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+    if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
+        return False  # a dispatch mode may trace or fake, and would see the looking in any case
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return not is_functorch_wrapped_tensor(tensor)
 
@@ -369,13 +384,13 @@ def _readable(tensor: Tensor) -> bool:
 # ---------------------------------------------------------------- containers
 
 
-def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> Any:
+def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any], ways: set[Path]) -> Any:
     """The value with its repaired leaves; a container is rebuilt only if something in it was."""
     if path in replaced:
         return replaced[path]
     new: dict[Step, Any] = {}
     for step, child in children(value) or ():
-        fresh = _replace(call, child, (*path, step), replaced) if _leads(path, step, replaced) else child
+        fresh = _replace(call, child, (*path, step), replaced, ways) if (*path, step) in ways else child
         if fresh is not child:
             new[step] = fresh
     if not new:
@@ -388,11 +403,6 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any]) -> A
     if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
         call.rebuilt.append((written(path), value, rebuilt, dict(children(rebuilt) or ())))
     return rebuilt
-
-
-def _leads(path: Path, step: Step, replaced: dict[Path, Any]) -> bool:
-    way = (*path, step)
-    return any(target[: len(way)] == way for target in replaced)
 
 
 def _rebuild(value: Any, new: dict[Step, Any]) -> Any:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
-from ._anchor import Anchor, anchor_of
+from ._anchor import Anchor, anchor_of, is_count
 from ._axes import check_dims
 from ._config import Autocast
-from ._contract import Call, Contract, Path, Rest, Step, edit_at, report, report_dtype, report_kind, written
+from ._contract import Call, Contract, Path, Rest, Step, argument_of, edit_at, report, report_dtype, report_kind, written
 from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
 from ._spec import FieldsSpec, MappingSpec, NoneSpec, OtherSpec, SequenceSpec, Spec, TensorSpec, TupleSpec, UnionSpec
@@ -230,7 +230,7 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
     if value.device.type == "cpu":
         if value.dim() == 0:
             return
-        if not annotated and value.dtype not in FLOATING and path[0] not in call.contract.move_args:
+        if not annotated and value.dtype not in FLOATING and argument_of(path) not in call.contract.move_args:
             return
     fix = f"{written(path)}.to({str(anchor.device)!r})"
     movable = value.device.type != "meta"
@@ -363,6 +363,7 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
             anchor is not None
             and value.dtype in FLOATING
             and not _fits(value.dtype, anchor)
+            and not is_count(value, anchor.dtype)
             and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
         ):
             report_dtype(call, path, value, anchor.dtype, "", anchor)

@@ -234,6 +234,7 @@ def _name_after(wrapper: Any, fn: Any) -> None:
     else:
         wrapper.__annotations__ = dict(getattr(fn, "__annotations__", {}))
     wrapper.__dict__.update(getattr(fn, "__dict__", {}))
+    wrapper.__dict__.pop("__wrapped__", None)  # the body's own, if a decorator made it
 
 
 _READER = """\

@@ -88,6 +88,7 @@ class Call:
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
+    first: set[Any] = field(default_factory=set)  # the kinds of repair that this call is the first to make
     rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
 
     def arguments(self) -> dict[str, Any]:
@@ -119,6 +120,12 @@ class Rest(str):
         if isinstance(key, int):
             return self.labels[key] if key < len(self.labels) else f"{self}[{key}]"
         return str(key)
+
+
+def argument_of(path: Path) -> str:
+    """The name of the argument that a path starts with; behind a decorator's `*args`, of the one inside."""
+    name = path[0]
+    return name.label(path[1][1]) if isinstance(name, Rest) and len(path) > 1 else str(name)
 
 
 def written(path: Path) -> str:

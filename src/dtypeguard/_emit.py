@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._anchor import facts, quiet
+from ._anchor import facts, is_count, quiet
 from ._axes import differ, surely
 from ._check import SCALARS, bearable, same_device
 from ._config import Autocast
@@ -328,8 +328,8 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
-    if type(value) is Tensor and dtype is not None and value.dtype in FLOATING and value.dtype is not dtype:
-        return False  # the usual case: one float64 tensor
+    if type(value) is Tensor and value.dtype is torch.float64 and dtype is not None and dtype is not torch.float64:
+        return False  # the usual case
     return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
 
 
@@ -367,7 +367,7 @@ def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> 
     if found in FLOATING:
         if dtype is not None and found is not dtype:
             follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
-            if not (follows and torch.is_autocast_enabled(value.device.type)):
+            if not (follows and torch.is_autocast_enabled(value.device.type)) and not is_count(value, dtype):
                 return False
     elif value.is_cpu and not contract.move_args:
         return True

@@ -59,11 +59,13 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
         name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
-        contract = Contract(name, _params(forward), autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
         annotations = annotations_of(inspect.unwrap(forward))
+        specs = {argument: _array_spec(name, argument, annotations, forward) for argument in annotations}
+        params = _params(forward, by_name=any(specs[argument] for argument in specs if argument != "return"))
+        contract = Contract(name, params, autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
         for param in contract.params:
-            param.spec = _array_spec(contract.function, param.name, annotations, forward)
-        contract.returns = _array_spec(contract.function, "return", annotations, forward)
+            param.spec = specs.get(param.name)
+        contract.returns = specs.get("return")
     for n, param in enumerate(contract.params):
         param.skip = n == 0 or param.name in options.skip_args
     contract.guarded, contract.anchor = True, contract.anchor or "self"
@@ -76,30 +78,31 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     return contract
 
 
-def _params(forward: Any) -> tuple[Param, ...]:
-    """The parameters of a forward; a decorator that takes keywords of its own must get all as it was given."""
-    signature, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
-    if any(is_array_hint(hint) or isinstance(hint, str) for hint in annotations_of(inspect.unwrap(forward)).values()):
-        outer = signature
-    rest = inspect.Parameter.VAR_KEYWORD
+def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
+    """The parameters of a forward.
+
+    A decorator that takes `*args, **kwargs` must get a call as it was given: it may look for a keyword, or add one.
+    Only where an annotation must find its argument does the function inside say what the parameters are.
+    """
+    inner, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
     kinds = [p.kind for p in outer.parameters.values()]
-    if rest not in kinds or rest in [p.kind for p in signature.parameters.values()]:
-        outer = signature
-    labels = tuple(signature.parameters)[len(kinds) - 2 :] if outer is not signature else ()
+    if by_name or inspect.Parameter.VAR_KEYWORD not in kinds:
+        outer = inner
+    labels: tuple[str, ...] = ()
+    if outer != inner:
+        labels = tuple(p.name for p in inner.parameters.values() if p.kind not in _SEVERAL)
     params = [Param(p.name, p.kind, None, p.default) for p in outer.parameters.values()]
-    for param in params:
-        if param.kind in _SEVERAL and labels:
-            param.name = Rest(param.name, labels)
     if params and params[0].kind is inspect.Parameter.VAR_POSITIONAL:  # the module itself is the first of them
         params.insert(0, Param("self", inspect.Parameter.POSITIONAL_ONLY))
-        params[1].name = Rest(params[1].name, tuple(signature.parameters)[1:])
+    named = sum(param.kind not in _SEVERAL for param in params)
+    for param in params:
+        if param.kind in _SEVERAL and labels:
+            param.name = Rest(param.name, labels[named:])
     return tuple(params)
 
 
 def _array_spec(function: str, name: str, annotations: dict[str, Any], forward: Any) -> Any:
     """The spec of one annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
-    if name not in annotations:
-        return None
     inner = inspect.unwrap(forward)
     try:
         hint = resolve_hint(annotations[name], getattr(inner, "__globals__", {}), {})

@@ -5,7 +5,6 @@ Floor 5. An instance's class is swapped for a generated subclass, so that
 """
 
 import contextlib
-import copyreg
 import dataclasses
 import fnmatch
 import inspect
@@ -28,7 +27,6 @@ from ._errors import DtypeGuardWarning, plain
 from ._forward import Key, Options, around_instance, contract_of, hooks_of, with_self
 
 M = TypeVar("M", bound=nn.Module)
-_NEWOBJ: Any = vars(copyreg)["__newobj__"]
 Depth = Literal["auto", "all", "boundary"]
 
 
@@ -88,9 +86,10 @@ class GuardedModule(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
         cls = _generated(type(self))
-        if cls is not type(self) or not isinstance(reduced, tuple) or reduced[0] is not _NEWOBJ:
+        if cls is not type(self) or not isinstance(reduced, tuple):
             return reduced
-        return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *reduced[1][1:]), *reduced[2:])
+        recipe = tuple(_Generated if part is cls else part for part in (reduced[0], *reduced[1]))
+        return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *recipe), *reduced[2:])
 
     def __prepare_scriptable__(self) -> nn.Module:
         warnings.warn(f"torch.jit.script sees {type(self).__name__} without its guard", DtypeGuardWarning, stacklevel=2)
@@ -105,9 +104,18 @@ def _shallow(model: M) -> M:
     return twin
 
 
-def _rebuild(base: Any, key: Key, *args: Any) -> Any:
+class _Generated:
+    """Stands in a pickle for the generated class, which no module holds."""
+
+
+def _rebuild(base: Any, key: Key, *recipe: Any) -> Any:
+    """What a pickle calls: the model's own recipe, with the class generated anew."""
     cls = _guarded_class(base, key)
-    return base.__new__(cls, *args)
+    make, *args = (cls if part is _Generated else part for part in recipe)
+    model = make(*args)
+    if type(model) is base:  # its own `__reduce__` names the class
+        object.__setattr__(model, "__class__", cls)
+    return model
 
 
 def guard(
@@ -138,7 +146,8 @@ def guard(
         mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
         casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
         depth: 'boundary' guards the model's forward; 'all' also every module that owns floating parameters; 'auto'
-            is 'boundary' where all floating parameters agree on a dtype, else 'all'.
+            is 'boundary' where all floating parameters agree on a dtype, else it adds PyTorch's own modules
+            (Linear, Conv2d, ...), but none of the authors' own, whose code may cast at its borders.
         dtype, device: expect these instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
         skip_args: names of arguments to leave alone.
@@ -251,6 +260,9 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
     classes = tuple(pattern for pattern in skip if isinstance(pattern, type))
     for path, module in root.named_modules():
         owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
+        # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
+        # would refuse or promote is no such border.
+        owner = owner and (options.depth == "all" or type(module).forward.__module__.startswith("torch."))
         skipped = isinstance(module, classes) or any(
             fnmatch.fnmatchcase(path, pattern) for pattern in skip if isinstance(pattern, str)
         )
@@ -383,11 +395,11 @@ def unguard(model: M, /) -> M:
         _refuse(root)
     for module in list(root.modules()):
         card = module.__dict__.pop("_dtypeguard", None)
+        cls = _generated(type(module))
+        if cls is not None:  # with a card or not: `model[:1]` of a guarded Sequential makes one of its class
+            object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card is None:
             continue
-        cls = _generated(type(module))
-        if cls is not None:
-            object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card.forward is not None:
             module.__dict__["forward"] = card.forward
         for hook in card.hooks:
@@ -403,9 +415,12 @@ def is_guarded(model: nn.Module, /) -> bool:
     True
     """
     root = _root(model)
-    card = vars(root).get("_dtypeguard") if isinstance(root, nn.Module) else None
-    hooks = {*root._forward_pre_hooks, *root._forward_hooks} if card is not None else set()
-    return card is not None and all(hook.id in hooks for hook in card.hooks)  # a pickled GraphModule has lost them
+    if not isinstance(root, nn.Module):
+        return False
+    card = vars(root).get("_dtypeguard")
+    hooks = card.hooks if card is not None else ()
+    there = {*root._forward_pre_hooks, *root._forward_hooks}  # a pickled GraphModule has lost them
+    return _generated(type(root)) is not None or (bool(hooks) and all(hook.id in there for hook in hooks))
 
 
 GuardedModule.__module__ = "dtypeguard"

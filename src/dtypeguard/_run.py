@@ -200,7 +200,7 @@ _TORCH_SAYS = re.compile(
 
 def note(error: Exception, module: Any) -> None:
     """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
-    card = getattr(module, "_dtypeguard", None)
+    card = vars(module).get("_dtypeguard")
     if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
         return
     anchor = anchor_of(module)
