@@ -11,7 +11,7 @@ import dtypeguard
 SOURCE = Path(dtypeguard.__file__).parent
 FLOORS = {
     "_dtypes": 1, "_config": 1, "_errors": 1,
-    "_spec": 2, "_anchor": 2, "_contract": 2,
+    "_spec": 2, "_anchor": 2, "_contract": 2, "_verify": 2,
     "_axes": 3, "_check": 3, "_cast": 3, "_mend": 3,
     "_emit": 4, "_run": 4, "_codegen": 4,
     "_enforce": 5, "_forward": 5, "_guard": 5,

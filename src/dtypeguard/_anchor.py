@@ -46,7 +46,7 @@ _NO_FUNCTION = torch._C._disabled_torch_function_impl
 
 
 def quiet(tensor: Tensor) -> bool:
-    """Whether a tensor answers by itself; a subclass with a `__torch_function__` takes 2 us, and calls the user's code."""
+    """Whether a tensor answers by itself; what a `__torch_function__` answers takes 2 us, and is the user's code."""
     kind = type(tensor)
     return kind is Tensor or kind is nn.Parameter or kind.__torch_function__ is _NO_FUNCTION
 
@@ -109,15 +109,16 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
 
 def table_of(module: nn.Module, path: tuple[str, ...]) -> dict[str, Any]:
     """The dict that holds the parameter (else buffer) at a path."""
-    owner = _owner(module, path)
+    *_, owner = module, *_along(module, path)
     own = own_parameters(owner)
     return own if path[-1] in own else _own_buffers(owner)
 
 
-def _owner(module: Any, path: tuple[str, ...]) -> Any:
+def _along(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """The modules below `module` that lead to a parameter; the last one owns it."""
     for name in path[:-1]:
         module = module._modules[name]
-    return module
+        yield module
 
 
 def _own_buffers(module: nn.Module) -> dict[str, Any]:
@@ -163,8 +164,7 @@ def slots(module: nn.Module) -> Slots | None:
 def _expression(path: tuple[str, ...], tensor: Tensor) -> str:
     names = [repr(name).replace("{", "{{").replace("}", "}}") for name in path]
     owner = "{self}" + "".join(f"._modules[{name}]" for name in names[:-1])
-    read = f"{owner}.{'_parameters' if isinstance(tensor, nn.Parameter) else '_buffers'}[{names[-1]}]"
-    return read if quiet(tensor) else f"_dg_facts({read})"
+    return f"{owner}.{'_parameters' if isinstance(tensor, nn.Parameter) else '_buffers'}[{names[-1]}]"
 
 
 def anchor_of(module: Any) -> Anchor | None:
@@ -178,10 +178,11 @@ def anchor_of(module: Any) -> Anchor | None:
     dtype: torch.dtype | None = _compute_dtype(module, *found[0])
     if any(_compute_dtype(module, *other) is not dtype for other in found):
         dtype = None
-    together = all(tensor.device == first.device for _, tensor in found)
+    together = all(tensor.device == first.device for _, tensor in found) and not _offloaded(module, *found[0])
     accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
     # By the table, not by the type: under functional_call, and in a replica, parameters are plain tensors.
-    owned = "parameters are" if path[-1] in own_parameters(_owner(module, path)) else "buffers are"
+    *_, owner = module, *_along(module, path)
+    owned = "parameters are" if path[-1] in own_parameters(owner) else "buffers are"
     return Anchor(
         dtype, first.device if together else None, ".".join(path), first, accepts, reason=f"the module's {owned}"
     )
@@ -190,10 +191,14 @@ def anchor_of(module: Any) -> Anchor | None:
 def _compute_dtype(module: Any, path: tuple[str, ...], tensor: Tensor) -> torch.dtype:
     """Under FSDP2 sharded parameters keep their dtype, while the policy of the nearest group computes in another."""
     policy = _policy(module)
-    for name in path[:-1]:
-        module = module._modules[name]
-        policy = _policy(module) or policy
+    for owner in _along(module, path):
+        policy = _policy(owner) or policy
     return getattr(policy, "param_dtype", None) or tensor.dtype
+
+
+def _offloaded(module: Any, path: tuple[str, ...], tensor: Tensor) -> bool:
+    """Whether one of accelerate's hooks keeps a parameter on meta until the call that needs it."""
+    return tensor.is_meta and any("_hf_hook" in owner.__dict__ for owner in (module, *_along(module, path)))
 
 
 def _policy(module: nn.Module) -> Any:

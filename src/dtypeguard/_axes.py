@@ -13,12 +13,17 @@ from ._spec import Dim, DimKind, TensorSpec, axis_argument
 
 
 def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
-    shape = tuple(value.shape)
     where = spec.variadic
     least = len(spec.dims) - (where is not None)
+    wanted = f"the annotation wants {_axes(least) if where is None else f'at least {_axes(least)}'}"
+    try:
+        shape = tuple(value.shape)
+    except RuntimeError:
+        what = "is a nested tensor, whose axes have no one size" if value.is_nested else "has no shape yet"
+        report_shape(call, path, value, spec, what, wanted)
+        return
     if len(shape) < least or (where is None and len(shape) > least):
-        wanted = _axes(least) if where is None else f"at least {_axes(least)}"
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", f"the annotation wants {wanted}")
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     end = None if where is None else len(shape) - (least - where)
@@ -54,7 +59,7 @@ def differ(size: Any, wanted: Any) -> bool:
         return False
     if surely(size != wanted):
         return True
-    torch._check(size == wanted)
+    torch._check(size == wanted)  # type: ignore[no-untyped-call]
     return False
 
 

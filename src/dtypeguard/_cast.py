@@ -15,12 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ._check import check, check_result, children, from_numpy
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract, Edit, Path, Step, written
-from ._dtypes import BY_NAME, survives
+from ._dtypes import BY_NAME
 from ._errors import (
     CastError,
     CastWarning,
@@ -36,6 +35,7 @@ from ._errors import (
     place,
     plain,
 )
+from ._verify import compact, narrowing, size
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
@@ -170,7 +170,8 @@ def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError])
     if kind is not CastError and all(violation.fixed for violation in violations):
         instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
-    return error_of(kind, contract.function, violations, _module_path(call), place(caller()), axes, instead)
+    with torch._C.DisableTorchFunctionSubclass():
+        return error_of(kind, contract.function, violations, _module_path(call), place(caller()), axes, instead)
 
 
 def _warn_only(call: Call) -> None:
@@ -229,7 +230,7 @@ def _cast(call: Call, edit: Edit, alike: Path) -> Any:
     source = edit.value
     fresh: Any
     if isinstance(source, Tensor):
-        fresh = _to(source, edit.dtype, edit.device, call.contract.non_blocking)
+        fresh = _to(call, edit)
     elif edit.convert:
         tensor: Any = from_numpy(source)
         fresh = tensor.to(device=edit.device, dtype=edit.dtype or tensor.dtype)
@@ -249,27 +250,17 @@ def _cast(call: Call, edit: Edit, alike: Path) -> Any:
     return fresh
 
 
-def _to(tensor: Tensor, dtype: torch.dtype | None, device: torch.device | None, non_blocking: bool) -> Tensor:
-    small = compact(tensor)
-    fresh = small.to(device=device, dtype=dtype or tensor.dtype, non_blocking=non_blocking)
-    return fresh if small is tensor else fresh.expand(tensor.shape)
-
-
-def compact(tensor: Tensor) -> Tensor:
-    """The tensor with each expanded axis (stride 0) narrowed to one element."""
-    if tensor.layout is torch.strided and not tensor.is_nested:
-        for axis in range(tensor.dim()):
-            if tensor.stride(axis) == 0 and tensor.size(axis) > 1:
-                tensor = tensor.narrow(axis, 0, 1)
-    return tensor
-
-
-def _size(fresh: Any) -> int:
+def _to(call: Call, edit: Edit) -> Tensor:
+    __tracebackhide__ = True
+    tensor: Tensor = edit.value
+    small = tensor.dequantize() if tensor.is_quantized else compact(tensor)
     try:
-        return int(fresh.untyped_storage().nbytes())
-    except (AttributeError, NotImplementedError, RuntimeError):  # NumPy arrays, sparse tensors, some subclasses
-        sparse = isinstance(fresh, Tensor) and fresh.layout is not torch.strided
-        return int(fresh.values().nbytes if sparse else fresh.nbytes)
+        fresh = small.to(device=edit.device, dtype=edit.dtype or tensor.dtype, non_blocking=call.contract.non_blocking)
+    except (NotImplementedError, TypeError) as error:  # MKL-DNN layouts, masked tensors, some subclasses
+        for violation in call.violations:
+            violation.reason += f", and a {type(tensor).__name__} of layout {tensor.layout} cannot be cast"
+        raise _error(call, call.violations, CastError) from error
+    return fresh if small is tensor or tensor.is_quantized else fresh.expand(tensor.shape)
 
 
 def _as_torch(dtype: Any) -> torch.dtype | None:
@@ -295,7 +286,7 @@ def _record(call: Call, edit: Edit, fresh: Any, alike: Path) -> None:
     with record_lock:
         record = _records.setdefault(key, record)
         record.count += 1
-        record.bytes += _size(fresh)
+        record.bytes += size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
     call.records.append(record)
 
@@ -349,36 +340,18 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
     """The relative error of a narrowing; refuses one that made a finite value infinite."""
     __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
+    if verify is Verify.NEVER or (verify is Verify.FIRST and not first):
+        return None
     if not isinstance(source, Tensor):
         source, fresh = from_numpy(source), fresh if isinstance(fresh, Tensor) else from_numpy(fresh)
-    if source is None or source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype):
-        return None
-    if verify is Verify.NEVER or (verify is Verify.FIRST and not first) or not _readable(source):
-        return None
-    with torch.no_grad():
-        exact, near = compact(source.detach()), compact(fresh.detach())
-        near = near if near.device == exact.device else exact.to(fresh.dtype)
-        if not bool(near.isinf().any()) or not bool((near.isinf() & exact.isfinite()).any()):
-            if not exact.numel() or exact.is_complex():
-                return None
-            exact = exact.double()
-            return float(((near.double() - exact).abs_() / exact.abs()).nan_to_num_(0.0, 0.0, 0.0).max())
+    error, infinite = (None, False) if source is None else narrowing(source, fresh)
+    if not infinite:
+        return error
     target = plain(fresh.dtype)
     where = written(edit.path)
     fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"
     reason = f"and finite values of it become infinite in {target}"
     raise _error(call, [Violation(CastError, where, source, source.dtype, fresh.dtype, reason, "", fix=fix)], CastError)
-
-
-def _readable(tensor: Tensor) -> bool:
-    """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
-    if tensor.is_meta or tensor.layout is not torch.strided or type(tensor) not in (Tensor, nn.Parameter):
-        return False
-    if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
-        return False  # a dispatch mode may trace or fake, and would see the looking in any case
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    return not is_functorch_wrapped_tensor(tensor)
 
 
 # ---------------------------------------------------------------- containers

@@ -21,7 +21,19 @@ from torch.utils import _pytree
 from ._anchor import Anchor, anchor_of, is_count
 from ._axes import check_dims
 from ._config import Autocast
-from ._contract import Call, Contract, Path, Rest, Step, argument_of, edit_at, report, report_dtype, report_kind, written
+from ._contract import (
+    Call,
+    Contract,
+    Path,
+    Rest,
+    Step,
+    argument_of,
+    edit_at,
+    report,
+    report_dtype,
+    report_kind,
+    written,
+)
 from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
 from ._spec import FieldsSpec, MappingSpec, NoneSpec, OtherSpec, SequenceSpec, Spec, TensorSpec, TupleSpec, UnionSpec

@@ -58,6 +58,7 @@ else: _dg_a, _dg_cpu = _dg_p.dtype, _dg_p.is_cpu
 _READ = """\
 try: _dg_{variable} = {path}
 except _dg_KeyErrors: _dg_{variable} = {otherwise}
+if _dg_type(_dg_{variable}) is not {kind}: _dg_{variable} = _dg_facts(_dg_{variable})
 """
 # The wrapper of an async generator must be one itself, and there is no `yield from` for it.
 _STREAM = """\
@@ -115,7 +116,8 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
     for variable, path in reads.items():
         if path is not None:
             otherwise = f"_dg_find({self_name})" if variable == "p" else "_dg_p"
-            read = _READ.format(variable=variable, path=path.format(self=self_name), otherwise=otherwise)
+            kind = "_dg_Parameter" if "_parameters[" in path else "_dg_Tensor"
+            read = _READ.format(variable=variable, path=path.format(self=self_name), otherwise=otherwise, kind=kind)
             lines += read.splitlines()
     dtype, cpu = "None", "False"
     if anchor is not None:
@@ -138,6 +140,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
     closure |= {"_dg_scope": scope, "_dg_note": note, "_dg_slot": None, "_dg_compiling": torch.compiler.is_compiling}
+    closure |= {"_dg_type": type, "_dg_Parameter": nn.Parameter}
     closure |= {f"_dg_is_{param.name}": param.default for param in contract.params if param.default is not _P.empty}
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
@@ -239,8 +242,9 @@ def _name_after(wrapper: Any, fn: Any) -> None:
 
 _READER = """\
 def read(self):
-    try: return {path}
-    except (KeyError, AttributeError): return find(self)
+    try: found = {path}
+    except (KeyError, AttributeError): found = find(self)
+    return found if type(found) is Parameter or found is None else facts(found)
 """
 
 
@@ -266,10 +270,14 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
+        with torch._C.DisableTorchFunctionSubclass():
+            return first(module)
+
+    def first(module: Any) -> Tensor | None:
         tensor = _find_any(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
-            namespace: dict[str, Any] = {"find": _find_any, "_dg_facts": facts}
+            namespace: dict[str, Any] = {"find": _find_any, "facts": facts, "Parameter": nn.Parameter}
             found = slots(module)
             assert found is not None  # as `find` found one
             exec(_READER.format(path=found.first.format(self="self")), namespace)

@@ -48,6 +48,7 @@ class Contract:
     verify: Verify = Verify.FIRST
     mutates: frozenset[str] = frozenset()
     guarded: bool = False  # unannotated floating tensors follow the anchor too
+    key: Any = None  # of the generated class that a guard's contract belongs to
     dtype: torch.dtype | None = None
     device: torch.device | None = None
     output_dtype: torch.dtype | None = None
@@ -207,7 +208,8 @@ def report_dtype(
     expected: Any = target if target is not None else hint
     such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
-    fix = _advice(written(path), source, target, isinstance(value, Tensor))
+    quantized = isinstance(value, Tensor) and value.is_quantized
+    fix = _advice(written(path) + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
     report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
     if target is not None:
         edit_at(call, path, value).dtype = target

@@ -55,7 +55,7 @@ class Writer:
         self.anchored = anchored
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
-        self.closure["_dg_facts"] = facts
+        self.closure |= {"_dg_facts": facts, "_dg_type": type}
         self.lines: list[str] = []
         self.open: list[FieldsSpec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -125,7 +125,7 @@ class Writer:
     def plain(self, var: str) -> str:
         """The variable to ask: the tensor, or what stands for a subclass that is slow to answer."""
         known = self.fresh("x")
-        self.line(f"{known} = {var} if {var}.__class__ is _dg_Tensor else _dg_facts({var})")
+        self.line(f"{known} = {var} if _dg_type({var}) is _dg_Tensor else _dg_facts({var})")
         return known
 
     def instance(self, var: str, cls: Any) -> None:
@@ -306,7 +306,7 @@ class Writer:
         if self.contract.autocast is Autocast.FOLLOW:
             both = self.const(AUTOCAST, "both")
             ways += f" or _dg_t in {both} and _dg_a in {both} and {self.autocast(var)}"
-        kind = self.const(type, "type")
+        kind = "_dg_type"
         place = f"({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
         right = f"{kind}({var}) is _dg_Tensor and {place} and ({ways})"
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"

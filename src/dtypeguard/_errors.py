@@ -128,11 +128,19 @@ def summary(value: Any) -> str:
     """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`."""
     import wadler_lindig as wl
 
+    if isinstance(value, torch.Tensor):
+        return f"{wl.pformat(wl.array_summary(_shape(value), name_of(value.dtype), None))} on {value.device}"
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        array = wl.pformat(wl.array_summary(tuple(value.shape), name_of(value.dtype), None))
-        return f"{array} on {value.device}" if isinstance(value, torch.Tensor) else f"{array}(numpy)"
+        return f"{wl.pformat(wl.array_summary(tuple(value.shape), name_of(value.dtype), None))}(numpy)"
     text = " ".join(wl.pformat(value, width=200, short_arrays=True).replace("(torch)", "").split())
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
+    try:
+        return tuple(tensor.shape)
+    except RuntimeError:  # strided nested tensors and uninitialized parameters have none
+        return ("?",)
 
 
 def headline(v: Violation) -> str:

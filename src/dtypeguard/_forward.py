@@ -68,7 +68,7 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
         contract.returns = specs.get("return")
     for n, param in enumerate(contract.params):
         param.skip = n == 0 or param.name in options.skip_args
-    contract.guarded, contract.anchor = True, contract.anchor or "self"
+    contract.guarded, contract.key, contract.anchor = True, key, contract.anchor or "self"
     for name in ("mode", "casting", "autocast"):
         told = getattr(options, name)
         if told is not None:

@@ -36,7 +36,7 @@ class Card:
 
     path: str
     key: Key
-    forward: Any = None  # the instance's own `forward`, which the guard wrapped
+    shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
 
     def advice(self, module: nn.Module) -> str:
@@ -288,14 +288,18 @@ def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contra
         base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
         guarded = _guarded_class(base, key)
         contract = guarded.forward.__dtypeguard__[1]
-        shadow = module.__dict__.get("forward")
+        # Behind accelerate's hooks, which load weights and move inputs, stands the forward to guard.
+        hidden = "_old_forward" if "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__ else "forward"
+        shadow = module.__dict__.get(hidden)
         try:
             object.__setattr__(module, "__class__", _rebased(cls, base, guarded))
         except TypeError as error:
             raise TypeError(f"the class of {path} cannot be swapped ({error}): use enforce on its forward") from None
         if shadow is not None:
-            card.forward = shadow
-            module.__dict__["forward"] = types.MethodType(around_instance(shadow, module, key), module)
+            made = around_instance(shadow, module, key)
+            made.__wrapped__ = type(module).forward  # accelerate goes along this to take its own wrapper off
+            module.__dict__[hidden] = types.MethodType(made, module)
+            card.shadow = (hidden, shadow, module.__dict__[hidden])
     module.__dict__["_dtypeguard"] = card
     return contract
 
@@ -400,8 +404,9 @@ def unguard(model: M, /) -> M:
             object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card is None:
             continue
-        if card.forward is not None:
-            module.__dict__["forward"] = card.forward
+        name, original, guarded = card.shadow or ("", None, None)
+        if guarded is not None and module.__dict__.get(name) is guarded:  # not if somebody took it away meanwhile
+            module.__dict__[name] = original
         for hook in card.hooks:
             hook.remove()
     return model
