@@ -1,5 +1,9 @@
 """dtype, shape and device as a contract at the doors of a PyTorch model."""
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from ._cast import CastRecord, casts, reset_casts
 from ._config import get_mode, mode, set_mode
 from ._enforce import check, enforce
@@ -15,9 +19,13 @@ from ._errors import (
     DtypeGuardWarning,
     HintError,
     InplaceOnCastWarning,
+    RankError,
     ShapeError,
 )
 from ._guard import GuardedModule, guard, is_guarded, unguard
+
+if _TYPE_CHECKING:
+    from . import distributed as distributed
 
 __version__ = "0.1.0"
 
@@ -35,6 +43,7 @@ __all__ = [
     "GuardedModule",
     "HintError",
     "InplaceOnCastWarning",
+    "RankError",
     "ShapeError",
     "casts",
     "check",
@@ -47,3 +56,13 @@ __all__ = [
     "set_mode",
     "unguard",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "distributed":  # what not every program needs is imported when it is asked for
+        return _importlib.import_module(".distributed", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "distributed"})

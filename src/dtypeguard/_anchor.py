@@ -93,16 +93,21 @@ def own_parameters(module: nn.Module) -> dict[str, Any]:
 
 def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Floating parameters of the subtree with their paths; floating buffers where there is no parameter."""
+    return ((path, tensor) for path, tensor, _ in _floating(module))
+
+
+def _floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
+    """The same, and the dtype that each asks of the module's input."""
     for tables in (own_parameters, _own_buffers):
         found = False
-        for path, owner in _walk(module, ()):
+        for path, owner, group in _walk(module, (), None):
             table = tables(owner)
             stored = any(tensor is not None and TABLE[tensor.dtype].kind is Kind.STORAGE for tensor in table.values())
             for name, tensor in table.items():
                 # Beside float8 weights a scale is no parameter that anything computes in.
                 if _usable(tensor) and not (stored and "scale" in name):
                     found = True
-                    yield (*path, name), tensor
+                    yield (*path, name), tensor, _asks(tensor, group, module)
         if found or isinstance(module, LOSSES):
             return
 
@@ -125,11 +130,43 @@ def _own_buffers(module: nn.Module) -> dict[str, Any]:
     return module._buffers
 
 
-def _walk(module: nn.Module, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], nn.Module]]:
-    yield path, module
+def _walk(
+    module: nn.Module, path: tuple[str, ...], group: nn.Module | None
+) -> Iterator[tuple[tuple[str, ...], nn.Module, nn.Module | None]]:
+    """The modules of a subtree, their paths, and the FSDP2 group that each belongs to."""
+    group = group if _policy(module) is None else module
+    yield path, module, group
     for name, child in module._modules.items():
         if child is not None:
-            yield from _walk(child, (*path, name))
+            yield from _walk(child, (*path, name), group)
+
+
+def _policy(module: Any) -> Any:
+    """The mixed-precision policy of an FSDP2 group."""
+    get_state = getattr(type(module), "_get_fsdp_state", None)
+    return None if get_state is None else getattr(get_state(module), "_mp_policy", None)
+
+
+def _asks(tensor: Tensor, group: nn.Module | None, module: nn.Module) -> torch.dtype | None:
+    """Which dtype a parameter asks of the module's input.
+
+    Under FSDP2 it stays sharded in its own dtype, and its group's policy says in which one it computes. A group inside
+    the module that casts its own inputs asks for none.
+    """
+    if group is None:
+        return tensor.dtype
+    policy = _policy(group)
+    if group is not module and policy.param_dtype is not None and policy.cast_forward_inputs:
+        return None
+    dtype: torch.dtype = policy.param_dtype or tensor.dtype
+    return dtype
+
+
+def asked(module: Any, tensor: Any) -> Any:
+    """What a wrapper asks in place of an anchor that is no plain parameter: a sharded one, or a subclass."""
+    dtype = None if torch.compiler.is_compiling() else getattr(_policy(module), "param_dtype", None)
+    known = facts(tensor)
+    return known if dtype is None else _Facts(dtype, known.shape, known.ndim, known.device, known.is_cpu)
 
 
 def find(module: nn.Module) -> Tensor | None:
@@ -171,14 +208,15 @@ def anchor_of(module: Any) -> Anchor | None:
     """The anchor of a module, agreement derived anew; None for what is no module or holds nothing floating."""
     if not isinstance(module, nn.Module):
         return None
-    found = list(floating(module))
+    found = list(_floating(module))
     if not found:
         return None
-    path, first = found[0]
-    dtype: torch.dtype | None = _compute_dtype(module, *found[0])
-    if any(_compute_dtype(module, *other) is not dtype for other in found):
+    path, first, _ = found[0]
+    dtypes = [dtype for _, _, dtype in found if dtype is not None]
+    dtype: torch.dtype | None = dtypes[0] if dtypes else getattr(_policy(module), "param_dtype", None)
+    if any(other is not dtype for other in dtypes):
         dtype = None
-    together = all(tensor.device == first.device for _, tensor in found) and not _offloaded(module, *found[0])
+    together = all(tensor.device == first.device for _, tensor, _ in found) and not _offloaded(module, path, first)
     accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
     # By the table, not by the type: under functional_call, and in a replica, parameters are plain tensors.
     *_, owner = module, *_along(module, path)
@@ -188,19 +226,6 @@ def anchor_of(module: Any) -> Anchor | None:
     )
 
 
-def _compute_dtype(module: Any, path: tuple[str, ...], tensor: Tensor) -> torch.dtype:
-    """Under FSDP2 sharded parameters keep their dtype, while the policy of the nearest group computes in another."""
-    policy = _policy(module)
-    for owner in _along(module, path):
-        policy = _policy(owner) or policy
-    return getattr(policy, "param_dtype", None) or tensor.dtype
-
-
 def _offloaded(module: Any, path: tuple[str, ...], tensor: Tensor) -> bool:
     """Whether one of accelerate's hooks keeps a parameter on meta until the call that needs it."""
     return tensor.is_meta and any("_hf_hook" in owner.__dict__ for owner in (module, *_along(module, path)))
-
-
-def _policy(module: nn.Module) -> Any:
-    get_state = getattr(type(module), "_get_fsdp_state", None)
-    return None if get_state is None else getattr(get_state(module), "_mp_policy", None)

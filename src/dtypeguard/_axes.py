@@ -13,6 +13,8 @@ from ._spec import Dim, DimKind, TensorSpec, axis_argument
 
 
 def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    if len(spec.dims) == 1 and spec.dims[0].variadic and spec.dims[0].kind is DimKind.ANONYMOUS:
+        return
     where = spec.variadic
     least = len(spec.dims) - (where is not None)
     wanted = f"the annotation wants {_axes(least) if where is None else f'at least {_axes(least)}'}"

@@ -250,6 +250,12 @@ def _cast(call: Call, edit: Edit, alike: Path) -> Any:
     return fresh
 
 
+def _refusal(call: Call, why: str) -> DtypeGuardError:
+    for violation in call.violations:
+        violation.reason += f", and {why}"
+    return _error(call, call.violations, CastError)
+
+
 def _to(call: Call, edit: Edit) -> Tensor:
     __tracebackhide__ = True
     tensor: Tensor = edit.value
@@ -257,9 +263,9 @@ def _to(call: Call, edit: Edit) -> Tensor:
     try:
         fresh = small.to(device=edit.device, dtype=edit.dtype or tensor.dtype, non_blocking=call.contract.non_blocking)
     except (NotImplementedError, TypeError) as error:  # MKL-DNN layouts, masked tensors, some subclasses
-        for violation in call.violations:
-            violation.reason += f", and a {type(tensor).__name__} of layout {tensor.layout} cannot be cast"
-        raise _error(call, call.violations, CastError) from error
+        raise _refusal(call, f"a {type(tensor).__name__} of layout {tensor.layout} cannot be cast") from error
+    if edit.array_type is not Tensor and not isinstance(fresh, edit.array_type):
+        raise _refusal(call, f"a cast makes a {type(fresh).__name__} of it")
     return fresh if small is tensor or tensor.is_quantized else fresh.expand(tensor.shape)
 
 
@@ -368,7 +374,8 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any], ways
             new[step] = fresh
     if not new:
         return value
-    for original, known, twin in call.twins:  # one container passed twice is rebuilt once
+    # One container passed twice is rebuilt once; Dynamo knows no identity of containers.
+    for original, known, twin in () if torch.compiler.is_compiling() else call.twins:
         if original is value and list(known) == list(new) and all(known[step] is new[step] for step in new):
             return twin
     rebuilt = _rebuild(value, new)

@@ -113,6 +113,8 @@ def _find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
 
 
 def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> None:
+    if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
+        return
     try:
         if spec is not None:
             _CHECKERS[type(spec)](spec, value, path, call)
@@ -129,8 +131,6 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> No
 
 
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
-    if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a tensor of which nothing is known
-        return
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None
@@ -147,6 +147,8 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     _check_dtype(spec, value, path, call)
     if isinstance(value, Tensor):
         _check_device(value, path, call, True, spec.hint)
+    if spec.torch_only and path in call.edits:
+        call.edits[path].array_type = spec.array_type
     check_dims(spec, value, path, call)
 
 
@@ -345,7 +347,7 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin) or missing:
         report_kind(call, path, value, spec.hint, True, *missing)
         return
-    if any(value is outer for outer in call.open):  # a cycle
+    if _is_open(value, call):
         return
     call.open.append(value)
     for step, child in children(value) or ():
@@ -382,13 +384,18 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
         _check_device(value, path, call, False, "")
     elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
         pass  # a long list of numbers or strings
-    elif type(value) not in SCALARS and not any(value is outer for outer in call.open):
+    elif type(value) not in SCALARS and not _is_open(value, call):
         call.open.append(value)
         before = len(call.violations)
         for step, child in children(value) or leaves(value):
             _check_guarded(child, (*path, step), call)
         _settle_opaque(value, before, call)
         call.open.pop()
+
+
+def _is_open(value: Any, call: Call) -> bool:
+    """Whether a container is inside itself; not asked of Dynamo, which could not have traced such a one."""
+    return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
 
 
 def _settle_opaque(value: Any, before: int, call: Call) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._anchor import Slots, facts, find, slots
+from ._anchor import Slots, asked, find, slots
 from ._config import Autocast
 from ._contract import Contract, Param
 from ._emit import attempt
@@ -58,7 +58,7 @@ else: _dg_a, _dg_cpu = _dg_p.dtype, _dg_p.is_cpu
 _READ = """\
 try: _dg_{variable} = {path}
 except _dg_KeyErrors: _dg_{variable} = {otherwise}
-if _dg_type(_dg_{variable}) is not {kind}: _dg_{variable} = _dg_facts(_dg_{variable})
+if _dg_type(_dg_{variable}) is not {kind}: _dg_{variable} = _dg_asked({self}, _dg_{variable})
 """
 # The wrapper of an async generator must be one itself, and there is no `yield from` for it.
 _STREAM = """\
@@ -116,9 +116,9 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
     for variable, path in reads.items():
         if path is not None:
             otherwise = f"_dg_find({self_name})" if variable == "p" else "_dg_p"
-            kind = "_dg_Parameter" if "_parameters[" in path else "_dg_Tensor"
-            read = _READ.format(variable=variable, path=path.format(self=self_name), otherwise=otherwise, kind=kind)
-            lines += read.splitlines()
+            names = {"path": path.format(self=self_name), "otherwise": otherwise, "self": self_name}
+            names["kind"] = "_dg_Parameter" if "_parameters[" in path else "_dg_Tensor"
+            lines += _READ.format(variable=variable, **names).splitlines()
     dtype, cpu = "None", "False"
     if anchor is not None:
         dtype = "_dg_p.dtype" if anchor.other is None else "_dg_p.dtype if _dg_p.dtype is _dg_o.dtype else None"
@@ -140,7 +140,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
     closure |= {"_dg_scope": scope, "_dg_note": note, "_dg_slot": None, "_dg_compiling": torch.compiler.is_compiling}
-    closure |= {"_dg_type": type, "_dg_Parameter": nn.Parameter}
+    closure |= {"_dg_type": type, "_dg_Parameter": nn.Parameter, "_dg_asked": asked}
     closure |= {f"_dg_is_{param.name}": param.default for param in contract.params if param.default is not _P.empty}
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
@@ -244,7 +244,7 @@ _READER = """\
 def read(self):
     try: found = {path}
     except (KeyError, AttributeError): found = find(self)
-    return found if type(found) is Parameter or found is None else facts(found)
+    return found if type(found) is Parameter or found is None else asked(self, found)
 """
 
 
@@ -277,7 +277,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
         tensor = _find_any(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
-            namespace: dict[str, Any] = {"find": _find_any, "facts": facts, "Parameter": nn.Parameter}
+            namespace: dict[str, Any] = {"find": _find_any, "asked": asked, "Parameter": nn.Parameter}
             found = slots(module)
             assert found is not None  # as `find` found one
             exec(_READER.format(path=found.first.format(self="self")), namespace)

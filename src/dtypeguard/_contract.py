@@ -70,6 +70,7 @@ class Edit:
     dtype: Any = None
     device: torch.device | None = None
     convert: bool = False  # NumPy array -> tensor
+    array_type: Any = Tensor  # what the annotation wants it to be
 
 
 @dataclass(slots=True, eq=False, repr=False)

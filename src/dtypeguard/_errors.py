@@ -10,6 +10,7 @@ Floor 1.
       HintError        any other annotation, or no tensor at all
       AnnotationError  the annotation itself is malformed
       AmpError         misuse of autocast, GradScaler or optimizer
+      RankError        ranks hold tensors that do not match
     DtypeGuardWarning (UserWarning)
       CastWarning            a repair happened here for the first time
       InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
@@ -18,6 +19,7 @@ Floor 1.
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -82,6 +84,10 @@ class AmpError(DtypeGuardError):
     """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates."""
 
 
+class RankError(DtypeGuardError):
+    """Ranks hold tensors of different names, dtypes, shapes or device types."""
+
+
 class DtypeGuardWarning(UserWarning):
     """Base of every warning of dtypeguard."""
 
@@ -138,7 +144,12 @@ def summary(value: Any) -> str:
 
 def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
     try:
-        return tuple(tensor.shape)
+        shape = tuple(tensor.shape)
+        if torch._C._get_tracing_state() is None:
+            return shape
+        with warnings.catch_warnings():  # torch.jit.trace has tensors for sizes, and warns of looking at them
+            warnings.simplefilter("ignore")
+            return tuple(int(size) for size in shape)
     except RuntimeError:  # strided nested tensors and uninitialized parameters have none
         return ("?",)
 
@@ -198,6 +209,7 @@ _INTERNAL: tuple[str, ...] = (
     "<dtypeguard ",
     "<string>",
 )
+_HOOKS = f"site-packages{os.sep}accelerate{os.sep}"  # stands between a caller and a model that it prepared
 
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
@@ -207,7 +219,7 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
         file = frame.f_code.co_filename
         internal = _known_files.get(file)
         if internal is None:
-            internal = _known_files[file] = file.startswith(_INTERNAL)
+            internal = _known_files[file] = file.startswith(_INTERNAL) or _HOOKS in file
         if not internal:
             return frame
         frame = frame.f_back

@@ -7,6 +7,7 @@ Floor 5. An instance's class is swapped for a generated subclass, so that
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import inspect
 import types
 import warnings
@@ -30,7 +31,7 @@ M = TypeVar("M", bound=nn.Module)
 Depth = Literal["auto", "all", "boundary"]
 
 
-@dataclass(slots=True)
+@dataclass
 class Card:
     """What an instance knows about its guard: where it stands, and how to take the guard off."""
 
@@ -88,11 +89,13 @@ class GuardedModule(nn.Module):
         cls = _generated(type(self))
         if cls is not type(self) or not isinstance(reduced, tuple):
             return reduced
-        recipe = tuple(_Generated if part is cls else part for part in (reduced[0], *reduced[1]))
+        recipe = [_swapped(part, cls, _Generated) for part in (reduced[0], *reduced[1])]
         return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *recipe), *reduced[2:])
 
     def __prepare_scriptable__(self) -> nn.Module:
-        warnings.warn(f"torch.jit.script sees {type(self).__name__} without its guard", DtypeGuardWarning, stacklevel=2)
+        text = f"torch.jit.script sees {type(self).__name__} without its guard"
+        advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
+        warnings.warn(f"{text}; {advice}", DtypeGuardWarning, stacklevel=2)
         return unguard(_shallow(self))
 
 
@@ -108,10 +111,17 @@ class _Generated:
     """Stands in a pickle for the generated class, which no module holds."""
 
 
+def _swapped(part: Any, old: type, new: type) -> Any:
+    if isinstance(part, functools.partial):
+        func, *args = (_swapped(item, old, new) for item in (part.func, *part.args))
+        return functools.partial(func, *args, **part.keywords)
+    return new if part is old else part
+
+
 def _rebuild(base: Any, key: Key, *recipe: Any) -> Any:
     """What a pickle calls: the model's own recipe, with the class generated anew."""
     cls = _guarded_class(base, key)
-    make, *args = (cls if part is _Generated else part for part in recipe)
+    make, *args = (_swapped(part, _Generated, cls) for part in recipe)
     model = make(*args)
     if type(model) is base:  # its own `__reduce__` names the class
         object.__setattr__(model, "__class__", cls)
@@ -400,7 +410,8 @@ def unguard(model: M, /) -> M:
     for module in list(root.modules()):
         card = module.__dict__.pop("_dtypeguard", None)
         cls = _generated(type(module))
-        if cls is not None:  # with a card or not: `model[:1]` of a guarded Sequential makes one of its class
+        # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
+        if cls is not None and (card is not None or cls is type(module)):
             object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card is None:
             continue

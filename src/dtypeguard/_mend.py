@@ -94,7 +94,9 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
         source = values[step.index]
         if type(source) is not Tensor or source.dtype is not step.source or source.is_cpu is not step.on_cpu:
             return False
-        if source.layout is not torch.strided or source.is_nested or source is seen or not source.dim():
+        if source.layout is not torch.strided or source.is_nested or source.is_quantized:
+            return False
+        if source is seen or not source.dim():
             return False
         if not source.is_contiguous() and 0 in source.stride():
             return False

@@ -75,6 +75,7 @@ def _readable(tensor: Tensor) -> bool:
     if (
         tensor.is_meta
         or tensor.is_nested
+        or tensor.is_quantized
         or tensor.layout is not torch.strided
         or type(tensor) not in (Tensor, nn.Parameter)
     ):

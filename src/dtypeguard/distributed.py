@@ -1,0 +1,204 @@
+"""Disagreements between ranks, named before a collective hangs on them or mixes what does not belong together.
+
+Floor 5. Ranks tell each other what they hold through the process group's store, so nothing here is a collective, and a
+rank that is missing is known by its silence.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ._check import children, leaves
+from ._contract import written
+from ._errors import RankError, plain, summary
+
+_Facts = list[tuple[str, str, bool]]  # a name, what stands there, whether that is a tensor
+_rounds: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how often each group has compared
+_lock = threading.Lock()
+_SHOWN = 8
+
+
+def check_ranks(
+    model_or_batch: Any, /, *, group: dist.ProcessGroup | None = None, timeout: float = 60.0, shapes: bool = True
+) -> None:
+    """Make sure that all ranks hold tensors of the same names, order, dtypes, shapes and device types.
+
+    DistributedDataParallel and FSDP match parameters by position, and collectives match tensors by nothing at all:
+    where ranks differ they hang, or reduce what does not belong together
+    (https://github.com/pytorch/pytorch/issues/150248). Call it on every rank: on a model before it is wrapped, on a
+    batch before it is reduced. Nothing runs on the device.
+
+    Args:
+        model_or_batch: an nn.Module (its parameters and buffers), or tensors in any containers.
+        group: the ranks to compare; default: all of them.
+        timeout: seconds to wait for the others.
+        shapes: compare shapes too; False for batches whose sizes may differ.
+
+    Raises:
+        RankError: on every rank, if any two differ; the text says which ranks hold what.
+        TimeoutError: some ranks did not call it in time; the text names them.
+        RuntimeError: there are several ranks, but `torch.distributed` has no process group yet.
+        ValueError: this rank is not in the group.
+
+    What is no tensor may differ. In a program of one process there is nothing to compare, and it returns.
+
+    >>> import torch, dtypeguard
+    >>> dtypeguard.distributed.check_ranks(torch.nn.Linear(3, 1))
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise RuntimeError("check_ranks: there are several ranks (WORLD_SIZE): call init_process_group first")
+        return
+    rank = dist.get_rank()
+    member = isinstance(group, dist.ProcessGroup | None)  # else it is `GroupMember.NON_GROUP_MEMBER`
+    ranks = dist.get_process_group_ranks(group) if member else []
+    if rank not in ranks:
+        raise ValueError(f"check_ranks: rank {rank} is not in the group, so it has nothing to compare")
+    what = f"check_ranks({type(model_or_batch).__name__})"
+    facts = list(_facts(model_or_batch, shapes))
+    said = _compare(facts, rank, ranks, group or dist.group.WORLD, what, timeout)
+    if len(said) > 1:
+        raise _disagreement(what, said, rank, isinstance(model_or_batch, nn.Module))
+
+
+def _facts(value: Any, shapes: bool) -> Iterator[tuple[str, str, bool]]:
+    if not isinstance(value, nn.Module):
+        return _leaves(value, ("batch",), shapes, [])
+    tensors = itertools.chain(value.named_parameters(), value.named_buffers())
+    return ((name, _described(tensor, shapes), True) for name, tensor in tensors)
+
+
+def _leaves(value: Any, path: tuple[Any, ...], shapes: bool, around: list[Any]) -> Iterator[tuple[str, str, bool]]:
+    """Every leaf of a batch with its path; of what is no tensor, its type."""
+    if isinstance(value, Tensor):
+        yield written(path), _described(value, shapes), True
+        return
+    again = any(value is outer for outer in around)
+    inside = [] if again else [*(children(value) or leaves(value))]
+    if not inside:
+        yield written(path), type(value).__name__, False
+    for step, child in inside:
+        yield from _leaves(child, (*path, step), shapes, [*around, value])
+
+
+def _described(tensor: Tensor, shapes: bool) -> str:
+    array = summary(tensor).rpartition(" on ")[0] if shapes else plain(tensor.dtype)
+    return f"{array} on {tensor.device.type}"
+
+
+def _compare(
+    facts: _Facts, rank: int, ranks: list[int], group: Any, what: str, timeout: float
+) -> dict[tuple[int, ...], _Facts]:
+    """What the ranks hold, by the ranks that hold the same. Only where they differ is more than a digest sent."""
+    with _lock:
+        number = _rounds.get(group, 0)
+        _rounds[group] = number + 1
+    # The store of the default group has no public name; torch's own barriers use it the same way.
+    c10d = dist.distributed_c10d
+    store = c10d.PrefixStore(f"dtypeguard/{group.group_name}/{number}", c10d._get_default_store())
+    end = time.monotonic() + timeout
+    digest = hashlib.sha256(json.dumps([fact for fact in facts if fact[2]]).encode()).hexdigest()
+    try:
+        digests = _gather(store, "digest", digest, rank, ranks, ranks, what, end)
+        alike: defaultdict[str, list[int]] = defaultdict(list)
+        for other, theirs in digests.items():
+            alike[theirs].append(other)
+        if len(alike) == 1:
+            said = {tuple(ranks): facts}
+        else:
+            speakers = [same[0] for same in alike.values()]
+            mine = json.dumps(facts) if rank in speakers else None
+            texts = _gather(store, "facts", mine, rank, speakers, ranks, what, end)
+            said = {tuple(same): json.loads(texts[same[0]]) for same in alike.values()}
+    except TimeoutError:
+        with _lock:  # the next call is this round again, so a late rank and this one still meet
+            if _rounds.get(group) == number + 1:
+                _rounds[group] = number
+        raise
+    with contextlib.suppress(RuntimeError):  # the rank that keeps the store may be gone by now
+        if store.add("read", 1) == len(ranks):
+            for key in ["read", *(f"{kind}/{other}" for kind in ("digest", "facts") for other in ranks)]:
+                store.delete_key(key)
+    return said
+
+
+def _gather(
+    store: Any, kind: str, mine: str | None, rank: int, speakers: list[int], ranks: list[int], what: str, end: float
+) -> dict[int, str]:
+    """What each speaker says.
+
+    A store that waits keeps its connection to itself, so this asks again and again: other threads need it too.
+
+    Raises:
+        TimeoutError: some said nothing, or the rank that keeps the store has ended.
+    """
+    said: dict[int, str] = {}
+    pause = 0.001
+    try:
+        if mine is not None:
+            store.set(f"{kind}/{rank}", mine)
+        while True:
+            for other in speakers:  # what was taken back is empty
+                key = f"{kind}/{other}"
+                said[other] = store.get(key).decode() if store.check([key]) else ""
+            silent = [other for other in speakers if not said[other]]
+            if not silent:
+                return said
+            if time.monotonic() > end:
+                break
+            time.sleep(pause)
+            pause = min(pause * 2, 0.1)
+        if mine is not None:
+            store.set(f"{kind}/{rank}", "")
+    except dist.DistError as error:
+        gone = "the process group's store does not answer; the rank that keeps it has ended"
+        raise TimeoutError(f"{what}: {gone}") from error
+    there = [other for other in ranks if other not in silent]
+    raise TimeoutError(
+        f"{what}: {_named(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
+        f"{_named(there)} did"
+    )
+
+
+def _named(ranks: Iterable[int]) -> str:
+    several = [str(rank) for rank in ranks]
+    return f"rank{'s' * (len(several) > 1)} {', '.join(several)}"
+
+
+def _disagreement(what: str, said: dict[tuple[int, ...], _Facts], rank: int, model: bool) -> RankError:
+    tables = {ranks: {name: fact for name, fact, _ in facts} for ranks, facts in said.items()}
+    names = list(dict.fromkeys(name for facts in said.values() for name, _, tensor in facts if tensor))
+    rows: dict[str, str] = {}
+    for name in names:
+        held: defaultdict[str, list[int]] = defaultdict(list)
+        for ranks, table in tables.items():
+            held[table.get(name, "missing")] += ranks
+        if len(held) > 1:
+            rows[name] = "; ".join(f"{fact} ({_named(sorted(holders))})" for fact, holders in held.items())
+    if not rows:  # the same, in another order
+        orders = {ranks: [name for name, _, tensor in facts if tensor] for ranks, facts in said.items()}
+        place = next(n for n, here in enumerate(zip(*orders.values(), strict=True)) if len(set(here)) > 1)
+        text = "; ".join(f"`{order[place]}` ({_named(ranks)})" for ranks, order in orders.items())
+        rows[f"position {place}"] = f"{text}: the same names in another order"
+    width = max(map(len, list(rows)[:_SHOWN]))
+    shown = [f"  {name:<{width}}  {text}" for name, text in list(rows.items())[:_SHOWN]]
+    more = [f"  ... and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+    advice = "build and convert the model alike on every rank, in the same order"
+    if not model:
+        advice = "give every rank a batch of the same structure and dtypes; shapes=False lets sizes differ"
+    head = f"{what}: ranks differ in {len(rows)} of {len(names)} entries (this is rank {rank})"
+    error = RankError("\n".join([head, *shown, *more, f"  fix: {advice}"]))
+    error.function, error.argument = "check_ranks", next(iter(rows))
+    error.actual, error.violations = rows[error.argument], tuple(f"{name}: {text}" for name, text in rows.items())
+    return error

@@ -1,0 +1,4 @@
+"""Callbacks for training frameworks; each module imports the framework it is named after, and nothing else does.
+
+Floor 5.
+"""

@@ -1,0 +1,77 @@
+"""A callback for Lightning's Trainer.
+
+Floor 5. For `lightning`, or `pytorch_lightning` where that is what is installed.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from .._anchor import find
+from .._cast import CastRecord
+from ..distributed import check_ranks
+from ._run import Run
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DDPStrategy
+else:
+    try:
+        from lightning.pytorch import Callback, LightningModule, Trainer
+        from lightning.pytorch.strategies import DDPStrategy
+    except ModuleNotFoundError:
+        from pytorch_lightning import Callback, LightningModule, Trainer
+        from pytorch_lightning.strategies import DDPStrategy
+
+
+class DtypeGuardCallback(Callback):
+    """Guards a LightningModule while a Trainer runs it, and logs at the end what was repaired.
+
+    Steps call what they like, so the guards stand at the LightningModule's own `forward`, if it has one, and at every
+    module in it that owns parameters. Before DistributedDataParallel wraps the module, all ranks are compared. When
+    the run ends, well or not, the guards are taken off.
+
+    Args:
+        options: those of `dtypeguard.guard`.
+
+    Raises:
+        TypeError: for an option that `guard` does not have.
+        RankError: at the start of a run, where ranks hold different parameters.
+
+    >>> from lightning.pytorch import Trainer
+    >>> from dtypeguard.integrations.lightning import DtypeGuardCallback
+    >>> trainer = Trainer(callbacks=[DtypeGuardCallback(mode="strict")], logger=False, accelerator="cpu")
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self._run = Run(options)
+
+    def report(self) -> list[CastRecord]:
+        """The repairs of the run, or of the last one."""
+        return self._run.report()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if isinstance(trainer.strategy, DDPStrategy):
+            check_ranks(pl_module)
+
+    def _open(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._run.open(_doors(pl_module))
+
+    # Whichever comes first: by then `configure_model` has made the layers, and no batch has been seen.
+    on_fit_start = on_sanity_check_start = on_validation_start = on_test_start = on_predict_start = _open
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._run.close(speak=trainer.is_global_zero)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._run.close(speak=trainer.is_global_zero)
+
+
+def _doors(module: LightningModule) -> Iterator[nn.Module]:
+    if type(module).forward is not LightningModule.forward and find(module) is not None:
+        yield module
+    for child in module.children():
+        if find(child) is not None and type(child).forward is not nn.Module.forward:
+            yield child

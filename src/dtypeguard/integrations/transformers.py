@@ -1,0 +1,52 @@
+"""A callback for the Trainer of Hugging Face transformers.
+
+Floor 5.
+"""
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .._cast import CastRecord
+from ..distributed import check_ranks
+from ._run import Run
+
+
+class DtypeGuardCallback(TrainerCallback):
+    """Guards the model of a Trainer until its training ends, and logs then what was repaired.
+
+    The guard is put on when the Trainer is made, so before accelerate prepares the model and turns its outputs into
+    float32; where several processes train, they are compared first.
+
+    Args:
+        options: those of `dtypeguard.guard`.
+
+    Raises:
+        TypeError: for an option that `guard` does not have.
+        RankError: at the start of training, where ranks hold different parameters.
+
+    >>> from dtypeguard.integrations.transformers import DtypeGuardCallback
+    >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._run = Run(options)
+
+    def report(self) -> list[CastRecord]:
+        """The repairs of the training, or of the last one."""
+        return self._run.report()
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._run.open([kwargs["model"]])
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._run.open([kwargs["model"]])
+        if args.parallel_mode.value == "distributed" and not args.fsdp and not args.deepspeed:
+            check_ranks(kwargs["model"])
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._run.close(speak=state.is_world_process_zero)

@@ -1,0 +1,1717 @@
+"""What people do to a model between its construction and its last step, done to a guarded one.
+
+The yardstick is a twin without a guard: outputs, gradients, states and logs of hooks must be the same to the bit, in
+strict mode and without a repair.
+"""
+
+import asyncio
+import contextlib
+import copy
+import dataclasses
+import functools
+import gc
+import inspect
+import io
+import itertools
+import multiprocessing
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+import torch
+from jaxtyping import Float, Float32, Int64
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import Tensor, nn
+from torch.nn.modules import module as global_hooks
+from torch.nn.utils import parametrizations, parametrize, prune
+from torch.optim import swa_utils
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+import dtypeguard
+from dtypeguard import (
+    CastWarning,
+    DtypeError,
+    DtypeGuardError,
+    GuardedModule,
+    ShapeError,
+    enforce,
+    guard,
+    is_guarded,
+    unguard,
+)
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+DEPTHS = ("auto", "all", "boundary")
+
+said = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")  # where another test says that it warns
+old_norm = pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")  # still in use
+forks = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")  # torch has threads; Python 3.12 says so
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.width = width
+        self.body = nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.5))
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x, scale=None):
+        y = self.head(self.body(x))
+        return y if scale is None else y * scale
+
+
+class Conv(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+seed = torch.default_generator.manual_seed  # the CPU's alone, which is quick
+
+
+def rows(dtype=F32, n=5):
+    return torch.linspace(-1, 1, n * 3).reshape(n, 3).to(dtype)
+
+
+def image(dtype=F32):
+    return torch.linspace(-1, 1, 150).reshape(3, 2, 5, 5).to(dtype)
+
+
+def twins(make, **options):
+    """A bare model and its copy under a strict guard."""
+    bare = make()
+    return bare, guard(copy.deepcopy(bare), **{"mode": "strict", **options})
+
+
+def same_state(got, expected):
+    got, expected = got.state_dict(), expected.state_dict()
+    assert list(got) == list(expected)
+    for name in got:
+        assert got[name].dtype is expected[name].dtype
+        assert torch.equal(got[name], expected[name]), name
+
+
+def steps(model, make_input=rows, count=3):
+    """The outputs of a few training steps."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    outputs = []
+    for step in range(count):
+        seed(step)
+        y = model(make_input())
+        optimizer.zero_grad()
+        y.float().square().mean().backward()
+        optimizer.step()
+        outputs.append(y.detach())
+    return outputs
+
+
+def same_training(model, bare, make_input=rows):
+    got, expected = steps(model, make_input), steps(bare, make_input)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    same_state(model, bare)
+    assert dtypeguard.casts() == []
+
+
+def refuses(model, *inputs):
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError) as caught:
+        model(*(inputs or (rows(F64),)))
+    return caught.value
+
+
+def silent(model, *inputs):
+    """Whether float64 reaches torch itself: nothing stands before the model."""
+    with dtypeguard.mode("strict"), pytest.raises(RuntimeError, match="dtype"):
+        model(*(inputs or (rows(F64),)))
+    return True
+
+
+# ---------------------------------------------------------------- reparametrizations
+
+
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+    def right_inverse(self, weight):
+        return weight / 2
+
+
+def taken_off(layer):
+    parametrize.remove_parametrizations(layer, "weight")
+
+
+def pruned_off(layer):
+    prune.remove(layer, "weight")
+
+
+REPARAMETRIZATIONS = {
+    "parametrize": (lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()), taken_off),
+    "weight_norm": (parametrizations.weight_norm, taken_off),
+    "spectral_norm": (parametrizations.spectral_norm, taken_off),
+    "orthogonal": (parametrizations.orthogonal, taken_off),
+    "old weight_norm": (nn.utils.weight_norm, nn.utils.remove_weight_norm),
+    "old spectral_norm": (nn.utils.spectral_norm, nn.utils.remove_spectral_norm),
+    "prune, l1": (lambda layer: prune.l1_unstructured(layer, "weight", 0.5), pruned_off),
+    "prune, random": (lambda layer: prune.random_unstructured(layer, "weight", 2), pruned_off),
+    "prune, structured": (lambda layer: prune.ln_structured(layer, "weight", 0.5, 2, 0), pruned_off),
+    "prune, twice": (
+        lambda layer: [prune.l1_unstructured(layer, "weight", 0.3), prune.random_unstructured(layer, "weight", 0.3)],
+        pruned_off,
+    ),
+    "prune, mask": (
+        lambda layer: prune.custom_from_mask(layer, "weight", torch.eye(*layer.weight.shape)),
+        pruned_off,
+    ),
+}
+MOMENTS = {
+    "before the guard": "agt",
+    "after the guard": "gat",
+    "between two trainings": "gtat",
+    "and removed again": "gatRt",
+    "removed under a guard put on later": "agtRt",
+    "unguarded and removed": "gatutRt",
+}
+
+
+@old_norm
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("what", REPARAMETRIZATIONS)
+def test_a_reparametrized_model_trains_to_the_same_bits(what, moment):
+    bare, model = Net(), Net()
+    model.load_state_dict(bare.state_dict())
+    apply, remove = REPARAMETRIZATIONS[what]
+    for number, step in enumerate(MOMENTS[moment]):
+        if step == "g":
+            guard(model, mode="strict", depth="all")
+        if step == "u":
+            unguard(model)
+        for each in (model, bare):
+            seed(number)
+            if step in "aR":
+                (apply if step == "a" else remove)(each.body[0])
+        if step == "t":
+            same_training(model, bare)
+    if is_guarded(model):
+        assert refuses(model).argument == "x"
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in bare.named_parameters()]
+
+
+@old_norm
+@pytest.mark.parametrize("what", REPARAMETRIZATIONS)
+def test_a_reparametrized_layer_is_held_to_its_dtype_after_a_conversion(what):
+    layer = guard(nn.Linear(3, 4), mode="strict")
+    REPARAMETRIZATIONS[what][0](layer)
+    layer.double()
+    assert layer(rows(F64)).dtype is F64
+    error = refuses(layer, rows())
+    assert (error.argument, error.actual, error.expected) == ("input", F32, F64)
+
+
+def test_a_weight_computed_from_another_dtype_is_what_torch_makes_of_it():
+    """The guard follows the parameters that are stored, and says so where the computed weight differs."""
+    layer = nn.Linear(3, 4)
+
+    class Half(nn.Module):
+        def forward(self, weight):
+            return weight.to(BF16)
+
+    parametrize.register_parametrization(layer, "weight", Half(), unsafe=True)
+    bare = copy.deepcopy(layer)
+    guard(layer, mode="strict")
+    with pytest.raises(RuntimeError, match="dtype") as expected:
+        bare(rows())
+    with pytest.raises(RuntimeError, match="dtype") as got:
+        layer(rows())
+    assert str(got.value) == str(expected.value)
+
+
+# ---------------------------------------------------------------- copies
+
+
+class Maker(nn.Module):
+    def __init__(self, width: int = 2) -> None:
+        super().__init__()
+        self.width = width
+        self.fc = nn.Linear(3, width)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+class ReduceBySelf(Maker):
+    def __reduce__(self):
+        return type(self), (self.width,), self.__dict__
+
+
+class ReduceByName(Maker):
+    def __reduce__(self):
+        return ReduceByName, (self.width,), self.__dict__
+
+
+def make_one(cls, width):
+    return cls(width)
+
+
+class ReduceByFunction(Maker):
+    def __reduce_ex__(self, protocol):
+        return make_one, (type(self), self.width), self.__dict__
+
+
+class ReduceByPartial(Maker):
+    def __reduce__(self):
+        return functools.partial(type(self), width=self.width), (), self.__dict__
+
+
+class OwnState(Maker):
+    def __getstate__(self):
+        return {"width": self.width, "tensors": self.state_dict()}
+
+    def __setstate__(self, state):
+        self.__init__(state["width"])
+        self.load_state_dict(state["tensors"])
+
+
+class PartState(Maker):
+    """Leaves out what cannot be pickled."""
+
+    def __init__(self, width: int = 2) -> None:
+        super().__init__(width)
+        self.lock = threading.Lock()
+
+    def __getstate__(self):
+        return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self.lock = threading.Lock()
+
+
+class OwnDeepcopy(Maker):
+    def __deepcopy__(self, memo):
+        new = type(self)(self.width)
+        new.load_state_dict(self.state_dict())
+        return new
+
+
+class OwnCopy(Maker):
+    def __copy__(self):
+        new = self.__class__.__new__(self.__class__)
+        new.__dict__.update(self.__dict__)
+        return new
+
+
+class NewArgs(Maker):
+    def __new__(cls, width=2):
+        return super().__new__(cls)
+
+    def __getnewargs__(self):
+        return (self.width,)
+
+
+class NewKeywords(Maker):
+    def __new__(cls, width=2):
+        return super().__new__(cls)
+
+    def __getnewargs_ex__(self):
+        return (), {"width": self.width}
+
+
+def saved_and_loaded(model):
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+AGAIN = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    **{f"pickle, protocol {n}": lambda model, n=n: pickle.loads(pickle.dumps(model, n)) for n in (2, 5)},
+    "pickle, by Python": lambda model: pickle._loads(pickle._dumps(model)),
+    "torch.save": saved_and_loaded,
+    "a deepcopy of a pickle": lambda model: copy.deepcopy(pickle.loads(pickle.dumps(model))),
+}
+MAKERS = [
+    Maker,
+    ReduceBySelf,
+    ReduceByName,
+    ReduceByFunction,
+    ReduceByPartial,
+    OwnState,
+    PartState,
+    OwnDeepcopy,
+    OwnCopy,
+    NewArgs,
+    NewKeywords,
+]
+
+
+@pytest.mark.parametrize("how", AGAIN)
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_class_with_its_own_way_of_copying_is_copied_guarded(make, how):
+    assert type(AGAIN[how](make())) is make
+    model = guard(make(), mode="strict")
+    twin = AGAIN[how](model)
+    assert isinstance(twin, make)
+    assert torch.equal(twin(rows()), model(rows()))
+    assert refuses(twin).argument == "x"
+    assert is_guarded(twin)
+    unguard(twin)
+    assert type(twin) is make
+    assert not is_guarded(twin)
+    assert silent(twin)
+    assert refuses(model).argument == "x"
+
+
+@pytest.mark.parametrize("protocol", [0, 1])
+@pytest.mark.parametrize("make", [Maker, PartState, NewArgs])
+def test_old_pickle_protocols_work_as_for_the_bare_model(make, protocol):
+    assert type(pickle.loads(pickle.dumps(make(), protocol))) is make
+    model = guard(make(), mode="strict")
+    twin = pickle.loads(pickle.dumps(model, protocol))
+    assert is_guarded(twin)
+    assert torch.equal(twin(rows()), model(rows()))
+    assert refuses(twin).argument == "x"
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_copy_of_a_part_is_guarded_as_the_part_is(depth):
+    model = guard(Net(), mode="strict", depth=depth).eval()
+    for again in (copy.deepcopy, saved_and_loaded, copy.copy):
+        part = again(model.head)
+        x = rows(F64, 4)[:, [0, 1, 2, 0]]
+        if depth == "all":
+            assert refuses(part, x).argument == "input"
+        else:
+            assert silent(part, x)
+        assert is_guarded(part) == (depth == "all")
+
+
+class Config(NamedTuple):
+    model: nn.Module
+    name: str
+
+
+@dataclasses.dataclass
+class Experiment:
+    student: nn.Module
+    teacher: nn.Module
+    history: list
+
+
+def test_containers_of_guarded_models_are_copied_with_their_sharing():
+    model = guard(Net(), mode="strict")
+    experiment = Experiment(model, model, [Config(model, "a"), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}])
+    for twin in (copy.deepcopy(experiment), pickle.loads(pickle.dumps(experiment)), saved_and_loaded(experiment)):
+        assert twin.student is twin.teacher is twin.history[0].model is not model
+        assert refuses(twin.student).argument == "x"
+        optimizer = twin.history[1]["optimizer"]
+        assert optimizer.param_groups[0]["params"][0] is twin.student.body[0].weight
+    with pytest.raises(TypeError, match="dataclass"):
+        dataclasses.replace(model)
+
+
+MADE = {
+    "by its class": lambda: type(guard(Maker(), mode="strict"))(5),
+    "by its class, twice": lambda: type(type(guard(Maker(), mode="strict"))())(5),
+    "as a slice": lambda: guard(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), mode="strict")[:2],
+    "by skip_init": lambda: nn.utils.skip_init(type(guard(nn.Linear(2, 2), mode="strict")), 3, 2),
+    "by dataclasses.replace": lambda: dataclasses.replace(guard(Fields(2), mode="strict"), width=5),
+    "by __new__": lambda: filled(guard(Maker(), mode="strict")),
+}
+
+
+def filled(model):
+    twin = type(model).__new__(type(model))
+    twin.__dict__.update({name: value for name, value in model.__dict__.items() if name != "_dtypeguard"})
+    return twin
+
+
+@dataclasses.dataclass(eq=False)
+class Fields(nn.Module):
+    width: int = 2
+    bias: bool = True
+
+    def __post_init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, self.width, bias=self.bias)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_what_the_class_of_a_guarded_model_makes_is_guarded_and_says_so(how):
+    model = MADE[how]()
+    assert model(rows()).dtype is F32
+    refuses(model)
+    assert is_guarded(model)
+    unguard(model)
+    assert not is_guarded(model)
+    assert silent(model)
+
+
+def test_a_dataclass_that_is_a_module():
+    bare, model = twins(Fields)
+    assert repr(model) == repr(bare)
+    assert dataclasses.fields(model) == dataclasses.fields(bare)
+    assert torch.equal(model(rows()), bare(rows()))
+    assert refuses(model).argument == "x"
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (twin.width, twin.bias) == (2, True)
+        assert torch.equal(twin(rows()), bare(rows()))
+
+
+def test_a_subclass_of_a_guarded_models_class_is_guarded_like_its_base():
+    class More(type(guard(Maker(), mode="strict"))):
+        def __init__(self, width, bias):
+            super().__init__(width)
+            self.bias = bias
+
+        def forward(self, x):
+            return super().forward(x) + self.bias
+
+    model = More(4, 1.0)
+    assert torch.equal(model(rows()), model.fc(rows()) + 1)
+    assert refuses(model).argument == "x"
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(rows()), model(rows()))
+    assert refuses(twin).argument == "x"
+    guard(model, mode="lenient", depth="boundary")
+    with pytest.warns(CastWarning):
+        assert model(rows(F64)).dtype is F32
+
+
+def test_a_model_in_a_hub_repository(tmp_path):
+    """As `torch.hub` finds it: a module in a folder, with factories."""
+    (tmp_path / "hubconf.py").write_text(
+        "dependencies = ['torch', 'dtypeguard']\n"
+        "import torch, dtypeguard\n"
+        "def tiny(width=2, **options):\n"
+        "    return dtypeguard.guard(torch.nn.Linear(3, width), **options)\n"
+    )
+    model = torch.hub.load(str(tmp_path), "tiny", source="local", width=5, mode="strict")
+    assert model(rows()).shape == (5, 5)
+    assert refuses(model).argument == "input"
+
+
+# ---------------------------------------------------------------- states
+
+
+def test_whole_state_goes_between_guarded_and_bare(tmp_path):
+    bare, model = twins(Net, depth="all")
+    steps(model)
+    torch.save(model.state_dict(), tmp_path / "state.pt")
+    bare.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    same_training(model, bare)
+    other = guard(Net(), mode="strict", depth="all")
+    assert str(other.load_state_dict(bare.state_dict())) == "<All keys matched successfully>"
+    same_state(other, model)
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "head.bias"'):
+        other.load_state_dict({name: value for name, value in bare.state_dict().items() if name != "head.bias"})
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")  # safetensors' own
+def test_safetensors_save_and_load_a_guarded_model_with_a_tied_weight(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.b(self.a(x))
+
+    bare, model = twins(Tied, depth="all")
+    save_model(model, tmp_path / "guarded.safetensors")
+    save_model(bare, tmp_path / "bare.safetensors")
+    assert (tmp_path / "guarded.safetensors").read_bytes() == (tmp_path / "bare.safetensors").read_bytes()
+    other = guard(Tied(), mode="strict", depth="all")
+    assert load_model(other, tmp_path / "bare.safetensors") == (set(), [])
+    assert torch.equal(other(rows()), bare(rows()))
+    save_file(nn.Linear(3, 2).state_dict(), tmp_path / "other.safetensors")
+    layer = guard(nn.Linear(3, 2), mode="strict")
+    layer.load_state_dict({name: value.to(BF16) for name, value in load_file(tmp_path / "other.safetensors").items()})
+    assert layer(rows()).dtype is F32
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, F64])
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_an_assigned_state_of_another_dtype_is_the_new_contract(dtype, depth):
+    bare, model = twins(Net, depth=depth)
+    state = copy.deepcopy(bare).to(dtype).state_dict()
+    for each in (bare, model):
+        each.load_state_dict(copy.deepcopy(state), assign=True)
+    same_training(model, bare, functools.partial(rows, dtype))
+    error = refuses(model, rows())
+    assert (error.argument, error.expected) == ("x", dtype)
+
+
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_a_model_born_on_meta_is_materialized_under_its_guard(depth):
+    with torch.device("meta"):
+        model = guard(Net(), mode="strict", depth=depth)
+    assert model(rows().to("meta")).is_meta
+    model.to_empty(device="cpu")
+    bare = Net()
+    model.load_state_dict(bare.state_dict())
+    same_training(model, bare)
+    assert refuses(model).argument == "x"
+
+
+def channels_last(model):
+    return model.to(memory_format=torch.channels_last)
+
+
+CONVERSIONS = {
+    "half": (lambda model: model.half(), F16),
+    "bfloat16": (lambda model: model.bfloat16(), BF16),
+    "double": (lambda model: model.double(), F64),
+    "float": (lambda model: model.double().float(), F32),
+    "type": (lambda model: model.type(F64), F64),
+    "to dtype": (lambda model: model.to(BF16), BF16),
+    "to device and dtype": (lambda model: model.to("cpu", F64, non_blocking=True), F64),
+    "to the like of a tensor": (lambda model: model.to(torch.ones((), dtype=F64)), F64),
+    "to channels_last": (channels_last, F32),
+    "cpu": (lambda model: model.cpu(), F32),
+    "share_memory": (lambda model: model.share_memory(), F32),
+    "requires_grad_": (lambda model: model.requires_grad_(False).requires_grad_(True), F32),
+    "apply": (lambda model: model.apply(ones_in_linear), F32),
+    "train and eval": (lambda model: model.eval().train(), F32),
+    "_apply": (lambda model: model._apply(lambda t: t.to(F64) if t.is_floating_point() else t), F64),
+    "by hand": (lambda model: by_hand(model), F64),
+    "parametrized on the way": (lambda model: on_the_way(model), F64),
+}
+
+
+def ones_in_linear(module):
+    if isinstance(module, nn.Linear):
+        nn.init.ones_(module.weight)
+
+
+def by_hand(model):
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.double()
+    return model
+
+
+def on_the_way(model):
+    parametrize.register_parametrization(model.fc, "weight", Doubled())
+    model.double()
+    taken_off(model.fc)
+    return model
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("how", CONVERSIONS)
+def test_a_converted_model_trains_to_the_same_bits(how, depth):
+    convert, dtype = CONVERSIONS[how]
+    bare, model = twins(Conv, depth=depth)
+    converted = convert(model)
+    assert converted is model
+    convert(bare)
+    same_training(model, bare, functools.partial(image, dtype))
+    assert refuses(model, image(F64 if dtype is not F64 else F32)).expected is dtype
+    channels = image(dtype).to(memory_format=torch.channels_last)
+    assert model(channels).stride() == bare(channels).stride()
+
+
+def test_shared_memory_is_shared():
+    model = guard(Net(), mode="strict").share_memory()
+    assert all(tensor.is_shared() for tensor in model.state_dict().values())
+
+
+# ---------------------------------------------------------------- hooks
+
+
+@contextlib.contextmanager
+def hooked(model, log):
+    """Hooks of every kind, of the model, of its parts and of all modules, that write down what they see."""
+
+    def facts(value):
+        if isinstance(value, Tensor):
+            return f"{value.dtype}{list(value.shape)}"
+        if isinstance(value, (tuple, list)):
+            return [facts(item) for item in value]
+        if isinstance(value, dict):
+            return {name: facts(item) for name, item in value.items()}
+        return type(value).__name__
+
+    def write(kind, place):
+        def hook(*seen):
+            log.append((kind, place, type(seen[0]).__name__, facts(seen[1:])))
+
+        return hook
+
+    handles = []
+    for place, module in [("root", model), ("body", model.body), ("layer", model.body[0]), ("head", model.head)]:
+        handles += [
+            module.register_forward_pre_hook(write("pre", place)),
+            module.register_forward_pre_hook(write("pre, keywords", place), with_kwargs=True, prepend=True),
+            module.register_forward_hook(write("post", place)),
+            module.register_forward_hook(write("post, keywords", place), with_kwargs=True, always_call=True),
+            module.register_full_backward_pre_hook(write("backward pre", place)),
+            module.register_full_backward_hook(write("backward", place), prepend=True),
+            module.register_state_dict_pre_hook(write("state pre", place)),
+            module.register_state_dict_post_hook(write("state post", place)),
+            module.register_load_state_dict_pre_hook(write("load pre", place)),
+            module.register_load_state_dict_post_hook(write("load post", place)),
+        ]
+        for name, parameter in module.named_parameters(recurse=False):
+            handles.append(parameter.register_hook(write("gradient", f"{place}.{name}")))
+            handles.append(parameter.register_post_accumulate_grad_hook(write("accumulated", f"{place}.{name}")))
+    handles += [
+        global_hooks.register_module_forward_pre_hook(write("all, pre", "")),
+        global_hooks.register_module_forward_hook(write("all, post", ""), with_kwargs=True, always_call=True),
+        global_hooks.register_module_full_backward_pre_hook(write("all, backward pre", "")),
+        global_hooks.register_module_full_backward_hook(write("all, backward", "")),
+        global_hooks.register_module_parameter_registration_hook(write("all, parameter", "")),
+        global_hooks.register_module_buffer_registration_hook(write("all, buffer", "")),
+        global_hooks.register_module_module_registration_hook(write("all, module", "")),
+    ]
+    try:
+        yield handles
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def hook_log(model, x, guard_inside=None):
+    log = []
+    with hooked(model, log):
+        if guard_inside is not None:
+            guard_inside(model)
+        seed(0)
+        y = model(x, scale=torch.ones(2))
+        y.square().sum().backward()
+        state = model.state_dict()
+        model.load_state_dict(state)
+        model.late = nn.Linear(2, 2)
+        model.register_buffer("count", torch.zeros(1))
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 7))
+    return log
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("first", ["guard", "hooks"])
+def test_hooks_of_every_kind_see_the_same_in_the_same_order(first, depth):
+    bare = Net()
+    model = copy.deepcopy(bare)
+    if first == "guard":
+        guard(model, mode="strict", depth=depth)
+    inside = None if first == "guard" else functools.partial(guard, mode="strict", depth=depth)
+    got = hook_log(model, rows().requires_grad_(), inside)
+    expected = hook_log(bare, rows().requires_grad_())
+    assert got == expected
+    kinds = {kind for kind, *_ in expected}
+    assert len(kinds) == 19
+    assert not [*model._forward_hooks, *model._backward_hooks, *model.head._forward_pre_hooks]
+    assert dtypeguard.casts() == []
+
+
+class Casting(nn.Module):
+    """What a lenient guard does, by hand."""
+
+    def __init__(self, inner) -> None:
+        super().__init__()
+        self.body, self.head = inner.body, inner.head
+
+    def forward(self, x, scale=None):
+        y = self.head(self.body(x.to(self.head.weight.dtype)))
+        return y if scale is None else y * scale
+
+
+@said
+def test_hooks_around_a_repair_see_the_callers_dtype_outside_and_the_models_inside():
+    """Backward hooks too: the cast stands between the root's door and the first layer."""
+    bare = Net()
+    got = hook_log(guard(copy.deepcopy(bare), mode="lenient"), rows(F64).requires_grad_())
+    expected = hook_log(Casting(bare), rows(F64).requires_grad_())
+    assert [(kind, place, facts) for kind, place, _, facts in got] == [
+        (kind, place, facts) for kind, place, _, facts in expected
+    ]
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+def test_always_called_hooks_are_called_when_the_guard_refuses(mode):
+    model = guard(nn.Linear(3, 2), mode=mode, casting="safe")
+    seen = []
+    model.register_forward_hook(lambda *given: seen.append(given[-1]), always_call=True)
+    model.register_forward_hook(lambda *given: seen.append("not this one"))
+    with pytest.raises(DtypeGuardError, match="`input` is float64"):
+        model(rows(F64))
+    assert seen == [None]
+
+
+def test_a_hook_that_casts_decides_what_the_guard_sees():
+    model = guard(Net(), mode="strict", depth="all")
+    with model.register_forward_pre_hook(lambda module, args: args[0].float()):
+        assert model(rows(F64)).dtype is F32
+    refuses(model)
+    with model.body.register_forward_hook(lambda module, args, result: result.double()):
+        error = refuses(model, rows())
+    assert (error.module_path, error.argument, error.actual) == ("Net.head", "input", F64)
+    assert model(rows()).dtype is F32
+    with model.head.register_forward_pre_hook(
+        lambda module, args, kwargs: ((args[0].double(),), kwargs), with_kwargs=True
+    ):
+        assert refuses(model, rows()).module_path == "Net.head"
+
+
+@said
+def test_a_hook_that_casts_is_repaired_after_in_lenient_mode():
+    bare = Net().eval()
+    model = guard(copy.deepcopy(bare), mode="lenient", depth="all")
+    with model.body.register_forward_hook(lambda module, args, result: result.double()):
+        assert torch.equal(model(rows()), bare(rows()))
+    (record,) = dtypeguard.casts()
+    assert (record.function, record.argument, record.from_dtype) == ("Linear.forward", "input", F64)
+
+
+def test_a_hook_removes_itself_and_another_during_the_call():
+    bare, model = twins(lambda: nn.Linear(3, 2))
+
+    def run(model):
+        calls = []
+
+        def once(*given):
+            calls.append("once")
+            first.remove()
+            second.remove()
+
+        first = model.register_forward_hook(once)
+        second = model.register_forward_hook(lambda *given: calls.append("second"))
+        model(rows())
+        model(rows())
+        return calls
+
+    assert run(model) == run(bare) == ["once", "second"]
+
+
+def test_hooks_survive_deepcopy_and_pickle_as_without_a_guard():
+    bare, model = twins(lambda: nn.Linear(3, 2))
+    for each in (bare, model):
+        each.register_forward_hook(doubled)
+    for again in (copy.deepcopy, saved_and_loaded):
+        assert torch.equal(again(model)(rows()), again(bare)(rows()))
+        assert torch.equal(again(model)(rows()), model(rows()))
+
+
+def doubled(module, args, result):
+    return result * 2
+
+
+def test_extracted_features_by_hooks_are_those_of_the_bare_model():
+    def features(model):
+        found = {}
+        for name, module in model.named_modules():
+            module.register_forward_hook(lambda m, args, y, name=name: found.update({(name, type(m).__name__): y}))
+        seed(0)
+        model(rows())
+        return found
+
+    bare, model = twins(Net, depth="all")
+    got, expected = features(model), features(bare)
+    assert list(got) == list(expected)
+    assert all(torch.equal(got[key], expected[key]) for key in got)
+
+
+# ---------------------------------------------------------------- decorators
+
+
+def hundredfold(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) * 100
+
+    return wrapper
+
+
+class Decorated(Maker):
+    @hundredfold
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+class DecoratedAboveEnforce(Maker):
+    @hundredfold
+    @enforce
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+class DecoratedBelowEnforce(Maker):
+    @enforce
+    @hundredfold
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+class DecoratedGuardedModule(GuardedModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    @hundredfold
+    @enforce
+    def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("make", [Decorated, DecoratedAboveEnforce, DecoratedBelowEnforce, DecoratedGuardedModule])
+def test_a_decorator_above_enforce_stays_when_the_model_is_guarded(make, strict):
+    model = make()
+    expected = model.fc(rows()) * 100
+    assert torch.equal(model(rows()), expected)
+    guard(model)
+    assert torch.equal(model(rows()), expected)
+    assert refuses(model).argument == "x"
+    with pytest.raises(ShapeError, match="argument `x` has size 2 in axis 1"):
+        model(rows()[:, :2])
+
+
+def test_a_function_wrapped_around_a_guarded_forward_has_its_signature():
+    """As accelerate and loggers wrap it; Hugging Face's Trainer then asks for the names of the arguments."""
+    bare, model = twins(Net)
+    for each in (bare, model):
+        each.eval().forward = hundredfold(each.forward)
+    assert inspect.signature(model.forward) == inspect.signature(bare.forward)
+    assert list(inspect.signature(model.forward).parameters) == ["x", "scale"]
+    assert torch.equal(model(rows()), bare(rows()))
+    guard(model, mode="strict")
+    assert torch.equal(model(rows()), bare(rows()))
+    assert refuses(model).argument == "x"
+
+
+# ---------------------------------------------------------------- classes and names
+
+
+def test_code_that_looks_for_classes_finds_them():
+    bare, model = twins(Net, depth="all")
+    for cls in (nn.Linear, nn.BatchNorm1d, Net, nn.Module, (nn.Linear, nn.ReLU)):
+        got = [name for name, module in model.named_modules() if isinstance(module, cls)]
+        assert got == [name for name, module in bare.named_modules() if isinstance(module, cls)] != []
+    names = [type(module).__name__ for module in model.modules()]
+    assert names == [type(module).__name__ for module in bare.modules()]
+    assert [module.__class__.__qualname__ for module in model.modules()] == [
+        module.__class__.__qualname__ for module in bare.modules()
+    ]
+    assert all(issubclass(type(a), type(b)) for a, b in zip(model.modules(), bare.modules(), strict=True))
+    assert not any(type(child) is GuardedModule for child in model.modules())
+
+
+def test_dispatch_on_classes_finds_the_nearest():
+    @functools.singledispatch
+    def describe(module):
+        return "?"
+
+    describe.register(nn.Module, lambda module: "module")
+    describe.register(nn.Linear, lambda module: "linear")
+
+    def matched(module):
+        match module:
+            case nn.Linear(in_features=3):
+                return "takes three"
+            case nn.Linear(out_features=n):
+                return n
+            case nn.Module():
+                return "module"
+
+    model = guard(Net(), mode="strict", depth="all")
+    assert [describe(module) for module in (model, model.body, model.body[0])] == ["module", "module", "linear"]
+    assert [matched(module) for module in (model.body[0], model.head, model)] == ["takes three", 2, "module"]
+
+
+def test_a_registry_by_exact_type_misses_a_guarded_module_until_it_is_unguarded():
+    registry = {nn.Linear: "linear", Net: "net"}
+    model = guard(Net(), mode="strict", depth="all")
+    assert type(model) not in registry
+    assert type(model.head) not in registry
+    assert next(c for c in type(model.head).__mro__ if c in registry) is nn.Linear
+    assert [type(module) in registry for module in unguard(model).modules()] == [
+        c in registry for c in map(type, model.modules())
+    ]
+    assert registry[type(model)] == "net"
+    assert registry[type(model.head)] == "linear"
+
+
+def test_a_model_is_its_own_key():
+    model = Net()
+    table, seen, weak = {model: "here"}, {model}, weakref.WeakKeyDictionary({model: 1})
+    guard(model)
+    assert table[model] == "here"
+    assert model in seen
+    assert weak[model] == 1
+    unguard(model)
+    assert table[model] == "here"
+
+
+class Forwarding(nn.Module):
+    """Unknown attributes are the inner model's, as in many wrappers."""
+
+    def __init__(self, inner) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+@pytest.mark.parametrize("which", ["inner", "outer"])
+def test_a_wrapper_that_forwards_attributes(which):
+    inner = Maker(2)
+    outer = Forwarding(inner)
+    guard(inner if which == "inner" else outer, mode="strict")
+    assert outer.width == 2
+    assert refuses(outer).argument in ("x", "args[0]")
+    assert is_guarded(inner) == (which == "inner")
+    assert is_guarded(outer) == (which == "outer")
+    unguard(outer)
+    assert silent(outer)
+    assert not is_guarded(inner)
+
+
+class Proxy:
+    """No module, but behaves like the one that it holds."""
+
+    def __init__(self, held) -> None:
+        self.__dict__["held"] = held
+
+    def __getattr__(self, name):
+        return getattr(self.held, name)
+
+    def __call__(self, *args, **kwargs):
+        return self.held(*args, **kwargs)
+
+
+def test_a_proxy_around_a_guarded_model():
+    proxy = Proxy(guard(Net(), mode="strict"))
+    assert torch.equal(proxy.eval()(rows()), proxy.forward(rows()))
+    assert refuses(proxy).argument == "x"
+    assert not is_guarded(proxy)
+    with pytest.raises(TypeError, match="not a Proxy"):
+        guard(proxy)
+
+
+class Remote(nn.Module):
+    """Every unknown attribute is a call to somewhere else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+        self.asked = []
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return functools.partial(self.asked.append, name)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+@said
+def test_a_check_asks_nothing_of_a_models_own_getattr():
+    model = guard(Remote(), mode="lenient")
+    model(rows())
+    model(rows(F64))
+    with contextlib.suppress(RuntimeError):
+        model(torch.ones(2, 7))
+    refuses(guard(model, mode="strict"))
+    unguard(model)
+    assert model.asked == []
+
+
+CONTAINERS = {
+    "ModuleList": (lambda parts: nn.ModuleList(parts), lambda held: list(held)),
+    "ModuleList, sliced": (lambda parts: nn.ModuleList(parts)[:], lambda held: list(held)),
+    "ModuleList, extended": (lambda parts: nn.ModuleList().extend(parts), lambda held: list(held)),
+    "ModuleDict": (lambda parts: nn.ModuleDict(zip("ab", parts, strict=True)), lambda held: list(held.values())),
+    "Sequential": (lambda parts: nn.Sequential(*parts), lambda held: list(held)),
+    "Sequential, added": (lambda parts: nn.Sequential(parts[0]) + nn.Sequential(parts[1]), lambda held: list(held)),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_guarded_children_live_in_containers(container):
+    put, take = CONTAINERS[container]
+    bare_parts = [nn.Linear(3, 3), nn.Linear(3, 3)]
+    held, bare = put([guard(copy.deepcopy(part), mode="strict") for part in bare_parts]), put(bare_parts)
+    same_state(held, bare)
+    for got, expected in zip(take(held), take(bare), strict=True):
+        assert torch.equal(got(rows()), expected(rows()))
+        refuses(got)
+    for part in take(held.double()):
+        assert part(rows(F64)).dtype is F64
+        assert refuses(part, rows()).expected is F64
+    assert all(is_guarded(part) for part in take(copy.deepcopy(held)))
+    assert not any(is_guarded(part) for part in take(unguard(held)))
+
+
+def test_parameter_lists_are_an_anchor():
+    class Lists(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterList([torch.ones(3), torch.ones(3)])
+            self.named = nn.ParameterDict({"scale": torch.ones(1)})
+
+        def forward(self, x):
+            return sum(x * weight for weight in self.weights) * self.named["scale"]
+
+    bare, model = twins(Lists, depth="all")
+    same_training(model, bare)
+    assert refuses(model).argument == "x"
+    model.to(BF16)
+    assert model(rows(BF16)).dtype is BF16
+    model.weights.append(torch.ones(3, dtype=F64))
+    assert model(rows(BF16)).dtype is F64
+
+
+def test_modules_and_parameters_are_replaced_under_the_guard():
+    bare, model = twins(Net)
+    for each in (bare, model):
+        seed(3)
+        each.head = nn.Linear(4, 2)
+        each.body[0] = nn.Linear(3, 4)
+        each.body.insert(2, nn.Identity())
+        each.body.append(nn.Tanh())
+        del each.body[4]
+        each.register_module("extra", nn.Linear(2, 2))
+        each.add_module("more", nn.Linear(2, 2))
+        del each.more
+        each.set_submodule("extra", nn.Linear(2, 3))
+        each.head.bias = None
+        each.register_buffer("steps", torch.zeros(1, dtype=torch.int64), persistent=False)
+    assert repr(model) == repr(bare)
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in bare.named_modules()]
+    got, expected = steps(model), steps(bare)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert refuses(model).argument == "x"
+
+
+# ---------------------------------------------------------------- torch's tools
+
+
+def test_an_averaged_model_is_the_average_of_the_bare_one():
+    for options in ({}, {"use_buffers": True}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)}):
+        bare, model = twins(Net)
+        averages = [swa_utils.AveragedModel(each, **options) for each in (model, bare)]
+        for step in range(3):
+            for each, average in zip((model, bare), averages, strict=True):
+                seed(step)
+                steps(each, count=1)
+                average.update_parameters(each)
+        same_state(*averages)
+        got, expected = (average.eval()(rows()) for average in averages)
+        assert torch.equal(got, expected)
+        assert refuses(averages[0]).argument == "x"
+        assert is_guarded(averages[0].module)
+    assert dtypeguard.casts() == []
+
+
+@said
+def test_batch_norm_statistics_are_updated_through_a_repair():
+    bare, model = twins(Net, mode="lenient")
+    for each in (bare, model):
+        seed(0)
+        loader = [rows(F64 if each is model else F32) + n for n in range(3)]
+        swa_utils.update_bn(loader, each)
+    same_state(model, bare)
+    assert len(dtypeguard.casts()) == 1
+
+
+def test_conv_and_norm_are_fused_as_without_a_guard():
+    bare, model = twins(Conv, depth="all")
+    steps(bare, image), steps(model, image)
+    bare.eval(), model.eval()
+    fused = nn.utils.fuse_conv_bn_eval(model.conv, model.norm)
+    expected = nn.utils.fuse_conv_bn_eval(bare.conv, bare.norm)
+    assert torch.equal(fused(image()), expected(image()))
+    assert refuses(fused, image(F64)).argument == "input"
+    linear = nn.utils.fuse_linear_bn_eval(guard(nn.Linear(3, 4), mode="strict").eval(), nn.BatchNorm1d(4).eval())
+    assert refuses(linear).argument == "input"
+
+
+def test_vectors_norms_and_memory_formats_of_parameters():
+    bare, model = twins(Conv, depth="all")
+    vector = nn.utils.parameters_to_vector(model.parameters())
+    assert torch.equal(vector, nn.utils.parameters_to_vector(bare.parameters()))
+    for each in (model, bare):
+        nn.utils.vector_to_parameters(vector * 2, each.parameters())
+        each(image()).sum().backward()
+        each.norm_of_gradients = nn.utils.clip_grad_norm_(each.parameters(), 0.1)
+        nn.utils.convert_conv2d_weight_memory_format(each, torch.channels_last)
+    assert torch.equal(model.norm_of_gradients, bare.norm_of_gradients)
+    assert model.conv.weight.stride() == bare.conv.weight.stride()
+    same_training(model, bare, image)
+
+
+def test_flops_are_counted_by_the_same_names():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def flops(model):
+        with FlopCounterMode(display=False) as counter:
+            model(rows()).sum().backward()
+        return counter.get_flop_counts()
+
+    bare, model = twins(Net, depth="all")
+    assert {name: dict(counts) for name, counts in flops(model).items()} == {
+        name: dict(counts) for name, counts in flops(bare).items()
+    }
+    assert flops(model)["Net.body.0"]
+
+
+def test_a_summary_by_hooks_counts_the_same():
+    def summary(model):
+        table = []
+
+        def row(module, args, result):
+            size = sum(p.numel() for p in module.parameters(recurse=False))
+            table.append((str(module.__class__).split(".")[-1], tuple(result.shape), size))
+
+        handles = [module.register_forward_hook(row) for module in model.modules()]
+        model(rows())
+        for handle in handles:
+            handle.remove()
+        return table
+
+    bare, model = twins(Net, depth="all")
+    assert summary(model) == summary(bare)
+
+
+def test_the_profiler_sees_the_same_operators():
+    def names(model):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            model(rows())
+        return [event.name for event in profile.events() if event.name.startswith("aten::")]
+
+    bare, model = twins(lambda: Net().eval(), depth="all")
+    assert names(model) == names(bare) != []
+
+
+# ---------------------------------------------------------------- memory
+
+
+def died(reference):
+    gc.collect()
+    return reference() is None
+
+
+DEEDS = {
+    "a training step": lambda model: steps(model, count=1),
+    "a refusal": lambda model: refuses(model),
+    "a deep copy": copy.deepcopy,
+    "a pickle": lambda model: pickle.loads(pickle.dumps(model)),
+    "a conversion": lambda model: model.double().float(),
+    "hooks": lambda model: model.register_forward_hook(lambda *given: None),
+    "guard anew": lambda model: guard(model, mode="warn", depth="all"),
+    "unguard": unguard,
+    "an average": swa_utils.AveragedModel,
+    "a part": lambda model: model.body[:2],
+    "no deed": lambda model: None,
+}
+
+
+@said
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_guarded_model_dies_without_the_garbage_collector(deed, mode):
+    model = guard(Net(), mode=mode, depth="all")
+    if mode == "lenient" and deed != "a refusal":
+        model(rows(F64))
+        model(rows(F64))
+    if mode == "strict" or deed != "a refusal":
+        DEEDS[deed](model)
+    dead = [weakref.ref(thing) for thing in (model, model.body[0], model.head.weight)]
+    gc.collect()
+    gc.disable()
+    try:
+        del model
+        assert [reference() for reference in dead] == [None] * 3
+    finally:
+        gc.enable()
+
+
+@said
+def test_no_tensor_outlives_its_call():
+    """Inputs, cast copies and activations go when their last user goes; on a GPU this is memory."""
+    strict, lenient = guard(Net(), mode="strict"), guard(Net(), mode="lenient")
+    seen = []
+    lenient.body[0].register_forward_pre_hook(lambda module, args: seen.append(weakref.ref(args[0])))
+    gc.disable()
+    try:
+        for _ in range(3):
+            x, wide = rows(), rows(F64)
+            y, z = strict(x), lenient(wide)
+            loss = y.sum() + z.sum()
+            loss.backward()
+            alive = [weakref.ref(thing) for thing in (x, wide, y, z, loss)]
+            del x, wide, y, z, loss
+            assert [reference() for reference in alive + seen] == [None] * (len(alive) + len(seen))
+    finally:
+        gc.enable()
+
+
+def test_a_caught_error_holds_no_tensor():
+    model = guard(Net(), mode="strict")
+    x = rows(F64)
+    reference = weakref.ref(x)
+    try:
+        model(x)
+    except DtypeError as caught:
+        error = caught.with_traceback(None)
+    del x
+    assert died(reference)
+    assert error.argument == "x"
+    kept = weakref.ref(model)
+    del model
+    assert died(kept)
+
+
+@said
+def test_the_record_of_repairs_holds_no_model_and_no_tensor():
+    model, x = guard(Net(), mode="lenient"), rows(F64)
+    model(x)
+    references = [weakref.ref(model), weakref.ref(x)]
+    del model, x
+    assert all(died(reference) for reference in references)
+    (record,) = dtypeguard.casts()
+    assert record.argument == "x"
+
+
+# ---------------------------------------------------------------- loaders
+
+
+class Item(NamedTuple):
+    x: Tensor
+    label: Tensor
+
+
+class Items(Dataset):
+    def __init__(self, dtype=F32, wrong=None) -> None:
+        self.dtype, self.wrong = dtype, wrong
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.full((3,), float(i), dtype=F64 if i == self.wrong else self.dtype), torch.tensor(i)
+
+
+@enforce
+def collate(
+    items: list[tuple[Float32[Tensor, "d"], Int64[Tensor, ""]]],
+) -> tuple[Float32[Tensor, "b d"], Int64[Tensor, "b"]]:
+    xs, labels = zip(*items, strict=True)
+    return torch.stack(xs), torch.stack(labels)
+
+
+@enforce(mode="strict")
+def strict_collate(
+    items: list[tuple[Float32[Tensor, "d"], Int64[Tensor, ""]]],
+) -> tuple[Float32[Tensor, "b d"], Int64[Tensor, "b"]]:
+    xs, labels = zip(*items, strict=True)
+    return torch.stack(xs), torch.stack(labels)
+
+
+class Transformed(Dataset):
+    """A dataset that runs a guarded model, as feature extractors do."""
+
+    def __init__(self, model) -> None:
+        self.model = model
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        with torch.no_grad():
+            return self.model(torch.full((1, 3), float(i)))[0]
+
+
+class Stream(IterableDataset):
+    @enforce
+    def make(self, i: int) -> Float32[Tensor, "3"]:
+        return torch.full((3,), i, dtype=F32)
+
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        return (self.make(i) for i in range(info.id, 4, info.num_workers))
+
+
+def quiet(worker: int) -> None:
+    warnings.simplefilter("ignore", CastWarning)
+
+
+def make_strict(worker: int) -> None:
+    dtypeguard.set_mode("strict")
+
+
+def loaded(dataset, collate_fn, context="fork", epochs=1, **options):
+    """All batches of all epochs; the workers are gone afterwards, also after an error."""
+    options = {"num_workers": 2, "batch_size": 4, "worker_init_fn": quiet, **options}
+    loader = DataLoader(dataset, collate_fn=collate_fn, multiprocessing_context=context, **options)
+    batches = []
+    for _ in range(epochs):
+        iterator = iter(loader)
+        try:
+            batches += iterator
+        except Exception:
+            iterator._shutdown_workers()
+            raise
+    iterator._shutdown_workers()
+    return batches
+
+
+slowly = [pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")]
+CONTEXTS = ["fork", *slowly]
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_workers_collate_by_an_enforced_function(context):
+    loader = loaded(Items(), strict_collate, context, persistent_workers=True)
+    for _ in range(2):
+        batches = list(loader)
+        assert [labels.tolist() for _, labels in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert all(x.dtype is F32 and x.shape == (4, 3) for x, _ in batches)
+    bare = list(DataLoader(Items(), 4, collate_fn=strict_collate.__wrapped__))
+    assert all(
+        torch.equal(a, b) for got, want in zip(batches, bare, strict=True) for a, b in zip(got, want, strict=True)
+    )
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_workers_repair_what_they_collate(context):
+    batches = loaded(Items(F64), collate, context)
+    assert all(x.dtype is F32 for x, _ in batches)
+    assert dtypeguard.casts() == []  # the workers' own
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_an_error_in_a_worker_arrives_as_our_own_and_readable(context):
+    with pytest.raises(DtypeError) as caught:
+        loaded(Items(wrong=6), strict_collate, context)
+    text = str(caught.value)
+    assert "in DataLoader worker process 1" in text
+    assert "strict_collate: argument `items[2][0]` is float64, the annotation wants float32" in text
+    assert "items[2][0].to(torch.float32)" in text
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_guarded_model_works_inside_workers(context):
+    model = guard(Net(), mode="strict").eval()
+    batches = loaded(Transformed(model), None, context, batch_size=2)
+    expected = torch.cat([model(torch.full((1, 3), float(i))) for i in range(4)])
+    torch.testing.assert_close(torch.cat(batches), expected)
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_stream_in_workers_yields_checked_items(context):
+    batches = torch.cat(loaded(Stream(), None, context, batch_size=2))
+    assert sorted(batches[:, 0].tolist()) == [0, 1, 2, 3]
+
+
+@forks
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_workers_are_told_their_mode(context):
+    """By the decorator, by `worker_init_fn`, or by the environment; `fork` also inherits `set_mode`."""
+    with pytest.raises(DtypeError, match=r"collate: argument `items\[0\]\[0\]` is float64"):
+        loaded(Items(F64), collate, context, worker_init_fn=make_strict)
+
+
+@forks
+def test_a_forked_worker_inherits_the_mode():
+    dtypeguard.set_mode("strict")
+    with pytest.raises(DtypeError, match=r"collate: argument `items\[0\]\[0\]` is float64"):
+        loaded(Items(F64), collate)
+    dtypeguard.set_mode(None)
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError, match=r"items\[0\]\[0\]"):
+        loaded(Items(F64), collate)
+
+
+@pytest.mark.slow
+def test_a_spawned_worker_reads_the_mode_from_the_environment(monkeypatch):
+    monkeypatch.setenv("DTYPEGUARD_MODE", "strict")
+    with pytest.raises(DtypeError, match=r"collate: argument `items\[0\]\[0\]` is float64"):
+        loaded(Items(F64), collate, "spawn")
+
+
+def test_a_loader_without_workers_repairs_in_the_process_and_warns_once():
+    with pytest.warns(CastWarning, match=r"`items\[0\]\[0\]` was cast from float64 to float32") as told:
+        batches = list(DataLoader(Items(F64), 4, collate_fn=collate))
+    assert all(x.dtype is F32 for x, _ in batches)
+    assert len(told) == 1
+    assert sum(record.count for record in dtypeguard.casts()) == 8
+
+
+@said
+def test_a_long_list_is_repaired_in_linear_time():
+    @enforce
+    def stack(items: list[Float32[Tensor, "d"]]):
+        return items
+
+    def calls(n):
+        """How many Python functions a repair of n items calls."""
+        count = 0
+
+        def seen(frame, event, argument):
+            nonlocal count
+            count += event == "call"
+
+        items = [torch.ones(2, dtype=F64) for _ in range(n)]
+        stack(items)
+        sys.setprofile(seen)
+        try:
+            stack(items)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(200) < 6 * calls(50)
+
+
+# ---------------------------------------------------------------- processes
+
+
+def train_in_child(rank, model, queue):
+    torch.set_num_threads(1)
+    try:
+        model(rows(F64))
+    except DtypeError as error:
+        queue.put((rank, error.argument, str(error).splitlines()[0]))
+    with torch.no_grad():
+        model.head.bias.fill_(rank + 1.0)
+    queue.put((rank, torch.equal(model(rows()), model.forward(rows())), is_guarded(model)))
+
+
+def refuse_in_child(rank, model):
+    model(rows(F64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_guarded_model_is_passed_to_processes_that_share_its_memory(method):
+    model = guard(Net().eval(), mode="strict").share_memory()
+    queue = torch.multiprocessing.get_context(method).SimpleQueue()
+    torch.multiprocessing.start_processes(train_in_child, (model, queue), nprocs=1, start_method=method)
+    assert queue.get() == (0, "x", "Net.forward: argument `x` is float64, the module's parameters are float32")
+    assert queue.get() == (0, True, True)
+    assert model.head.bias.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_an_error_in_a_spawned_process_arrives_readable():
+    model = guard(Net(), mode="strict")
+    with pytest.raises(torch.multiprocessing.ProcessRaisedException) as caught:
+        torch.multiprocessing.spawn(refuse_in_child, (model,), nprocs=1)
+    assert "dtypeguard.DtypeError: Net.forward: argument `x` is float64" in str(caught.value)
+    assert "x.to(torch.float32)" in str(caught.value)
+
+
+@forks
+def test_a_guarded_model_in_a_forked_process_shares_its_memory():
+    model = guard(Net().eval(), mode="strict").share_memory()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    process = multiprocessing.get_context("fork").Process(target=train_in_child, args=(1, model, queue))
+    process.start()
+    assert queue.get()[:2] == (1, "x")
+    assert queue.get() == (1, True, True)
+    process.join()
+    assert model.head.bias.tolist() == [2.0, 2.0]
+
+
+PROGRAM = """
+import torch, warnings, dtypeguard
+from jaxtyping import Float32
+from torch import Tensor, nn
+warnings.simplefilter("ignore")
+
+@dtypeguard.enforce
+def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    "A docstring."
+    return x * 2
+
+model = dtypeguard.guard(nn.Linear(3, 2), depth="all")
+for call, x in ((double, torch.ones(3, dtype=torch.float64)), (model, torch.ones(1, 3, dtype=torch.float64))):
+    print(call(x.float()).dtype, call(x).dtype)
+    try:
+        with dtypeguard.mode("strict"):
+            call(x)
+    except dtypeguard.DtypeError as error:
+        print(error.argument, error.actual, len(str(error).splitlines()))
+try:
+    double(torch.ones(2, 2))
+except dtypeguard.ShapeError as error:
+    print(error.argument)
+print(len(dtypeguard.casts()), __debug__)
+"""
+
+
+@pytest.mark.parametrize("flags", [["-O"], pytest.param(["-OO"], marks=pytest.mark.slow)])
+def test_nothing_depends_on_asserts_or_docstrings(flags):
+    done = subprocess.run([sys.executable, *flags, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    lines = done.stdout.split("\n")
+    assert lines[0] == lines[2] == "torch.float32 torch.float32"
+    assert (lines[1].split()[:2], lines[3].split()[:2]) == (["x", "torch.float64"], ["input", "torch.float64"])
+    assert int(lines[1].split()[2]) >= 4
+    assert lines[4:6] == ["x", "2 False"]
+
+
+# ---------------------------------------------------------------- threads and tasks
+
+
+@said
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_eight_threads_call_one_guarded_model_each_in_its_mode(depth):
+    bare = Net().eval()
+    model = guard(copy.deepcopy(bare), depth=depth)
+    expected = bare(rows())
+    barrier = threading.Barrier(8)
+
+    def work(number):
+        mode = ("strict", "lenient")[number % 2]
+        drawn = random.Random(number)
+        barrier.wait(10)
+        for _ in range(40):
+            with dtypeguard.mode(mode):
+                wide = drawn.random() < 0.5
+                time.sleep(0)
+                if wide and mode == "strict":
+                    with pytest.raises(DtypeError, match="argument `x` is float64"):
+                        model(rows(F64))
+                else:
+                    assert torch.equal(model(rows(F64 if wide else F32)), expected)
+                assert dtypeguard.get_mode() == mode
+        return mode
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == ["strict", "lenient"] * 4
+    assert dtypeguard.get_mode() == "lenient"
+    counts = sum(record.count for record in dtypeguard.casts() if record.function == "Net.forward")
+    drawn = [random.Random(number) for number in (1, 3, 5, 7)]
+    assert counts == sum(source.random() < 0.5 for source in drawn for _ in range(40))
+
+
+def test_threads_that_guard_and_call_their_own_models_at_once():
+    """Generated classes are made and found while others make them."""
+
+    def work(number):
+        bare = Net().eval()
+        for depth in ("auto", "all") * 5:
+            model = guard(copy.deepcopy(bare), mode="strict", depth=depth)
+            assert torch.equal(model(rows()), bare(rows()))
+            refuses(model)
+            unguard(model)
+            assert type(model) is Net
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == list(range(8))
+
+
+def test_threads_that_meet_an_enforced_function_for_the_first_time_together():
+    """The first call finds the anchor; eight first calls find it as well."""
+
+    class Fresh(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.fc = nn.Linear(3, 2, dtype=dtype)
+
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "b 3"]) -> "Float[Tensor, 'b 2']":
+            return self.fc(x)
+
+    models = [Fresh((F32, F64)[number % 2]) for number in range(8)]
+    barrier = threading.Barrier(8)
+
+    def work(number):
+        right, wrong = ((F32, F64), (F64, F32))[number % 2]
+        barrier.wait(10)
+        for _ in range(20):
+            assert models[number](rows(right)).dtype is right
+            assert refuses(models[number], rows(wrong)).expected is right
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+
+
+@said
+def test_asyncio_tasks_keep_their_modes_while_they_interleave():
+    model = guard(Net().eval())
+    expected = model(rows())
+    log = []
+
+    async def work(mode):
+        with dtypeguard.mode(mode):
+            for _ in range(10):
+                await asyncio.sleep(0)
+                log.append(mode)
+                if mode == "strict":
+                    with pytest.raises(DtypeError, match="argument `x` is float64"):
+                        model(rows(F64))
+                else:
+                    assert torch.equal(model(rows(F64)), expected)
+                await asyncio.to_thread(in_thread, mode)
+                assert dtypeguard.get_mode() == mode
+        return dtypeguard.get_mode()
+
+    def in_thread(mode):
+        assert dtypeguard.get_mode() == mode  # `to_thread` carries the context along
+        if mode == "strict":
+            refuses(model)
+
+    async def main():
+        return await asyncio.gather(*[work(mode) for mode in ("strict", "lenient", "strict", "lenient")])
+
+    assert asyncio.run(main()) == ["lenient"] * 4
+    assert any(a != b for a, b in itertools.pairwise(log))
+
+
+def test_an_async_enforced_function_awaits_a_guarded_model(strict):
+    model = guard(Net().eval())
+
+    @enforce
+    async def serve(x: Float32[Tensor, "b 3"]) -> Float32[Tensor, "b 2"]:
+        await asyncio.sleep(0)
+        return model(x)
+
+    async def main():
+        good = await asyncio.gather(*[serve(rows()) for _ in range(5)])
+        bad = await asyncio.gather(serve(rows(F64)), serve(rows()[:, :2]), return_exceptions=True)
+        return good, bad
+
+    good, bad = asyncio.run(main())
+    assert all(torch.equal(y, model(rows())) for y in good)
+    assert [type(error) for error in bad] == [DtypeError, ShapeError]

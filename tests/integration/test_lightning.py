@@ -1,0 +1,270 @@
+"""Lightning: fits in every precision are what they are without a guard, and the callback guards them in one line."""
+
+import logging
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from jaxtyping import Float
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dtypeguard
+from dtypeguard import DtypeError, guard, is_guarded
+from dtypeguard.integrations.lightning import DtypeGuardCallback
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),  # Lightning, of torch's pytree
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:DeprecationWarning"),
+]
+BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+PRECISIONS = ["32-true", "bf16-mixed", "bf16-true", "64-true"]
+
+
+class Direct(pl.LightningModule):
+    """Its steps call its own forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 1))
+        self.losses, self.seen = [], set()
+
+    def forward(self, x):
+        self.seen.add(x.dtype)
+        return self.body(x)
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.mse_loss(self(x), y)
+        self.losses.append(loss.detach().clone())
+        self.log("train", loss)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("loss", nn.functional.mse_loss(self(batch[0]), batch[1]))
+
+    def test_step(self, batch, index):
+        self.validation_step(batch, index)
+
+    def predict_step(self, batch, index):
+        return self(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+class Inner(Direct):
+    """Its steps call a module in it, as most do."""
+
+    def forward(self, x):
+        raise NotImplementedError
+
+    def training_step(self, batch, index):
+        loss = nn.functional.mse_loss(self.body(batch[0]), batch[1])
+        self.losses.append(loss.detach().clone())
+        return loss
+
+    def validation_step(self, batch, index):
+        nn.functional.mse_loss(self.body(batch[0]), batch[1])
+
+
+class Bodyless(Inner):
+    """Has no forward of its own at all, and makes its layers late."""
+
+    forward = pl.LightningModule.forward
+
+    def __init__(self):
+        super().__init__()
+        del self.body
+
+    def configure_model(self):
+        if not hasattr(self, "body"):
+            torch.manual_seed(7)
+            self.body = nn.Linear(4, 1)
+
+
+class Annotated(Direct):
+    @dtypeguard.enforce
+    def forward(self, x: Float[Tensor, "batch 4"]) -> Float[Tensor, "batch 1"]:
+        return self.body(x)
+
+
+def made(cls):
+    torch.manual_seed(1)
+    return cls()
+
+
+def loader(dtype=F32, rows=12):
+    x = torch.randn(rows, 4, generator=torch.Generator().manual_seed(2)).to(dtype)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=4)
+
+
+def trainer(*callbacks, precision="32-true", epochs=2):
+    return pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", precision=precision, callbacks=list(callbacks), logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+
+
+def fitted(model, *callbacks, precision="32-true", batches=None):
+    torch.manual_seed(3)
+    runner = trainer(*callbacks, precision=precision)
+    runner.fit(model, batches or loader(), loader())
+    return model, runner
+
+
+def same(a, b):
+    assert all(map(torch.equal, a.losses, b.losses))
+    assert len(a.losses) == len(b.losses) > 0
+    assert {n: t.dtype for n, t in a.state_dict().items()} == {n: t.dtype for n, t in b.state_dict().items()}
+    assert all(torch.equal(t, b.state_dict()[n]) for n, t in a.state_dict().items())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_a_fit_of_a_guarded_module_is_the_fit_of_the_bare_one(precision, depth):
+    bare, _ = fitted(made(Direct), precision=precision)
+    guarded, _ = fitted(guard(made(Direct), mode="strict", depth=depth), precision=precision)
+    same(guarded, bare)
+    assert guarded.seen == bare.seen
+    assert dtypeguard.casts() == []
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("cls", [Direct, Inner, Bodyless, Annotated])
+def test_a_fit_with_the_callback_is_the_fit_without(precision, cls):
+    bare, _ = fitted(made(cls), precision=precision)
+    callback = DtypeGuardCallback(mode="strict")
+    guarded, _ = fitted(made(cls), callback, precision=precision)
+    same(guarded, bare)
+    assert callback.report() == []
+    assert not any(is_guarded(module) for module in guarded.modules())
+    assert type(guarded) is cls
+
+
+class Spy(pl.Callback):
+    """Notes which modules are guarded when a batch starts."""
+
+    def __init__(self):
+        self.guarded = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.guarded.append({name for name, module in pl_module.named_modules() if is_guarded(module)})
+
+    def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+        self.on_train_batch_start(trainer, pl_module, batch, batch_idx)
+
+
+@pytest.mark.parametrize(("cls", "doors"), [(Direct, {"", "body"}), (Inner, {"", "body"}), (Bodyless, {"body"})])
+def test_the_callback_guards_the_module_and_what_its_steps_may_call(cls, doors):
+    spy = Spy()
+    fitted(made(cls), DtypeGuardCallback(), spy)
+    assert spy.guarded
+    assert all(guarded == doors for guarded in spy.guarded)
+
+
+@pytest.mark.parametrize("cls", [Direct, Inner, Bodyless])
+def test_in_strict_mode_a_wrong_batch_ends_the_fit_with_our_error_and_no_guard_stays(cls):
+    model, callback = made(cls), DtypeGuardCallback(mode="strict")
+    with pytest.raises(DtypeError, match="is float64, the module's parameters are float32"):
+        fitted(model, callback, batches=loader(F64))
+    assert not any(is_guarded(module) for module in model.modules())
+
+
+def test_in_lenient_mode_a_wrong_batch_is_repaired_and_the_end_says_so(caplog):
+    callback = DtypeGuardCallback(mode="lenient")
+    with caplog.at_level(logging.WARNING, "dtypeguard"), pytest.warns(dtypeguard.CastWarning):
+        fitted(made(Direct), callback, batches=loader(F64))
+    (record,) = callback.report()
+    assert (record.argument, record.from_dtype, record.to_dtype) == ("x", F64, F32)
+    assert record.count == 6  # three batches, two epochs
+    assert record.bytes == 6 * 4 * 4 * 4
+    summary = next(message for message in caplog.messages if message.startswith("dtypeguard: "))
+    assert "6 repairs in this run, 384 bytes copied" in summary
+    assert "6 x Direct.forward `x`: float64 -> float32" in summary
+
+
+def test_a_report_counts_its_own_run_only():
+    callback = DtypeGuardCallback(mode="lenient")
+    with pytest.warns(dtypeguard.CastWarning):
+        fitted(made(Direct), callback, batches=loader(F64))
+    fitted(made(Direct), callback)
+    assert callback.report() == []
+
+
+@pytest.mark.parametrize("run", ["validate", "test", "predict"])
+def test_the_callback_guards_runs_that_do_not_fit(run):
+    runner = trainer(DtypeGuardCallback(mode="strict"))
+    model = made(Direct)
+    getattr(runner, run)(model, loader(), **({} if run == "predict" else {"verbose": False}))
+    with pytest.raises(DtypeError):
+        getattr(runner, run)(model, loader(F64))
+    assert not is_guarded(model)
+
+
+def test_a_module_that_was_guarded_before_keeps_its_own_guard():
+    model = guard(made(Direct), mode="strict")
+    with pytest.raises(DtypeError):
+        fitted(model, DtypeGuardCallback(mode="lenient"), batches=loader(F64))
+    assert is_guarded(model)
+
+
+def test_an_unknown_option_is_refused_when_the_callback_is_made():
+    with pytest.raises(TypeError, match="depht"):
+        DtypeGuardCallback(depht="all")
+
+
+def test_checkpoints_hold_what_they_hold_without_a_guard(tmp_path):
+    def saved(model, name):
+        _, runner = fitted(model)
+        runner.save_checkpoint(tmp_path / name)
+        return torch.load(tmp_path / name, weights_only=False)
+
+    bare, guarded = saved(made(Direct), "bare.ckpt"), saved(guard(made(Direct), mode="strict"), "guarded.ckpt")
+    assert list(bare["state_dict"]) == list(guarded["state_dict"])
+    assert all(torch.equal(bare["state_dict"][name], t) for name, t in guarded["state_dict"].items())
+    again = Direct.load_from_checkpoint(tmp_path / "guarded.ckpt", weights_only=False)
+    assert not is_guarded(again)
+    assert all(torch.equal(t, guarded["state_dict"][name]) for name, t in again.state_dict().items())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_module_that_lightning_compiles_is_guarded_too():
+    bare, _ = fitted(torch.compile(made(Inner), backend="eager"))
+    guarded, _ = fitted(torch.compile(guard(made(Inner), mode="strict", depth="all"), backend="eager"))
+    same(guarded._orig_mod, bare._orig_mod)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*sync_dist=True:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*DistributedSampler:UserWarning")
+def test_two_processes_train_as_without_a_guard():
+    def weights(*callbacks):
+        torch.manual_seed(3)
+        runner = pl.Trainer(
+            max_epochs=1, accelerator="cpu", devices=2, strategy="ddp_spawn", callbacks=list(callbacks), logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        model = made(Direct)
+        runner.fit(model, loader(), loader())
+        return model.state_dict()
+
+    bare, guarded = weights(), weights(DtypeGuardCallback(mode="strict"))
+    assert all(torch.equal(tensor, bare[name]) for name, tensor in guarded.items())
+    assert not torch.equal(bare["body.0.weight"], made(Direct).body[0].weight)
+
+
+def test_the_strategy_sees_the_same_module():
+    """Nothing is wrapped: what Lightning asks of the class, the guarded one answers."""
+    model = guard(made(Direct), mode="strict")
+    runner = pl.Trainer(
+        max_epochs=1, strategy=SingleDeviceStrategy("cpu"), logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    runner.fit(model, loader(), loader())
+    assert runner.lightning_module is model
+    assert isinstance(model, Direct)
