@@ -209,11 +209,22 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any], bound:
         cell.cell_contents = _resolver(cell, fn, contract, options, local)
     else:
         made = build(fn, contract)
-        made.__dtypeguard__ = (fn, contract)
+        sign(made, fn, contract)
     if fn.__name__ != "forward":
         # Not on a forward: accelerate's unwrap_model follows __wrapped__ and would take the guard off silently.
         made.__wrapped__ = fn
     return made
+
+
+def sign(made: Any, fn: Any, contract: Contract) -> None:
+    """Note on a wrapper what it wraps, and its contract."""
+    made.__dtypeguard__ = (fn, contract, made.__code__)
+
+
+def signed(function: Any) -> tuple[Any, Contract] | None:
+    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
+    fn, contract, code = getattr(function, "__dtypeguard__", (None, None, ""))
+    return (fn, contract) if code == getattr(function, "__code__", None) else None
 
 
 def _signature(fn: Any) -> inspect.Signature:

@@ -18,7 +18,7 @@ from ._codegen import build
 from ._config import Autocast, Mode, Verify
 from ._contract import Call, Contract, Param, Rest
 from ._dtypes import Casting
-from ._enforce import function_name, read_annotation
+from ._enforce import function_name, read_annotation, signed
 from ._errors import AnnotationError
 from ._spec import annotations_of, is_array_hint, resolve_hint
 
@@ -53,7 +53,7 @@ class Key:
 def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     """The contract of a forward: its array annotations where it has them, the anchor for all else."""
     options = key.options
-    inner = getattr(forward, "__dtypeguard__", None)
+    inner = signed(forward)
     if inner is not None and not inner[1].guarded:
         contract: Contract = dataclasses.replace(inner[1], plans=[], trial=None)
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
@@ -126,7 +126,7 @@ def with_self(forward: Any, cls: type) -> Any:
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return forward(*args, **kwargs)
 
-    params = list(inspect.signature(forward).parameters.values())
+    params = [param for param in inspect.signature(forward).parameters.values() if param.name != "self"]
     only = inspect.Parameter.POSITIONAL_ONLY
     first = only if params and params[0].kind is only else inspect.Parameter.POSITIONAL_OR_KEYWORD
     made: Any = method

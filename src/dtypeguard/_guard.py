@@ -23,7 +23,7 @@ from ._codegen import build
 from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
 from ._contract import Contract
 from ._dtypes import FLOATING
-from ._enforce import enforce
+from ._enforce import enforce, sign, signed
 from ._errors import DtypeGuardWarning, plain
 from ._forward import Key, Options, around_instance, contract_of, hooks_of, with_self
 
@@ -73,7 +73,7 @@ class GuardedModule(nn.Module):
             return
         super().__init_subclass__(**kwargs)
         forward = vars(cls).get("forward", cls.forward)
-        if forward is not nn.Module.forward and not hasattr(forward, "__dtypeguard__"):
+        if forward is not nn.Module.forward and signed(forward) is None:
             cls.forward = enforce(forward)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -358,13 +358,18 @@ def _guarded_class(base: Any, key: Key) -> Any:
             return known
     static = isinstance(body, staticmethod | classmethod)
     forward = with_self(base.forward, base) if static else base.forward
+    if not inspect.isfunction(forward) and type(forward).__name__ != "cython_function_or_method":
+        kind = type(body).__name__
+        raise TypeError(f"the forward of {base.__name__} is a {kind}, which guard cannot wrap: write it as a method")
     contract = contract_of(base, forward, key)
-    inner = getattr(forward, "__dtypeguard__", None)
+    inner = signed(forward)
     if inner is not None:  # enforced already: checked once, by one wrapper
         forward = inner[0]
     made = build(forward, contract, anchor=key.slots)
-    made.__signature__ = inspect.signature(forward)
-    made.__dtypeguard__ = (forward, contract)
+    signature = inspect.signature(forward)
+    if inspect.signature(made) != signature:  # not else: `functools.wraps` copies it to where there is no `self`
+        made.__signature__ = signature
+    sign(made, forward, contract)
     members = {name: vars(base)[name] for name in ("__module__", "__qualname__", "__doc__") if name in vars(base)}
     members |= {"forward": made, "_dtypeguard_base": base, "_dtypeguard_key": key, "_dtypeguard_body": body}
     members |= _constructors(base)

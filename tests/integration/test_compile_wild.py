@@ -25,7 +25,8 @@ import dtypeguard
 from dtypeguard import CastWarning, DtypeError, DtypeGuardError, enforce, guard, is_guarded, unguard
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
-DEPTHS = ("auto", "all")
+slow = pytest.mark.slow
+DEPTHS = ("auto", pytest.param("all", marks=slow))
 
 said = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")  # where another test says that it warns
 # Dynamo's own, about every input that has a history.
@@ -266,6 +267,9 @@ STORIES = [
 ]
 
 
+LONG_STORIES = [half_inputs_under_autocast, frozen_parameters, new_weights, layouts, conversions]
+
+
 def told(model, story, dynamic):
     """After each call of a story: how many graphs there are, and what came out."""
     torch._dynamo.reset()
@@ -283,7 +287,10 @@ def told(model, story, dynamic):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+@pytest.mark.parametrize(
+    "story",
+    [pytest.param(story, id=story.__name__, marks=slow if story in LONG_STORIES else ()) for story in STORIES],
+)
 def test_a_guarded_model_is_traced_when_the_bare_one_is_and_answers_the_same(story, depth):
     bare, model = twins(depth=depth, mode=None)
     dtypeguard.set_mode("strict")
@@ -293,6 +300,7 @@ def test_a_guarded_model_is_traced_when_the_bare_one_is_and_answers_the_same(sto
     assert dtypeguard.casts() == []
 
 
+@slow
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize("story", [batch_sizes, grad_modes, optional_arguments], ids=lambda story: story.__name__)
 def test_dynamic_shapes_on_or_off_change_nothing_about_that(story, dynamic):
@@ -301,17 +309,17 @@ def test_dynamic_shapes_on_or_off_change_nothing_about_that(story, dynamic):
     assert [count for count, *_ in got] == [count for count, *_ in expected]
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=slow)])
 @pytest.mark.parametrize("function", [add, times, doubled, flat])
 def test_an_enforced_function_is_traced_when_its_body_is(function, dynamic, strict):
     """Axes that agree by contract are one symbol; a body that adds its arguments says as much."""
 
-    def counts(function):
+    def counts(target):
         torch._dynamo.reset()
         counter = CompileCounter()
-        call = compiled(function, counter, dynamic=dynamic)
+        call = compiled(target, counter, dynamic=dynamic)
         for n in (5, 6, 9, 7):
-            call(*ARGUMENTS[add if function in (add, add.__wrapped__) else base(function)](n))
+            call(*ARGUMENTS[function](n))
         return counter.frame_count
 
     assert counts(function) == counts(function.__wrapped__)
@@ -323,10 +331,6 @@ ARGUMENTS = {
     doubled: lambda n: (torch.ones(n), torch.ones(2 * n)),
     flat: lambda n: (rows(n=n), rows(n=n)),
 }
-
-
-def base(function):
-    return next(known for known in ARGUMENTS if function in (known, known.__wrapped__))
 
 
 def test_an_eager_call_between_compiled_ones_traces_nothing_anew(strict):
@@ -409,7 +413,7 @@ WAYS = [compile_outside, compile_in_place, compile_the_method, compile_a_part, c
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("order", ["compile, run, guard", "guard, compile, run"])
+@pytest.mark.parametrize("order", [pytest.param("compile, run, guard", marks=slow), "guard, compile, run"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_guard_compile_and_unguard_in_any_order(way, order, depth):
     bare = Net().eval()
@@ -503,13 +507,14 @@ def run_forward(model, counter):
     call(rows()), call(rows(n=6))
 
 
-@pytest.mark.parametrize("run", [run_outside, run_in_place, run_forward])
+@pytest.mark.parametrize("run", [run_outside, pytest.param(run_in_place, marks=slow), run_forward])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_twenty_models_of_one_class_are_compiled_one_by_one(run, depth):
     expected = twenty_counts(Net, run)
     assert twenty_counts(lambda: guard(Net(), mode="strict", depth=depth), run) == expected
 
 
+@slow
 def test_twenty_guards_of_different_options_cost_a_graph_for_each_option_at_most():
     modes = itertools.cycle(("strict", "lenient", "warn"))
     counts = twenty_counts(lambda: guard(Net(), mode=next(modes)), run_outside)
@@ -517,6 +522,7 @@ def test_twenty_guards_of_different_options_cost_a_graph_for_each_option_at_most
     assert counts[5:] == counts[5:6] * 15
 
 
+@slow
 def test_twenty_models_of_an_enforced_class_are_compiled_one_by_one():
     def run(model, counter):
         call = compiled(model, counter)
@@ -534,6 +540,7 @@ def test_twenty_models_of_an_enforced_class_are_compiled_one_by_one():
     assert twenty_counts(lambda: guard(Pair()), run) == twenty_counts(Bare, run)
 
 
+@slow
 def test_twenty_enforced_functions_in_one_program_and_one_by_one(strict):
     """Written in one place, so alike but for what they close over; Dynamo allows 8 recompiles of one code."""
 
@@ -559,6 +566,7 @@ def test_twenty_enforced_functions_in_one_program_and_one_by_one(strict):
     assert one.frame_count == 1
 
 
+@slow
 def test_twenty_guarded_models_in_one_program():
     models = [guard(Net().eval(), mode="strict") for _ in range(20)]
     counter = CompileCounter()
@@ -602,7 +610,10 @@ UNBACKED = {
 }
 
 
-@pytest.mark.parametrize("name", UNBACKED)
+LATER = {"repeat", "unique", "two calls in a row", "two arrays, one mask"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow if name in LATER else ()) for name in UNBACKED])
 def test_sizes_that_depend_on_data_are_compared_in_one_graph(name, data_dependent, strict):
     program, counter = UNBACKED[name], CompileCounter()
     call = compiled(program, counter)
@@ -669,7 +680,7 @@ def test_a_marked_size_is_not_made_constant_by_an_axis_of_its_own(strict):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=slow)])
 def test_a_repair_is_one_node_of_the_graph(depth, dynamic):
     bare, model = twins(mode="lenient", depth=depth)
     bare.eval(), model.eval()
@@ -709,9 +720,12 @@ def test_the_decomposed_graph_has_one_copy_forwards_and_one_home():
     assert x.grad.dtype is F64
 
 
+BACKENDS = ("eager", "aot_eager_decomp_partition")
+
+
 @inductor
 @said
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_eager_decomp_partition"])
+@pytest.mark.parametrize("backend", ["aot_eager", *(pytest.param(name, marks=slow) for name in BACKENDS)])
 @pytest.mark.parametrize("target", ["guarded model", "enforced function", "containers"])
 def test_gradients_come_home_in_the_callers_dtype(target, backend):
     bare = Net().eval()
@@ -731,7 +745,7 @@ def test_gradients_come_home_in_the_callers_dtype(target, backend):
 
 @inductor
 @said
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_inductor_trains_a_guarded_model(mode, depth):
@@ -774,8 +788,16 @@ def headline_of(call, arguments):
     return caught.value
 
 
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-@pytest.mark.parametrize("what", BROKEN)
+QUICK = {("function, axis", "strict"), ("model", "strict"), ("model", "lenient"), ("model, container", "strict")}
+
+
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else slow)
+        for case in itertools.product(BROKEN, ("strict", "lenient"))
+    ],
+)
 def test_compiled_code_refuses_with_the_words_of_eager(what, mode):
     make, arguments = BROKEN[what]
     target = make()
@@ -822,6 +844,7 @@ def test_a_refusal_can_be_caught_inside_compiled_code(strict):
     assert torch.equal(call(rows(F64)), rows() * 2)
 
 
+@slow
 def test_after_a_refusal_the_compiled_model_goes_on():
     model = guard(Net().eval(), mode="strict")
     for fullgraph in (True, False):
@@ -876,7 +899,7 @@ class Stack(nn.Module):
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("make", [Breaking, Stack])
+@pytest.mark.parametrize("make", [Breaking, pytest.param(Stack, marks=slow)])
 def test_a_graph_break_inside_a_body_leaves_the_same_graphs(make, depth):
     bare, model = twins(make, depth=depth)
     got, expected = Graphs(), Graphs()
@@ -988,7 +1011,10 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+LONG = {"jacrev", "per-sample gradients", "while_loop", "scan"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=slow if name in LONG else ()) for name in OPERATORS])
 def test_higher_order_operators_call_enforced_and_guarded_code(name, strict):
     program, counter = OPERATORS[name], CompileCounter()
     call = compiled(program, counter)
@@ -999,7 +1025,7 @@ def test_higher_order_operators_call_enforced_and_guarded_code(name, strict):
 
 
 @said
-@pytest.mark.parametrize("name", ["cond", "vmap", "grad"])
+@pytest.mark.parametrize("name", [pytest.param("cond", marks=slow), "vmap", "grad"])
 def test_a_repair_inside_a_higher_order_operator(name):
     program = OPERATORS[name]
     x = rows(F64) + 2
@@ -1026,6 +1052,7 @@ def attend(
     return flex_attention(q, k, v, score_mod=score)
 
 
+@slow
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")  # torch's own
 def test_flex_attention_inside_an_enforced_function_with_an_enforced_score(strict):
     q = torch.linspace(-1, 1, 512).reshape(1, 2, 16, 16)
@@ -1047,6 +1074,7 @@ def _(x, by):
     return torch.empty_like(x)
 
 
+@slow
 def test_an_enforced_custom_operator_is_one_node_of_the_graph():
     graphs = Graphs()
     call = compiled(lambda x: scale(x, 2.0) + 1, graphs)
@@ -1077,6 +1105,7 @@ def test_aot_autograd_takes_a_guarded_module(depth):
         aot_module(model, fw_compiler=lambda module, inputs: make_boxed_func(module.forward))(rows(F64))
 
 
+@slow
 def test_compiled_autograd_runs_a_guarded_models_backward():
     bare, model = twins()
     bare.eval(), model.eval()

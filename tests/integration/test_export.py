@@ -23,7 +23,9 @@ import dtypeguard
 from dtypeguard import CastWarning, DtypeError, DtypeGuardWarning, ShapeError, enforce, guard, is_guarded, unguard
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
+slow = pytest.mark.slow
 DEPTHS = ("auto", "all")
+QUICK = ("auto", pytest.param("all", marks=slow))
 
 said = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")  # where another test says that it warns
 jit = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # torch's own
@@ -162,7 +164,7 @@ def same(got, expected):
     assert all(torch.equal(a, b) and a.dtype is b.dtype for a, b in zip(got, expected, strict=True))
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", QUICK)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", CASES)
 def test_an_exported_model_is_the_bare_models_export(name, strict, depth):
@@ -194,7 +196,7 @@ def test_decomposition_saving_and_loading_keep_the_program(strict, tmp_path):
     assert "dtypeguard" not in decomposed.graph_module.code
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("depth", QUICK)
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_cast_that_the_example_needed_is_in_the_program_once(strict, depth):
     bare, model = twins(Net, mode="lenient", depth=depth)
@@ -304,7 +306,7 @@ def test_export_under_autocast_keeps_what_autocast_casts():
 
 
 @jit
-@pytest.mark.slow
+@slow
 def test_what_was_exported_or_traced_runs_where_dtypeguard_is_not_installed(tmp_path):
     bare, model = twins(Net)
     torch.export.save(exported("plain", False, model), tmp_path / "model.pt2")
@@ -320,7 +322,7 @@ def test_what_was_exported_or_traced_runs_where_dtypeguard_is_not_installed(tmp_
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # inductor's own
 def test_an_exported_program_is_compiled_ahead_of_time(tmp_path):
     bare, model = twins(Net)
@@ -348,7 +350,7 @@ def operators(program):
     return [node.op_type for node in program.model_proto.graph.node]
 
 
-@pytest.mark.parametrize("depth", ["auto", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("depth", QUICK)
 def test_an_onnx_program_computes_what_the_bare_model_computes(depth):
     bare, model = twins(Net, depth=depth)
     program = to_onnx(model, (rows(),), dynamic_shapes={"x": {0: Dim("n")}})
@@ -358,6 +360,7 @@ def test_an_onnx_program_computes_what_the_bare_model_computes(depth):
     assert dtypeguard.casts() == []
 
 
+@slow
 def test_an_onnx_program_of_named_axes_keeps_them_dynamic(strict):
     model = Pair().eval()
     shapes = {"a": {0: "batch"}, "b": {0: "batch"}}
@@ -366,6 +369,7 @@ def test_an_onnx_program_of_named_axes_keeps_them_dynamic(strict):
         torch.testing.assert_close(run_onnx(program, rows(n=n), rows(n=n)), model(rows(n=n), rows(n=n)).detach())
 
 
+@slow
 def test_an_onnx_program_holds_the_cast_that_its_example_needed():
     bare, model = twins(Net, mode="lenient")
     with pytest.warns(CastWarning, match="`x` was cast from float64 to float32"):
@@ -374,6 +378,7 @@ def test_an_onnx_program_holds_the_cast_that_its_example_needed():
     torch.testing.assert_close(run_onnx(program, rows(F64)), bare(rows()).detach())
 
 
+@slow
 def test_an_onnx_export_of_a_wrong_example_says_why():
     with pytest.raises(Exception, match="Failed to export the model") as caught:
         to_onnx(twins(Net)[1], (rows(F64),))
@@ -381,7 +386,7 @@ def test_an_onnx_export_of_a_wrong_example_says_why():
     assert "argument `x` is float64, the module's parameters are float32" in str(caught.value)
 
 
-@pytest.mark.slow
+@slow
 def test_onnx_takes_the_exported_program_of_a_guarded_model():
     bare, model = twins(Net)
     program = to_onnx(torch.export.export(model, (rows(),)), ())

@@ -415,6 +415,17 @@ def test_an_enforced_function_repairs_inside_a_transform_like_an_explicit_cast(n
     assert {record.argument for record in dtypeguard.casts()} == {"x"}
 
 
+@pytest.mark.parametrize("name", ["grad", "vjp", "jvp"])
+def test_writing_to_a_cast_copy_is_said_inside_a_transform_too(name):
+    @enforce
+    def writes(x: Float32[Tensor, "d"], w: Float32[Tensor, "d"]) -> Float32[Tensor, ""]:
+        return (x.mul_(2) * w).sum()
+
+    with pytest.warns(dtypeguard.DtypeGuardWarning) as told:
+        ENFORCED[name](writes, rows(dtype=F64), rows() + 1)
+    assert {warning.category for warning in told} == {CastWarning, dtypeguard.InplaceOnCastWarning}
+
+
 @scripted_decompositions
 @linearize_folds
 @pytest.mark.parametrize("name", ENFORCED)
@@ -692,6 +703,20 @@ def test_a_checkpointed_enforced_function_binds_its_axes_again(reentrant, strict
     same(got, (a.grad, b.grad))
     with pytest.raises(ShapeError, match="argument `b` has axis d=2, but d=3 in `a`"):
         checkpoint.checkpoint(distance, a, b[:, :2], use_reentrant=reentrant)
+
+
+@said
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputation_runs_under_the_mode_in_force_at_backward(reentrant):
+    model = guarded(Net(), None)
+    with dtypeguard.mode("lenient"):
+        y = checkpoint.checkpoint(model, rows(dtype=F64).requires_grad_(), use_reentrant=reentrant)
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="argument `x` is float64"):
+        y.sum().backward()
+    pinned = guarded(Net(), "lenient")
+    y = checkpoint.checkpoint(pinned, rows(dtype=F64).requires_grad_(), use_reentrant=reentrant)
+    with dtypeguard.mode("strict"):
+        y.sum().backward()
 
 
 def test_a_guarded_model_that_checkpoints_its_own_blocks():

@@ -192,8 +192,12 @@ MOMENTS = {
 }
 
 
+QUICK = {"between two trainings", "unguarded and removed"}
+slow = pytest.mark.slow
+
+
 @old_norm
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", [pytest.param(name, marks=() if name in QUICK else slow) for name in MOMENTS])
 @pytest.mark.parametrize("what", REPARAMETRIZATIONS)
 def test_a_reparametrized_model_trains_to_the_same_bits(what, moment):
     bare, model = Net(), Net()
@@ -694,6 +698,8 @@ def hooked(model, log):
     finally:
         for handle in handles:
             handle.remove()
+        global_hooks._global_forward_hooks_with_kwargs.clear()  # torch leaves these, and Dynamo warns about them
+        global_hooks._global_is_full_backward_hook = None
 
 
 def hook_log(model, x, guard_inside=None):
@@ -889,6 +895,55 @@ def test_a_decorator_above_enforce_stays_when_the_model_is_guarded(make, strict)
     assert refuses(model).argument == "x"
     with pytest.raises(ShapeError, match="argument `x` has size 2 in axis 1"):
         model(rows()[:, :2])
+
+
+class Bound:
+    """A callable that binds, as compiled extensions and some decorators make."""
+
+    def __get__(self, module, owner=None):
+        return self if module is None else functools.partial(self, module)
+
+    def __call__(self, module, x):
+        return module.fc(x)
+
+
+FORWARDS = {
+    "partialmethod": functools.partialmethod(lambda self, x, times: self.fc(x) * times, times=3),
+    "singledispatchmethod": functools.singledispatchmethod(lambda self, x: self.fc(x)),
+    "lru_cache": functools.lru_cache(lambda self, x: self.fc(x)),
+    "property": property(lambda self: lambda x: self.fc(x)),
+    "a callable object": Bound(),
+    "partial": functools.partial(lambda x: x * 2),
+}
+
+
+@pytest.mark.parametrize("form", FORWARDS)
+def test_a_forward_that_is_no_plain_function_is_guarded_or_refused_clearly(form):
+    model = type("Odd", (Maker,), {"forward": FORWARDS[form]})()
+    expected, refusal = model(rows()), None
+    try:
+        guard(model, mode="strict")
+    except TypeError as error:
+        refusal = str(error)
+    if refusal is None:
+        assert refuses(model).violations
+    else:
+        assert "forward" in refusal
+        assert not is_guarded(model)
+    assert torch.equal(model(rows()), expected)
+
+
+def test_a_forward_that_yields_is_checked_when_it_starts():
+    class Streaming(Maker):
+        def forward(self, x):
+            for _ in range(3):
+                yield self.fc(x)
+
+    bare, model = twins(Streaming)
+    assert all(torch.equal(a, b) for a, b in zip(model(rows()), bare(rows()), strict=True))
+    stream = model(rows(F64))
+    with pytest.raises(DtypeError, match="argument `x` is float64"):
+        next(stream)
 
 
 def test_a_function_wrapped_around_a_guarded_forward_has_its_signature():
@@ -1390,7 +1445,7 @@ def loaded(dataset, collate_fn, context="fork", epochs=1, **options):
     return batches
 
 
-slowly = [pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver")]
+slowly = [pytest.param(name, marks=slow) for name in ("spawn", "forkserver")]
 CONTEXTS = ["fork", *slowly]
 
 
@@ -1461,7 +1516,7 @@ def test_a_forked_worker_inherits_the_mode():
         loaded(Items(F64), collate)
 
 
-@pytest.mark.slow
+@slow
 def test_a_spawned_worker_reads_the_mode_from_the_environment(monkeypatch):
     monkeypatch.setenv("DTYPEGUARD_MODE", "strict")
     with pytest.raises(DtypeError, match=r"collate: argument `items\[0\]\[0\]` is float64"):
@@ -1520,7 +1575,7 @@ def refuse_in_child(rank, model):
     model(rows(F64))
 
 
-@pytest.mark.slow
+@slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_guarded_model_is_passed_to_processes_that_share_its_memory(method):
     model = guard(Net().eval(), mode="strict").share_memory()
@@ -1531,7 +1586,7 @@ def test_a_guarded_model_is_passed_to_processes_that_share_its_memory(method):
     assert model.head.bias.tolist() == [1.0, 1.0]
 
 
-@pytest.mark.slow
+@slow
 def test_an_error_in_a_spawned_process_arrives_readable():
     model = guard(Net(), mode="strict")
     with pytest.raises(torch.multiprocessing.ProcessRaisedException) as caught:
@@ -1579,7 +1634,7 @@ print(len(dtypeguard.casts()), __debug__)
 """
 
 
-@pytest.mark.parametrize("flags", [["-O"], pytest.param(["-OO"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flags", [["-O"], pytest.param(["-OO"], marks=slow)])
 def test_nothing_depends_on_asserts_or_docstrings(flags):
     done = subprocess.run([sys.executable, *flags, "-c", PROGRAM], capture_output=True, text=True, check=True)
     lines = done.stdout.split("\n")
