@@ -353,6 +353,7 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
     error, infinite = (None, False) if source is None else narrowing(source, fresh)
     if not infinite:
         return error
+    assert fresh is not None  # as something became infinite
     target = plain(fresh.dtype)
     where = written(edit.path)
     fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"

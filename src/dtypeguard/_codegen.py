@@ -148,27 +148,29 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     lines = [f"{prefix} wrapper({_declaration(contract.params)}):", f"    __tracebackhide__ = {_NUMBER!r}"]
     if arguments is None or kind.endswith("generator"):
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
-    if arguments:
-        head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
-        lines += [f"    {variable} = None" for variable in writer.initial]
-        lines += ["    _dg_ok = False", "    try:", "        while True:", *(f"            {line}" for line in head)]
-        lines += [*arguments, "            _dg_ok = True", "            break", "    except _dg_Exception: pass"]
-        lines += [f"    if not _dg_ok: {give_up}"]
     body = body.format(call=f"_dg_fn({_call_arguments(contract.params)})")
+    tail: list[str] = []
     if contract.scoped:
         single = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if not several)
         several = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if several)
-        lines += [f"    if _dg_compiling(): {body}", "    else:"]
-        lines += [f"        with _dg_scope({{{single}}}, {{{several}}}): {body}"]
+        tail += [f"    if _dg_compiling(): {body}", "    else:"]
+        tail += [f"        with _dg_scope({{{single}}}, {{{several}}}): {body}"]
     elif contract.guarded:
-        lines += ["    try:", f"        {body}", "    except _dg_Errors as _dg_error:"]
-        lines += [f"        _dg_note(_dg_error, {names[0]})", "        raise"]
+        tail += ["    try:", f"        {body}", "    except _dg_Errors as _dg_error:"]
+        tail += [f"        _dg_note(_dg_error, {names[0]})", "        raise"]
     else:
-        lines += [f"    {body}"]
+        tail += [f"    {body}"]
     if result:
-        lines += ["    try:", "        while True:", *result, "            return _dg_out"]
-        lines += ["    except _dg_Exception: pass"]
-    return [*lines, "    return _dg_out" if result == [] else f"    return _dg_judge({values}, _dg_out)"], closure
+        tail += ["    try:", "        while True:", *result, "            return _dg_out"]
+        tail += ["    except _dg_Exception: pass"]
+    tail += ["    return _dg_out" if result == [] else f"    return _dg_judge({values}, _dg_out)"]
+    if not arguments:
+        return [*lines, *tail], closure
+    head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
+    lines += [f"    {variable} = None" for variable in writer.initial]
+    lines += ["    while True:", "        try:", *(f"            {line}" for line in head), *arguments]
+    lines += ["        except _dg_Exception: break", *(f"    {line}" for line in tail)]
+    return [*lines, f"    {give_up}"], closure
 
 
 def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:

@@ -223,8 +223,8 @@ def sign(made: Any, fn: Any, contract: Contract) -> None:
 
 def signed(function: Any) -> tuple[Any, Contract] | None:
     """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
-    fn, contract, code = getattr(function, "__dtypeguard__", (None, None, ""))
-    return (fn, contract) if code == getattr(function, "__code__", None) else None
+    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
+    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
 
 
 def _signature(fn: Any) -> inspect.Signature:
