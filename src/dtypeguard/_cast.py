@@ -351,9 +351,8 @@ def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
     if not isinstance(source, Tensor):
         source, fresh = from_numpy(source), fresh if isinstance(fresh, Tensor) else from_numpy(fresh)
     error, infinite = (None, False) if source is None else narrowing(source, fresh)
-    if not infinite:
+    if source is None or fresh is None or not infinite:
         return error
-    assert fresh is not None  # as something became infinite
     target = plain(fresh.dtype)
     where = written(edit.path)
     fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"
@@ -368,11 +367,11 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any], ways
     """The value with its repaired leaves; a container is rebuilt only if something in it was."""
     if path in replaced:
         return replaced[path]
-    new: dict[Step, Any] = {}
-    for step, child in children(value) or ():
-        fresh = _replace(call, child, (*path, step), replaced, ways) if (*path, step) in ways else child
-        if fresh is not child:
-            new[step] = fresh
+    new = {
+        step: _replace(call, child, (*path, step), replaced, ways)
+        for step, child in children(value) or ()
+        if (*path, step) in ways
+    }
     if not new:
         return value
     # One container passed twice is rebuilt once; Dynamo knows no identity of containers.

@@ -414,9 +414,9 @@ def unguard(model: M, /) -> M:
         _refuse(root)
     for module in list(root.modules()):
         card = module.__dict__.pop("_dtypeguard", None)
-        cls: Any = _generated(type(module))
+        cls = _generated(type(module))
         # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
-        if cls is not None and (card is not None or cls is type(module)):
+        if cls is not None and (card is not None or type(module) is cls):
             object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
         if card is None:
             continue

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -110,17 +110,20 @@ def _compare(
     end = time.monotonic() + timeout
     digest = hashlib.sha256(json.dumps([fact for fact in facts if fact[2]]).encode()).hexdigest()
     try:
-        digests = _gather(store, "digest", digest, rank, ranks, ranks, what, end)
-        alike: defaultdict[str, list[int]] = defaultdict(list)
-        for other, theirs in digests.items():
-            alike[theirs].append(other)
-        if len(alike) == 1:
+        if _all_say(store, digest, rank, ranks, what, end):
             said = {tuple(ranks): facts}
         else:
-            speakers = [same[0] for same in alike.values()]
-            mine = json.dumps(facts) if rank in speakers else None
-            texts = _gather(store, "facts", mine, rank, speakers, ranks, what, end)
-            said = {tuple(same): json.loads(texts[same[0]]) for same in alike.values()}
+            alike: defaultdict[str, list[int]] = defaultdict(list)
+            for other in ranks:
+                alike[store.get(f"digest/{other}").decode()].append(other)
+            if rank in (same[0] for same in alike.values()):
+                store.set("facts/" + digest, json.dumps(facts))
+            if not _wait(lambda: all(store.check(["facts/" + theirs]) for theirs in alike), end):
+                raise TimeoutError(f"{what}: ranks differ, and one ended before it said how")
+            said = {tuple(same): json.loads(store.get("facts/" + theirs)) for theirs, same in alike.items()}
+    except dist.DistError as error:
+        gone = "the process group's store does not answer; the rank that keeps it has ended"
+        raise TimeoutError(f"{what}: {gone}") from error
     except TimeoutError:
         with _lock:  # the next call is this round again, so a late rank and this one still meet
             if _rounds.get(group) == number + 1:
@@ -128,47 +131,43 @@ def _compare(
         raise
     with contextlib.suppress(RuntimeError):  # the rank that keeps the store may be gone by now
         if store.add("read", 1) == len(ranks):
-            for key in ["read", *(f"{kind}/{other}" for kind in ("digest", "facts") for other in ranks)]:
+            for key in ("here", "read", *(f"digest/{other}" for other in ranks)):
                 store.delete_key(key)
     return said
 
 
-def _gather(
-    store: Any, kind: str, mine: str | None, rank: int, speakers: list[int], ranks: list[int], what: str, end: float
-) -> dict[int, str]:
-    """What each speaker says.
-
-    A store that waits keeps its connection to itself, so this asks again and again: other threads need it too.
+def _all_say(store: Any, digest: str, rank: int, ranks: list[int], what: str, end: float) -> bool:
+    """Whether all ranks say the same digest; a few requests of each rank, however many there are.
 
     Raises:
-        TimeoutError: some said nothing, or the rank that keeps the store has ended.
+        TimeoutError: some said nothing.
     """
-    said: dict[int, str] = {}
-    pause = 0.001
-    try:
-        if mine is not None:
-            store.set(f"{kind}/{rank}", mine)
-        while True:
-            for other in speakers:  # what was taken back is empty
-                key = f"{kind}/{other}"
-                said[other] = store.get(key).decode() if store.check([key]) else ""
-            silent = [other for other in speakers if not said[other]]
-            if not silent:
-                return said
-            if time.monotonic() > end:
-                break
-            time.sleep(pause)
-            pause = min(pause * 2, 0.1)
-        if mine is not None:
-            store.set(f"{kind}/{rank}", "")
-    except dist.DistError as error:
-        gone = "the process group's store does not answer; the rank that keeps it has ended"
-        raise TimeoutError(f"{what}: {gone}") from error
-    there = [other for other in ranks if other not in silent]
+    counts = ("as/" + digest, "here")  # in this order: who sees all here sees what they say
+    store.set(f"digest/{rank}", digest)
+    for count in counts:
+        store.add(count, 1)
+    if _wait(lambda: store.add("here", 0) == len(ranks), end):
+        return bool(store.add("as/" + digest, 0) == len(ranks))
+    store.set(f"digest/{rank}", "")  # taken back
+    for count in counts:
+        store.add(count, -1)
+    there = [r for r in ranks if r == rank or (store.check([f"digest/{r}"]) and store.get(f"digest/{r}"))]
+    silent = [other for other in ranks if other not in there]
     raise TimeoutError(
         f"{what}: {_named(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
         f"{_named(there)} did"
     )
+
+
+def _wait(done: Callable[[], bool], end: float) -> bool:
+    """Ask again and again; a store that waits by itself would keep its connection from other threads."""
+    pause = 0.001
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return True
 
 
 def _named(ranks: Iterable[int]) -> str:
