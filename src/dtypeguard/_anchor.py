@@ -112,11 +112,13 @@ def _floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torc
             return
 
 
-def table_of(module: nn.Module, path: tuple[str, ...]) -> dict[str, Any]:
-    """The dict that holds the parameter (else buffer) at a path."""
+def owner_of(module: nn.Module, path: tuple[str, ...]) -> tuple[nn.Module, str]:
+    """The module that owns the parameter (else buffer) at a path, and the table that it stands in."""
     *_, owner = module, *_along(module, path)
-    own = own_parameters(owner)
-    return own if path[-1] in own else _own_buffers(owner)
+    for table in ("_parameters", "_former_parameters"):
+        if path[-1] in owner.__dict__.get(table, ()):
+            return owner, table
+    return owner, "_buffers"
 
 
 def _along(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
@@ -219,8 +221,7 @@ def anchor_of(module: Any) -> Anchor | None:
     together = all(tensor.device == first.device for _, tensor, _ in found) and not _offloaded(module, path, first)
     accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
     # By the table, not by the type: under functional_call, and in a replica, parameters are plain tensors.
-    *_, owner = module, *_along(module, path)
-    owned = "parameters are" if path[-1] in own_parameters(owner) else "buffers are"
+    owned = "buffers are" if owner_of(module, path)[1] == "_buffers" else "parameters are"
     return Anchor(
         dtype, first.device if together else None, ".".join(path), first, accepts, reason=f"the module's {owned}"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._anchor import floating, table_of
+from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
@@ -34,9 +34,13 @@ class Step:
 
     index: int
     source: torch.dtype
+    origin: torch.device
     on_cpu: bool
     dtype: torch.dtype | None
     device: torch.device | None
+
+
+_Slot = tuple[weakref.ref[nn.Module], str, str]  # the owner, which of its tables, and the name in it
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -47,7 +51,7 @@ class Plan:
     autocast: bool
     generation: int
     module: Any  # a weak reference
-    slots: list[tuple[dict[str, Any], str]]  # the module's floating parameters, which must still agree
+    slots: list[_Slot]  # the module's floating parameters, which must still agree
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
@@ -94,6 +98,8 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
         source = values[step.index]
         if type(source) is not Tensor or source.dtype is not step.source or source.is_cpu is not step.on_cpu:
             return False
+        if not step.on_cpu and source.device != step.origin:
+            return False
         if source.layout is not torch.strided or source.is_nested or source.is_quantized:
             return False
         if source is seen or not source.dim():
@@ -104,14 +110,15 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
     return plan.autocast is _any_autocast()
 
 
-def _agree(slots: list[tuple[dict[str, Any], str]]) -> bool:
-    table, name = slots[0]
+def _agree(slots: list[_Slot]) -> bool:
+    dtype = None
     try:
-        dtype = table[name].dtype
-        for table, name in slots:
-            if table[name].dtype is not dtype:
+        for owner, table, name in slots:
+            found = vars(owner())[table][name].dtype
+            dtype = dtype or found
+            if found is not dtype:
                 return False
-    except (KeyError, AttributeError):  # reparametrized meanwhile
+    except (KeyError, AttributeError, TypeError):  # reparametrized or replaced meanwhile
         return False
     return True
 
@@ -141,14 +148,25 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
     plan = next((plan for plan in contract.plans if plan.generation == generation() and _applies(plan, values)), None)
     if plan is None:
         steps = [
-            Step(names.index(str(edit.path[0])), edit.value.dtype, edit.value.is_cpu, edit.dtype, edit.device)
+            Step(
+                names.index(str(edit.path[0])),
+                edit.value.dtype,
+                edit.value.device,
+                edit.value.is_cpu,
+                edit.dtype,
+                edit.device,
+            )
             for edit in edits
         ]
         plan = Plan(steps, _any_autocast(), generation(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
             plan.module = weakref.ref(values[0], lambda _: _forget(contract, plan))
             if contract.dtype is None:
-                plan.slots = [(table_of(values[0], path), path[-1]) for path, _ in floating(values[0])]
+                plan.slots = [
+                    (weakref.ref(owner), table, path[-1])
+                    for path, _ in floating(values[0])
+                    for owner, table in [owner_of(values[0], path)]
+                ]
         contract.plans[:] = [plan, *(p for p in contract.plans if p.generation == generation())][:_MOST]
     plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own
 
