@@ -27,7 +27,7 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     compiling = torch.compiler.is_compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
         return _run(contract, Call(contract, values))
-    if contract.plans and not compiling:
+    if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
         fresh, moves = mend(contract, values)
         if moves:
             try:

@@ -109,11 +109,12 @@ def _compare(
     store = c10d.PrefixStore(f"dtypeguard/{group.group_name}/{number}", c10d._get_default_store())
     end = time.monotonic() + timeout
     digest = hashlib.sha256(json.dumps([fact for fact in facts if fact[2]]).encode()).hexdigest()
+    alike: defaultdict[str, list[int]] = defaultdict(list)
     try:
         if _all_say(store, digest, rank, ranks, what, end):
+            alike[digest] = ranks
             said = {tuple(ranks): facts}
         else:
-            alike: defaultdict[str, list[int]] = defaultdict(list)
             for other in ranks:
                 alike[store.get(f"digest/{other}").decode()].append(other)
             if rank in (same[0] for same in alike.values()):
@@ -131,7 +132,8 @@ def _compare(
         raise
     with contextlib.suppress(RuntimeError):  # the rank that keeps the store may be gone by now
         if store.add("read", 1) == len(ranks):
-            for key in ("here", "read", *(f"digest/{other}" for other in ranks)):
+            keys = [f"{kind}/{theirs}" for kind in ("as", "facts") for theirs in alike]
+            for key in ("here", "read", *keys, *(f"digest/{other}" for other in ranks)):
                 store.delete_key(key)
     return said
 

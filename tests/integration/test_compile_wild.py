@@ -6,6 +6,7 @@ tests/test_compile.py has the rules; here are the ways in which programs are com
 import copy
 import functools
 import itertools
+import threading
 import warnings
 
 import pytest
@@ -698,6 +699,26 @@ def test_a_repair_is_one_node_of_the_graph(depth, dynamic):
 
 
 @said
+@pytest.mark.parametrize("target", ["enforced", "guarded"])
+def test_eager_repairs_beside_a_compiled_one_trace_nothing_anew(target):
+    """What eager calls remember about repairs, of this model and of others of its class, is no matter of the graph."""
+    make = Pair if target == "enforced" else lambda: guard(Pair(), mode="lenient")
+    model, others = make(), [make(), make()]
+    model(rows(), rows())
+    counter = CompileCounter()
+    call = compiled(model, counter)
+    wide = rows(F64), rows()
+    for _ in range(2):
+        call(*wide)
+        for other in (model, *others):
+            other(*wide)
+        others.pop()
+    dtypeguard.reset_casts()
+    call(*wide)
+    assert counter.frame_count == 1
+
+
+@said
 def test_one_tensor_passed_twice_is_cast_once_in_the_graph():
     graphs = Graphs()
     x = torch.ones(5, dtype=F64)
@@ -726,7 +747,10 @@ BACKENDS = ("eager", "aot_eager_decomp_partition")
 @inductor
 @said
 @pytest.mark.parametrize("backend", ["aot_eager", *(pytest.param(name, marks=slow) for name in BACKENDS)])
-@pytest.mark.parametrize("target", ["guarded model", "enforced function", "containers"])
+@pytest.mark.parametrize(
+    "target",
+    ["guarded model", pytest.param("enforced function", marks=slow), pytest.param("containers", marks=slow)],
+)
 def test_gradients_come_home_in_the_callers_dtype(target, backend):
     bare = Net().eval()
     model = guard(copy.deepcopy(bare), mode="lenient")
@@ -788,7 +812,7 @@ def headline_of(call, arguments):
     return caught.value
 
 
-QUICK = {("function, axis", "strict"), ("model", "strict"), ("model", "lenient"), ("model, container", "strict")}
+QUICK = {("function, axis", "strict"), ("model", "lenient")}
 
 
 @pytest.mark.parametrize(
@@ -867,6 +891,27 @@ def test_torchs_own_error_comes_out_of_a_compiled_guarded_model_as_out_of_the_ba
     assert type(errors[0]) is type(errors[1])
 
 
+@said
+def test_threads_with_modes_of_their_own_share_a_compiled_model():
+    """One after the other, and in each the mode is the thread's own."""
+    model = guard(Net().eval())
+    call = compiled(model)
+    outcomes = []
+
+    def work(mode):
+        with dtypeguard.mode(mode):
+            try:
+                outcomes.append(call(rows(F64)).dtype)
+            except Exception as error:
+                outcomes.append("argument `x` is float64, the module's parameters are float32" in str(error))
+
+    for mode in ("lenient", "strict", "lenient", "strict"):
+        thread = threading.Thread(target=work, args=(mode,))
+        thread.start()
+        thread.join()
+    assert outcomes == [F32, True, F32, True]
+
+
 @pytest.mark.parametrize("mode", ["warn", "off"])
 def test_modes_that_let_pass_leave_the_refusal_to_torch(mode):
     with dtypeguard.mode(mode), pytest.raises(Exception, match="dtype"):
@@ -927,6 +972,7 @@ def test_a_graph_break_inside_an_enforced_body_leaves_the_same_graphs(strict):
         fast(rows(), rows(F64))
 
 
+@slow
 @said
 def test_a_repair_before_a_graph_break():
     bare = Breaking()
@@ -1025,7 +1071,7 @@ def test_higher_order_operators_call_enforced_and_guarded_code(name, strict):
 
 
 @said
-@pytest.mark.parametrize("name", [pytest.param("cond", marks=slow), "vmap", "grad"])
+@pytest.mark.parametrize("name", [pytest.param("cond", marks=slow), pytest.param("grad", marks=slow), "vmap"])
 def test_a_repair_inside_a_higher_order_operator(name):
     program = OPERATORS[name]
     x = rows(F64) + 2
@@ -1033,6 +1079,7 @@ def test_a_repair_inside_a_higher_order_operator(name):
     assert dtypeguard.casts()
 
 
+@slow
 def test_a_refusal_inside_a_higher_order_operator_is_readable(strict):
     with pytest.raises(Exception, match="argument `a` is float64, the annotation wants float32"):
         compiled(OPERATORS["cond"])(rows(F64))
@@ -1079,9 +1126,8 @@ def test_an_enforced_custom_operator_is_one_node_of_the_graph():
     graphs = Graphs()
     call = compiled(lambda x: scale(x, 2.0) + 1, graphs)
     assert call(torch.ones(3)).tolist() == [3.0] * 3
-    assert [each for each in graphs.operations()[0] if "scale" in each] == ["wild.scale.default"] or len(
-        graphs.operations()[0]
-    ) == 2
+    nodes = [str(node.target) for node in graphs.graphs[0].nodes if node.op == "call_function"]
+    assert nodes.count("wild.scale.default") == 1
     with pytest.warns(CastWarning, match="`x` was cast from float64 to float32"):
         assert call(torch.ones(3, dtype=F64)).dtype is F32
     assert len(graphs.casts()) == 1

@@ -493,6 +493,12 @@ def one_block_in_float32(model):
     return fully_shard(model, mesh=mesh(), mp_policy=half())
 
 
+def inputs_not_cast_by_the_root(model):
+    for block, policy in zip(model.blocks, (FULL, half()), strict=True):
+        fully_shard(block, mesh=mesh(), mp_policy=policy)
+    return fully_shard(model, mesh=mesh(), mp_policy=half(cast_forward_inputs=False))
+
+
 def norms_in_float32(model):
     for block in model.blocks:
         fully_shard(block.norm, mesh=mesh(), mp_policy=MixedPrecisionPolicy(param_dtype=F32, output_dtype=BF16))
@@ -539,6 +545,7 @@ FSDP = {
     "bfloat16, always resharded": nested(mp_policy=half(), reshard_after_forward=True),
     "bfloat16, inputs not cast, flat": flat(mp_policy=half(cast_forward_inputs=False)),
     "bfloat16, inputs not cast": nested(mp_policy=half(cast_forward_inputs=False)),
+    "bfloat16, inputs not cast by the root": inputs_not_cast_by_the_root,
     "float16": nested(mp_policy=MixedPrecisionPolicy(param_dtype=torch.float16)),
     "one block in float32": one_block_in_float32,
     "norms in float32": norms_in_float32,
@@ -554,13 +561,16 @@ FSDP_COMPILED = {
 }
 
 
+VARIANTS = [name for name in FSDP if "resharded" in name or name in ("float16", "prefetch", "both blocks in one group")]
+
+
 def given(recipe):
     """The dtype of the inputs that a recipe takes."""
     return BF16 if "not cast" in recipe else F32
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("recipe", FSDP)
+@pytest.mark.parametrize("recipe", [pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in FSDP])
 @on_ranks
 def test_fsdp2_trains_a_guarded_model_bit_for_bit(rank, recipe, order):
     data = batches(rank, given(recipe))
@@ -629,7 +639,7 @@ def test_a_wrong_input_of_fsdp2_is_repaired(rank, recipe, order, wrong):
 
 @pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("recipe", ["bfloat16, inputs not cast, flat", "bfloat16, inputs not cast"])
+@pytest.mark.parametrize("recipe", [name for name in FSDP if "not cast" in name])
 @on_ranks
 def test_where_the_policy_casts_no_inputs_they_are_held_to_its_dtype(rank, recipe, order, wrong):
     data = batches(rank, BF16)
@@ -665,6 +675,26 @@ def test_the_policy_of_fsdp2_casts_a_float64_input_before_a_guard_can_see_it(ran
     model = build(Net, nested(mp_policy=half()), order, mode="strict")
     data = batches(rank, F64)
     assert same(train(model, data), train(build(Net, nested(mp_policy=half())), data))
+
+
+class TwoBlocks(nn.Sequential):
+    def __init__(self):
+        super().__init__(Block(), Block())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
+@on_ranks
+def test_a_container_over_blocks_that_cast_their_own_inputs_takes_any(rank, order, dtype):
+    def wrap(model):
+        for block in model:
+            fully_shard(block, mesh=mesh(), mp_policy=half())
+        return model
+
+    data = batches(rank, dtype)
+    model = build(TwoBlocks, wrap, order, mode="strict")
+    assert same(train(model, data), train(build(TwoBlocks, wrap), data))
+    assert dtypeguard.casts() == []
 
 
 class BornWrong(Block):
@@ -1255,7 +1285,7 @@ def test_a_wrong_input_of_fsdp1_is_named_or_repaired(rank, recipe, order, wrong)
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("recipe", [name for name in FSDP1 if "not cast" in name])
+@pytest.mark.parametrize("recipe", [name for name in FSDP1 if "not cast, flat" in name])
 @pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @on_ranks
 def test_where_fsdp1_casts_no_inputs_they_are_held_to_its_dtype(rank, recipe, order, wrong):
@@ -1264,18 +1294,39 @@ def test_where_fsdp1_casts_no_inputs_they_are_held_to_its_dtype(rank, recipe, or
     assert (error.argument, error.actual, error.expected) == ("x", wrong, BF16)
 
 
-# Flat parameters leave the modules inside without any, so only a guard that was there before can know them.
-@pytest.mark.parametrize(
-    ("keep", "order"),
-    [(False, "before"), (True, "before"), (True, "after")],
-    ids=["flat parameters-before", "original parameters-before", "original parameters-after"],
-)
+def torch_says(call, text, note):
+    """torch's own error, with a note on the module that it left: what is promised where no guard can see."""
+    with pytest.raises(RuntimeError, match=text) as caught:
+        call()
+    assert not isinstance(caught.value, dtypeguard.DtypeGuardError)
+    assert any(note in line for line in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("recipe", [name for name in FSDP1 if "not cast, nested" in name])
+@pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @on_ranks
-def test_what_is_born_wrong_inside_fsdp1_is_named_with_its_module(rank, keep, order):
-    model = build(Blocks, fsdp1(use_orig_params=keep), order, mode="strict", depth="all")
+def test_where_nested_fsdp1_casts_no_inputs_torch_says_so_itself(rank, recipe, order, wrong):
+    model = build(Net, FSDP1[recipe], order, mode="strict")
+    torch_says(lambda: model(batches(rank, wrong)[0]), "must have the same dtype", "raised inside Net")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@on_ranks
+def test_what_is_born_wrong_inside_fsdp1_is_named_with_its_module(rank, order):
+    model = build(Blocks, fsdp1(use_orig_params=True), order, mode="strict", depth="all")
     error = refusal(lambda: model(batches(rank)[0]))
     assert (error.actual, error.expected) == (F64, F32)
     assert error.module_path.endswith("Blocks.1.norm")
+
+
+@pytest.mark.parametrize(
+    ("order", "note"), [("before", "raised inside Blocks.1.norm"), ("after", "raised inside Blocks")]
+)
+@on_ranks
+def test_what_is_born_wrong_among_flat_parameters_of_fsdp1_torch_says_itself(rank, order, note):
+    model = build(Blocks, fsdp1(use_orig_params=False), order, mode="strict", depth="all")
+    torch_says(lambda: model(batches(rank)[0]), "must share same datatype", note)
 
 
 @on_ranks
@@ -1645,6 +1696,33 @@ def test_a_rank_that_calls_twice_waits_for_the_second_call_of_the_other(rank):
     dist.barrier()
     check_ranks([torch.zeros(1)], timeout=10)
     disagreement([torch.zeros(1 + rank)], timeout=10)
+
+
+def until_all_are_there(value, timeout):
+    refused = 0
+    while True:
+        try:
+            check_ranks(value, timeout=timeout)
+            return refused
+        except TimeoutError:
+            refused += 1
+
+
+@on_ranks
+def test_a_rank_may_ask_again_until_the_other_comes(rank):
+    time.sleep(rank)
+    refused = until_all_are_there(Counted(), 0.2 if rank == 0 else 10)
+    assert refused > 0 if rank == 0 else refused == 0
+    disagreement(Counted(hidden=3 + rank), timeout=10)
+
+
+@pytest.mark.slow
+@on_ranks(world_size=3)
+def test_a_rank_without_patience_does_not_disturb_those_that_have_it(rank):
+    time.sleep(rank == 2)
+    refused = until_all_are_there(Counted(), 0.2 if rank == 0 else 20)
+    assert refused > 0 if rank == 0 else refused == 0
+    disagreement(Counted(hidden=3 + rank), timeout=10)
 
 
 @on_ranks

@@ -350,7 +350,8 @@ def operators(program):
     return [node.op_type for node in program.model_proto.graph.node]
 
 
-@pytest.mark.parametrize("depth", QUICK)
+@slow
+@pytest.mark.parametrize("depth", DEPTHS)
 def test_an_onnx_program_computes_what_the_bare_model_computes(depth):
     bare, model = twins(Net, depth=depth)
     program = to_onnx(model, (rows(),), dynamic_shapes={"x": {0: Dim("n")}})

@@ -54,17 +54,6 @@ class Net(nn.Module):
         return y if scale is None else y * scale
 
 
-class Explicit(nn.Module):
-    """The cast that a lenient guard makes, as its user would write it."""
-
-    def __init__(self, inner) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x, *rest):
-        return self.inner(x.to(next(self.inner.parameters()).dtype), *rest)
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
     before = torch.get_num_threads()

@@ -1,0 +1,424 @@
+"""dtype and device at once: parameters and inputs on the CPU and the GPU, in every pair of dtypes."""
+
+import contextlib
+import copy
+import itertools
+import warnings
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import CastError, CastWarning, DeviceError, DtypeError, DtypeGuardError, enforce, guard
+
+F16, BF16, F32, F64 = FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+CPU = torch.device("cpu")
+relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))
+floats, places = st.sampled_from(FLOATS), st.sampled_from(["cpu", "gpu"])
+shapes = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
+layouts = st.sampled_from(["plain", "transposed", "expanded", "sliced"])
+each_way = pytest.mark.parametrize(("origin", "home"), list(itertools.product(["cpu", "gpu"], repeat=2)))
+
+
+class Recorder(nn.Module):
+    """Computes something and remembers what it got."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x, *rest, ids=None, extra=None):
+        self.got = (x, rest, ids, extra)
+        self.made = self.fc(x)
+        return self.made
+
+
+def recorder(dtype=F32, device=CPU):
+    return Recorder().to(device=device, dtype=dtype)
+
+
+def random(dtype, device, *shape):
+    return torch.randn(shape or (2, 3), dtype=F64).to(device=device, dtype=dtype)
+
+
+def refusal(model, *args, error=DtypeGuardError, **kwargs):
+    with pytest.raises(error) as caught:
+        model(*args, **kwargs)
+    return caught.value
+
+
+def quietly(fn, *args, **kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CastWarning)
+        return fn(*args, **kwargs)
+
+
+def where(place, device):
+    return CPU if place == "cpu" else device
+
+
+def name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+# ---------------------------------------------------------------- every pair
+
+
+@each_way
+@pytest.mark.parametrize("wanted", FLOATS)
+def test_strict_names_dtype_and_device_in_one_error(origin, home, wanted, device):
+    origin, home = where(origin, device), where(home, device)
+    model = guard(recorder(wanted, home), mode="strict")
+    for given in FLOATS:
+        x = random(given, origin)
+        if given is wanted and origin == home:
+            model(x)
+            assert model.got[0] is x
+            continue
+        error = refusal(model, x)
+        assert type(error) is (DeviceError if given is wanted else DtypeError)
+        assert error.argument == "x"
+        said = []
+        if given is not wanted:
+            said.append(f"argument `x` is {name(given)}, the module's parameters are {name(wanted)}")
+            assert f"x.to({wanted})" in str(error)
+        if origin != home:
+            said.append(f"argument `x` is on {origin}, the module's parameters are on {home}")
+            assert f"x.to('{home}')" in str(error)
+        assert error.violations == tuple(said)
+    assert dtypeguard.casts() == []
+
+
+@each_way
+@pytest.mark.parametrize("wanted", FLOATS)
+def test_lenient_is_the_call_with_the_cast_and_the_move_written_out(origin, home, wanted, device):
+    origin, home = where(origin, device), where(home, device)
+    plain = recorder(wanted, home)
+    model = guard(copy.deepcopy(plain), mode="lenient")
+    for given in FLOATS:
+        model.zero_grad(), plain.zero_grad(), dtypeguard.reset_casts()
+        x = random(given, origin).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        got, expected = quietly(model, x), plain(y.to(device=home, dtype=wanted))
+        assert (got.dtype, got.device) == (wanted, home)
+        assert torch.equal(got, expected)
+        got.sum().backward(), expected.sum().backward()
+        assert (x.grad.dtype, x.grad.device) == (given, origin)
+        assert torch.equal(x.grad, y.grad)
+        assert torch.equal(model.fc.weight.grad, plain.fc.weight.grad)
+        if given is wanted and origin == home:
+            assert dtypeguard.casts() == []
+            continue
+        (record,) = dtypeguard.casts()
+        assert (record.argument, record.count, record.bytes) == ("x", 1, 6 * wanted.itemsize)
+        assert (record.from_dtype, record.to_dtype) == (given, wanted)
+        assert (record.from_device, record.to_device) == (origin, home)
+
+
+class Pass(nn.Module):
+    """Hands back its arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def forward(self, *args):
+        return args
+
+
+@relaxed
+@given(floats, floats, places, places, shapes, layouts)
+def test_what_arrives_is_the_copy_that_to_makes_and_the_original_stays(
+    device, given, wanted, origin, home, shape, layout
+):
+    x = random(given, where(origin, device), *shape)
+    if layout == "transposed" and x.dim() > 1:
+        x = x.transpose(0, 1)
+    elif layout == "expanded":
+        x = x[:1].expand(5 * min(shape[0], 1), *shape[1:])
+    elif layout == "sliced":
+        x = torch.stack([x, x], -1)[..., 0]
+    before = x.dtype, x.device, x.stride(), x._version, x.clone()
+    model = guard(Pass().to(device=where(home, device), dtype=wanted), mode="lenient")
+    got, again = quietly(model, x, x)
+    assert got is again
+    assert got.dtype is wanted
+    assert torch.equal(got.cpu(), x.cpu().to(wanted))
+    assert got.device == where(home, device)
+    if layout == "expanded" and x.numel():
+        assert got.stride(0) == 0
+    assert (x.dtype, x.device, x.stride(), x._version) == before[:4]
+    assert torch.equal(x, before[4])
+
+
+def test_values_lost_on_the_way_to_the_gpu_are_refused(device):
+    model = guard(recorder(F16, device), mode="lenient")
+    for origin in (CPU, device):
+        x = torch.full((1, 3), torch.finfo(F32).min, device=origin)
+        assert "finite values of it become infinite in float16" in str(refusal(model, x, error=CastError))
+    assert dtypeguard.casts() == []
+
+
+# ---------------------------------------------------------------- what may stay on the CPU
+
+
+@pytest.mark.parametrize("ids", [torch.arange(3), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.uint8)])
+def test_integer_and_bool_cpu_tensors_stay_unless_named_in_move_args(ids, device):
+    x = random(F32, device)
+    model = guard(recorder(F32, device), mode="strict")
+    model(x, ids, ids=ids, extra={"lengths": [ids]})
+    _, rest, kept, extra = model.got
+    assert rest[0] is kept is extra["lengths"][0] is ids
+    guard(model, mode="lenient", move_args=("ids",))
+    quietly(model, x, ids, ids=ids)
+    assert model.got[1][0] is ids
+    assert model.got[2].device == device
+    assert torch.equal(model.got[2].cpu(), ids)
+    guard(model, mode="strict", move_args=("ids",))
+    if device != CPU:
+        error = refusal(model, x, ids=ids, error=DeviceError)
+        assert (error.argument, error.actual, error.expected) == ("ids", CPU, device)
+
+
+class Annotated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    @enforce
+    def forward(self, ids: Int64[Tensor, "n"], bias: Float[Tensor, "n 3"] | None = None) -> Float[Tensor, "n 3"]:
+        return self.table(ids) if bias is None else self.table(ids) + bias
+
+
+def test_annotated_integers_follow_the_module(device):
+    model, ids = Annotated().to(device), torch.arange(3)
+    expected = model(ids.to(device))
+    assert torch.equal(quietly(model, ids), expected)
+    if device != CPU:
+        with dtypeguard.mode("strict"):
+            assert refusal(model, ids, error=DeviceError).argument == "ids"
+            error = refusal(model, ids, random(F64, CPU, 3, 3))
+        assert [violation.split(" is ")[0] for violation in error.violations] == [
+            "argument `ids`",
+            "argument `bias`",
+            "argument `bias`",
+        ]
+
+
+@pytest.mark.parametrize("scalar", [0.5, 2, True])
+def test_a_0_dim_cpu_tensor_is_accepted_anywhere(scalar, device):
+    scalar, x = torch.tensor(scalar), random(F32, device)
+    model = guard(recorder(F32, device), mode="strict", move_args=("ids",))
+    model(x, scalar, ids=scalar, extra=[scalar])
+    assert model.got[1][0] is model.got[2] is model.got[3][0] is scalar
+
+
+# ---------------------------------------------------------------- which device
+
+
+def test_the_device_is_read_at_the_call(device):
+    model, x = guard(recorder(), mode="strict", depth="all"), random(F32, CPU)
+    model(x)
+    assert model.to(device)(x.to(device)).device == device
+    assert device == CPU or refusal(model, x, error=DeviceError).expected == device
+    assert model.cpu()(x).device == CPU
+
+
+def test_a_device_without_an_index_is_any_of_its_type(device):
+    for told in (device.type, device):
+        model = guard(recorder(F32, device), mode="strict", device=told)
+        assert model(random(F32, device)).device == device
+        guard(model, mode="lenient", device=told)
+        assert quietly(model, random(F64, CPU)).device == device
+    assert {record.argument for record in dtypeguard.casts()} == {"x"}
+
+
+def test_only_what_is_elsewhere_in_a_container_moves(device):
+    model = guard(recorder(F32, device), mode="lenient")
+    x, right, ids = random(F32, device), random(F32, device), torch.arange(3)
+    extra = {"right": right, "wrong": [random(BF16, CPU), ids], "text": "as it was"}
+    quietly(model, x, extra=extra)
+    got = model.got[3]
+    assert got["right"] is right
+    assert got["wrong"][1] is ids
+    assert (got["wrong"][0].dtype, got["wrong"][0].device) == (F32, device)
+    assert extra["wrong"][0].dtype is BF16
+    assert [record.argument for record in dtypeguard.casts()] == ["extra['wrong'][0]"]
+
+
+class Spread(nn.Module):
+    """Half of it on one device, half on another, as a device_map leaves it; it moves what it hands on."""
+
+    def __init__(self, first, last):
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4, device=first), nn.Linear(4, 2, device=last)
+
+    def forward(self, x):
+        return self.last(self.first(x.to(self.first.weight.device)).to(self.last.weight.device))
+
+
+def spread_keeps_working(first, last):
+    plain, x = Spread(first, last), random(F32, CPU)
+    model = guard(copy.deepcopy(plain), mode="strict", depth="all")
+    for place in (CPU, first, last):  # as a whole it has no device
+        assert torch.equal(model(x.to(place)), plain(x.to(place)))
+    assert refusal(model, x.double(), error=DtypeError).function == "Spread.forward"
+    assert refusal(model.last, random(F32, first, 2, 4), error=DeviceError).expected == last
+    assert dtypeguard.casts() == []
+
+
+def test_a_model_over_cpu_and_gpu_has_a_device_part_by_part(gpu):
+    spread_keeps_working(CPU, gpu)
+
+
+def test_a_model_over_two_gpus_has_a_device_part_by_part(gpu, second):
+    spread_keeps_working(gpu, second)
+
+
+def test_the_index_of_a_gpu_counts(gpu, second):
+    model, x = guard(recorder(F32, gpu)), random(F32, second)
+    with dtypeguard.mode("strict"):
+        error = refusal(model, x, error=DeviceError)
+        assert (error.actual, error.expected) == (second, gpu)
+        assert f"x.to('{gpu}')" in str(error)
+        assert type(refusal(model, x.double())) is DtypeError
+    with torch.cuda.device(second), pytest.warns(CastWarning, match=f"moved from {second} to {gpu}"):
+        assert torch.equal(model(x), model(x.to(gpu)))
+    for origin in (second, gpu, CPU):  # one line, a repair of its own for each
+        quietly(model, x.to(device=origin, dtype=F64))
+    assert [r.from_device for r in dtypeguard.casts() if r.from_dtype is F64] == [second, gpu, CPU]
+
+
+# ---------------------------------------------------------------- how it moves
+
+
+def test_a_move_is_over_before_the_body_runs(gpu):
+    """A loader may write to its pinned buffer again as soon as the call returns."""
+    model, buffer = guard(recorder(F32, gpu), mode="lenient"), torch.empty(2, 3).pin_memory()
+    for value in (1.0, 2.0, 3.0):
+        expected = model(torch.full((2, 3), value, device=gpu))
+        buffer.fill_(value)
+        torch.cuda._sleep(50_000_000)  # some 30 ms in which a move without waiting would not begin
+        got = quietly(model, buffer)
+        buffer.fill_(-1.0)
+        assert torch.equal(got, expected)
+
+
+def test_a_move_does_not_wait_if_told_so(gpu, unsynchronised):
+    model, x = guard(recorder(F32, gpu), mode="lenient", non_blocking=True), random(F32, CPU).pin_memory()
+    expected = model(x.to(gpu))
+    for _ in range(3):
+        with unsynchronised():
+            got = quietly(model, x)
+        torch.cuda.synchronize()
+        assert torch.equal(got, expected)
+    guard(model, mode="lenient")
+    with pytest.raises(RuntimeError, match="synchronizing"), unsynchronised():
+        quietly(model, x)
+
+
+# ---------------------------------------------------------------- wrappers that move inputs themselves
+
+
+@contextlib.contextmanager
+def single_process(device, folder):
+    torch.distributed.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", init_method=f"file://{folder}/store", rank=0, world_size=1
+    )
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def step(model, x):
+    model.zero_grad()
+    result = model(x)
+    result.float().square().sum().backward()
+    return [result.detach(), *(p.grad for p in model.parameters())]
+
+
+def same(mine, theirs):
+    return len(mine) == len(theirs) and all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_data_parallel_on_one_gpu(order, gpu):
+    plain = recorder(F32, gpu)
+    model = copy.deepcopy(plain)
+    if order == "before":
+        guard(model, mode="strict", depth="all")
+    wrapped, twin = nn.DataParallel(model, device_ids=[0]), nn.DataParallel(plain, device_ids=[0])
+    if order == "after":
+        guard(wrapped, mode="strict", depth="all")
+    for origin in (CPU, gpu):  # it moves its inputs before the guard sees them
+        assert same(step(wrapped, random(F32, CPU).to(origin)), step(twin, wrapped.module.got[0].to(origin)))
+    assert refusal(wrapped, random(F64, gpu), error=DtypeError).argument == "x"
+    assert dtypeguard.casts() == []
+
+
+def test_data_parallel_on_two_gpus(gpu, second):
+    plain = recorder(F32, gpu)
+    model = guard(copy.deepcopy(plain), mode="strict", depth="all")
+    wrapped, twin, x = nn.DataParallel(model, [0, 1]), nn.DataParallel(plain, [0, 1]), random(F32, gpu, 8, 3)
+    assert same(step(wrapped, x), step(twin, x))
+    with pytest.raises(DtypeError, match="argument `x` is float64, the module's parameters are float32"):
+        wrapped(x.double())
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_ddp_in_one_process(order, device, tmp_path):
+    if device.type == "cuda" and not torch.distributed.is_nccl_available():
+        pytest.skip("needs NCCL")
+    plain = recorder(F32, device)
+    model = copy.deepcopy(plain)
+    ids = [device.index] if device.type == "cuda" else None
+    with single_process(device, tmp_path):
+        if order == "before":
+            guard(model, mode="strict", depth="all")
+        wrapped = nn.parallel.DistributedDataParallel(model, device_ids=ids)
+        if order == "after":
+            guard(wrapped, mode="strict", depth="all")
+        twin = nn.parallel.DistributedDataParallel(plain, device_ids=ids)
+        x = random(F32, device)
+        assert same(step(wrapped, x), step(twin, x))
+        assert refusal(wrapped, x.double(), error=DtypeError).argument == "x"
+        assert dtypeguard.casts() == []
+        guard(model, mode="lenient")
+        assert same(quietly(step, wrapped, x.double()), step(twin, x))
+
+
+def dispatched(accelerate, model, device):
+    accelerate.dispatch_model(model, {"fc": device.index or 0}, main_device=device, force_hooks=True)
+
+
+def offloaded(accelerate, model, device):
+    accelerate.cpu_offload(model, execution_device=device)
+
+
+@pytest.mark.parametrize("put", [dispatched, offloaded])
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("depth", ["auto", "all"])
+@torch.no_grad()
+def test_accelerate_moves_weights_and_inputs(put, order, depth, gpu):
+    accelerate = pytest.importorskip("accelerate")
+    plain = recorder()
+    model = copy.deepcopy(plain)
+    if order == "before":
+        guard(model, mode="strict", depth=depth)
+    put(accelerate, model, gpu)
+    if order == "after":
+        guard(model, mode="strict", depth=depth)
+    plain.to(gpu)
+    x = random(F32, CPU)
+    for _ in range(2):
+        got = model(x)
+        assert got.device == CPU
+        torch.testing.assert_close(got, plain(x.to(gpu)).cpu())
+        assert model.made.device == gpu
+    assert refusal(model, x.double(), error=DtypeError).argument == "x"
+    assert dtypeguard.casts() == []
