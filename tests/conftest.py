@@ -1,8 +1,11 @@
 """Every test starts with no mode set and no repair remembered."""
 
 import pytest
+import torch
 
 import dtypeguard
+
+torch.set_num_threads(1)  # the tensors are tiny, and threads of several test processes would wait for each other
 
 
 @pytest.fixture(autouse=True)

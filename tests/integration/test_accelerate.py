@@ -23,14 +23,6 @@ orders = pytest.mark.parametrize("order", ["before", "after"])
 precisions = pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])  # on a CPU fp16 is no
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(autouse=True)
 def _fresh_state():
     """The state of an Accelerator is global."""

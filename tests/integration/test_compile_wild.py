@@ -37,12 +37,9 @@ inductor = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
 @pytest.fixture(autouse=True)
 def _fresh_dynamo():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-    torch.set_num_threads(threads)
 
 
 class Body(nn.Sequential):
@@ -469,7 +466,8 @@ def test_a_lenient_model_becomes_strict_while_compiled():
         call(rows())
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
+@slow
+@pytest.mark.parametrize("depth", ["auto", "all"])
 def test_a_deep_copy_of_a_compiled_guarded_model_runs_its_own_weights(depth):
     call = compiled(guard(Net().eval(), mode="strict", depth=depth))
     call(rows())
@@ -956,6 +954,7 @@ def test_a_graph_break_inside_a_body_leaves_the_same_graphs(make, depth):
         fast(rows(F64))
 
 
+@slow
 def test_a_graph_break_inside_an_enforced_body_leaves_the_same_graphs(strict):
     @enforce
     def broken(x: Float32[Tensor, "n 3"], y: Float32[Tensor, "n 3"]) -> Float32[Tensor, "n 3"]:

@@ -43,12 +43,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(autouse=True)
 def _alone():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-    torch.set_num_threads(threads)
 
 
 class Net(nn.Module):

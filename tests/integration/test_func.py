@@ -54,14 +54,6 @@ class Net(nn.Module):
         return y if scale is None else y * scale
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def guarded(model, mode="strict", depth="auto"):
     return guard(copy.deepcopy(model), mode=mode, depth=depth)
 

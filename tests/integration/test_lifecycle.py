@@ -77,14 +77,6 @@ class Conv(nn.Module):
         return self.fc(self.norm(self.conv(x)).relu().mean((2, 3)))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 seed = torch.default_generator.manual_seed  # the CPU's alone, which is quick
 
 

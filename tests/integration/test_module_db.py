@@ -27,15 +27,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """The tensors are tiny, and threads of several test processes would wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # ---------------------------------------------------------------- samples, and what a call comes to
 
 

@@ -28,14 +28,6 @@ orders = pytest.mark.parametrize("order", ["base", "whole"])  # what is guarded:
 dtypes = pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 LAYERS = {"target_modules": ["q_proj", "v_proj"]}
 METHODS = {
     "LoRA": lambda: peft.LoraConfig(task_type="CAUSAL_LM", r=2, lora_dropout=0.1, **LAYERS),

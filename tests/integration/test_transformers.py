@@ -70,15 +70,6 @@ BORN_INSIDE = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Tiny models are three times as fast on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def built(name, dtype=F32):
     """A model, a copy of it that will not be guarded, and inputs for both."""
     architecture = ARCHITECTURES[name]
