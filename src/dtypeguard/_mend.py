@@ -56,11 +56,11 @@ class Plan:
 
 
 Moves = list[tuple[CastRecord, Tensor, Tensor, int]]  # the record, what was given, its copy, the copy's version
-_NOTHING: tuple[Any, Moves] = ((), [])
+_NOTHING: tuple[None, Any, Moves] = (None, (), [])
 
 
-def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, Moves]:
-    """The values with their usual repair, and what was moved; nothing was if the reference must look."""
+def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any, Moves]:
+    """The plan of the usual repair, the values with it, and what was moved; no plan if the reference must look."""
     for plan in contract.plans:
         if _applies(plan, values):
             break
@@ -78,7 +78,7 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Any, Moves]:
         copy = source.to(dtype=step.dtype, device=step.device, non_blocking=contract.non_blocking)
         fresh[step.index] = copy
         moves.append((record, source, copy, -1 if copy.is_inference() else copy._version))
-    return fresh, moves
+    return plan, fresh, moves
 
 
 def count(moves: Moves) -> None:
@@ -145,32 +145,28 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
         or any(param.kind not in _POSITIONAL for param in contract.params)
     ):
         return
-    plan = next((plan for plan in contract.plans if plan.generation == generation() and _applies(plan, values)), None)
+    current = [plan for plan in contract.plans if plan.generation == generation()]
+    indexes = [names.index(str(edit.path[0])) for edit in edits]
+    plan = next((p for p in current if [s.index for s in p.steps] == indexes and _applies(p, values)), None)
     if plan is None:
         steps = [
-            Step(
-                names.index(str(edit.path[0])),
-                edit.value.dtype,
-                edit.value.device,
-                edit.value.is_cpu,
-                edit.dtype,
-                edit.device,
-            )
-            for edit in edits
+            Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device)
+            for index, source, edit in zip(indexes, sources, edits, strict=True)
         ]
         plan = Plan(steps, _any_autocast(), generation(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
-            plan.module = weakref.ref(values[0], lambda _: _forget(contract, plan))
+            plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
             if contract.dtype is None:
                 plan.slots = [
                     (weakref.ref(owner), table, path[-1])
                     for path, _ in floating(values[0])
                     for owner, table in [owner_of(values[0], path)]
                 ]
-        contract.plans[:] = [plan, *(p for p in contract.plans if p.generation == generation())][:_MOST]
+        # A plan of more steps is tried first: it does not apply where one of fewer does.
+        contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.steps))
     plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own
 
 
-def _forget(contract: Contract, plan: Plan) -> None:
-    """A plan goes with its module."""
+def forget(contract: Contract, plan: Plan | None) -> None:
+    """A plan goes with its module, or when it turns out to mend only a part."""
     contract.plans[:] = [other for other in contract.plans if other is not plan]

@@ -16,7 +16,7 @@ from ._anchor import anchor_of
 from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
-from ._mend import count, look_at, mend, remember
+from ._mend import count, forget, look_at, mend, remember
 
 _P = inspect.Parameter
 
@@ -28,8 +28,8 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
         return _run(contract, Call(contract, values))
     if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
-        fresh, moves = mend(contract, values)
-        if moves:
+        plan, fresh, moves = mend(contract, values)
+        if plan is not None:
             try:
                 result = contract.trial()(*fresh)
                 if result is not MISSED:
@@ -37,6 +37,8 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
                     return result
             finally:
                 look_at(contract, moves)
+            forget(contract, plan)  # it would make its copies in vain at every such call
+            del fresh, moves
     call = enter(contract, values)
     if call.records:
         remember(call, values)

@@ -9,21 +9,18 @@ import pytest
 import torch
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS wakes up: the same sums in the same order
-
-# Another device than a GPU rehearses what does not need one.
-DEVICE = torch.device(os.environ.get("DTYPEGUARD_TEST_DEVICE", "cuda:0"))
+DEVICE = torch.device(os.environ.get("DTYPEGUARD_TEST_DEVICE", "cuda:0"))  # "cpu" rehearses what needs no GPU
 
 
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     with warnings.catch_warnings(action="ignore"):  # a driver that is too old, say
         absent = DEVICE.type == "cuda" and not torch.cuda.is_available()
+    # What torch, inductor and Triton remark on one GPU they do not on the next; our own warnings stay errors.
+    quiet = pytest.mark.filterwarnings("ignore", "error::dtypeguard.DtypeGuardWarning")
     for item in items:
         if here in item.path.parents:
-            # What torch, inductor and Triton remark on a GPU differs from one to the next; our own warnings stay errors.
-            item.add_marker(
-                pytest.mark.filterwarnings("ignore", "error::dtypeguard.DtypeGuardWarning"), append=False
-            )
+            item.add_marker(quiet, append=False)
             if absent:
                 item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
 
@@ -35,13 +32,13 @@ def _seed():
 
 @pytest.fixture(scope="session")
 def device():
-    """Where the parameters are that are not on the CPU."""
+    """Where parameters are that are not on the CPU."""
     return DEVICE
 
 
 @pytest.fixture(scope="session")
 def gpu():
-    """The same, for what asks for streams, graphs or the memory of a GPU."""
+    """The same for what needs streams, graphs or two places."""
     if DEVICE.type != "cuda":
         pytest.skip("a rehearsal without a GPU")
     return DEVICE
@@ -56,7 +53,7 @@ def second(gpu):
 
 @pytest.fixture
 def unsynchronised(gpu):
-    """A block in which the CPU may not wait for the GPU."""
+    """Makes a block in which the CPU may not wait for the GPU."""
 
     @contextlib.contextmanager
     def block():

@@ -9,43 +9,31 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import CastError, CastWarning, DeviceError, DtypeError, enforce, guard
+from dtypeguard import CastWarning, DeviceError, DtypeError, enforce, guard
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 halves = pytest.mark.parametrize("half", [F16, BF16])
 
 
-class Attention(nn.Module):
-    """Sums whose order is fixed: no fused kernel chooses for itself."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x, mask=None):
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        scores = q @ k.mT / k.shape[-1] ** 0.5
-        if mask is not None:
-            scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
-        return x + self.out(scores.softmax(-1) @ v)
-
-
 class Net(nn.Module):
-    def __init__(self, width=16, classes=5):
+    """Attention by matrix products, whose order of summing is fixed: no fused kernel chooses for itself."""
+
+    def __init__(self, width=16):
         super().__init__()
-        self.stem = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Dropout(0.1))
-        self.blocks = nn.ModuleList(Attention(width) for _ in range(2))
-        self.batch, self.head = nn.BatchNorm1d(width), nn.Linear(width, classes)
+        self.stem = nn.Sequential(nn.Linear(8, width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(width))
+        self.qkv, self.head = nn.Linear(width, 3 * width), nn.Linear(width, 5)
 
     def forward(self, x, mask=None):
         x = self.stem(x)
-        for block in self.blocks:
-            x = block(x, mask)
-        return self.head(self.batch(x.mean(1)))
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / k.shape[-1] ** 0.5
+        if mask is not None:
+            scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+        return self.head((x + scores.softmax(-1) @ v).mean(1))
 
 
 def trained(model, half, device, steps=20):
-    """What twenty steps leave behind: losses, parameters, buffers, the optimizer's and the scaler's state."""
+    """What twenty steps leave behind: losses, parameters, the optimizer's moments; the scales, the scaler's state."""
     torch.manual_seed(1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler(device.type, init_scale=2.0**22, growth_interval=6)
@@ -64,7 +52,7 @@ def trained(model, half, device, steps=20):
         losses.append(loss.detach())
         scales.append(scaler.get_scale())
     moments = [value for state in optimizer.state.values() for value in state.values()]
-    return [*losses, *model.parameters(), *model.buffers(), *moments], scales, scaler.state_dict()
+    return [*losses, *model.parameters(), *moments], scales, scaler.state_dict()
 
 
 @halves
@@ -86,7 +74,7 @@ def test_twenty_steps_with_a_scaler_are_the_same_bit_for_bit(half, depth, device
 
 @halves
 @pytest.mark.parametrize("depth", ["auto", "all"])
-def test_float64_is_named_and_repaired_inside_the_region(half, depth, device):
+def test_float64_is_named_and_repaired_inside_the_region(half, depth, device, deterministic):
     model = guard(Net().to(device).eval(), depth=depth)
     x = torch.randn(4, 6, 8, dtype=F64, device=device, requires_grad=True)
     y = x.detach().clone().requires_grad_()
@@ -103,18 +91,6 @@ def test_float64_is_named_and_repaired_inside_the_region(half, depth, device):
     got.float().sum().backward(), expected.float().sum().backward()
     assert x.grad.dtype is F64
     assert torch.equal(x.grad, y.grad)
-
-
-@halves
-def test_half_and_float32_both_enter_and_nothing_is_widened(half, device):
-    model = guard(nn.Linear(8, 3).to(device), mode="strict")
-    for x in (torch.randn(2, 8, device=device), torch.randn(2, 8, device=device).to(half)):
-        with torch.autocast(device.type, half):
-            assert model(x).dtype is half
-        if x.dtype is half:
-            with pytest.raises(DtypeError):
-                model(x)
-    assert dtypeguard.casts() == []
 
 
 @halves
@@ -201,9 +177,3 @@ def test_a_function_with_custom_fwd_behind_enforce(half, device):
             project(torch.ones(4, 3, device=device), torch.ones(3, 2, device=device, dtype=half))
     assert caught.value.argument == "weight"
     assert dtypeguard.casts() == []
-
-
-def test_an_overflow_on_the_gpu_is_refused(device):
-    model = guard(nn.Linear(8, 3).to(device, F16), mode="lenient")
-    with pytest.raises(CastError, match="become infinite in float16"):
-        model(torch.full((1, 8), torch.finfo(F32).min, device=device))
