@@ -1449,7 +1449,9 @@ class OwnParallel(nn.DataParallel):
 
 
 @pytest.mark.parametrize("wrapper", [nn.DataParallel, OwnParallel])
-def test_a_data_parallel_wrapper_passes_the_guard_on(wrapper):
+def test_a_data_parallel_wrapper_passes_the_guard_on(wrapper, monkeypatch):
+    module = sys.modules["torch.nn.parallel.data_parallel"]  # `torch.nn.parallel.data_parallel` is a function
+    monkeypatch.setattr(module, "_get_available_device_type", lambda: None)  # as without a GPU
     wrapped = wrapper(Net())
     assert guard(wrapped, mode="strict") is wrapped
     assert type(wrapped) is wrapper

@@ -99,7 +99,9 @@ def kind_of(fn: Any) -> str:
 def _device(contract: Contract, anchor: Slots | None) -> str:
     """The expression of the anchor's device; a CPU is compared by `is_cpu` alone, so it is rarely evaluated."""
     if contract.device is not None:
-        return "_dg_contract.device"
+        if anchor is None or contract.device.index is not None:
+            return "_dg_contract.device"
+        return "(_dg_p.device if _dg_p.device.type == _dg_contract.device.type else _dg_contract.device)"
     if contract.guarded and anchor is None:
         return "None"
     if anchor is not None and anchor.elsewhere is not None:  # as long as these two disagree, there is none

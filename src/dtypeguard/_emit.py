@@ -119,7 +119,8 @@ class Writer:
         self.dtype(spec, var)
         if self.anchored:
             loose = "" if self.contract.guarded else "_dg_p is None or "
-            self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {loose}{var}.device == {self.device})")
+            elsewhere = f"{loose}{var}.device == {self.device} or ({var}.is_cpu and not {var}.ndim)"
+            self.miss_if(f"not ({var}.is_cpu if _dg_cpu else {elsewhere})")
         self.dims(spec, var)
 
     def plain(self, var: str) -> str:
@@ -371,7 +372,7 @@ def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> 
                 return False
     elif value.is_cpu and not contract.move_args:
         return True
-    return device is None or same_device(value.device, device)
+    return device is None or same_device(value.device, device) or (value.is_cpu and not value.ndim)
 
 
 # ---------------------------------------------------------------- a whole signature
