@@ -5,7 +5,7 @@ from typing import Any
 import models
 import peers
 import torch
-from bars import CACHE, GUARD, MS, PRE_HOOK, Context, against
+from bars import CACHE, GUARD, MS, PRE_HOOK, SUBCLASS, Context, against
 from peers import BEARTYPE, KEY, OURS, QUERY
 from report import Row, Table, at_least, at_most, duration, percent, times
 from timing import interleave
@@ -128,4 +128,32 @@ def cached_tuples(context: Context) -> Table:
         ("candidate", "extra per call", ""),
     )
     table.rows = context.absolute("guard", samples.extra("guard", "bare"), CACHE)
+    return table
+
+
+class Tagged(Tensor):
+    """A user's subclass: every question to it goes through the default `__torch_function__`."""
+
+
+def subclasses(context: Context) -> Table:
+    """A tensor subclass as an argument."""
+    query, key = QUERY.as_subclass(Tagged), KEY.as_subclass(Tagged)
+    x = torch.zeros(4, 8).as_subclass(Tagged)
+    functions = {peer.name: peers.checked(peer)[0] for peer in context.peers if peer.name == OURS}
+    cases: dict[str, Any] = {
+        BODY: (peers.plain, (query, key)),
+        ASSERTS: (peers.asserted, (query, key)),
+        "enforce, two of them": (functions[OURS], (query, key)),
+        "bare module": (models.Pass(), (x,)),
+        "guard": (dtypeguard.guard(models.Pass()), (x,)),
+    }
+    samples = interleave(cases, 4)
+    table = Table(
+        "A tensor subclass as an argument",
+        "`class Tagged(Tensor)` with the default `__torch_function__`, through which one `x.shape` takes microseconds.",
+        ("candidate", "extra per call", ""),
+    )
+    table.rows.append(Row(ASSERTS, duration(samples.extra(ASSERTS, BODY))))
+    table.rows.append(Row("enforce, two of them", duration(samples.extra("enforce, two of them", BODY))))
+    table.rows += context.absolute("guard", samples.extra("guard", "bare module"), SUBCLASS)
     return table

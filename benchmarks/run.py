@@ -12,7 +12,7 @@ from pathlib import Path
 import peers
 import torch
 from bars import Context, pace
-from calls import cached_tuples, eager, many_layers, one_module
+from calls import cached_tuples, eager, many_layers, one_module, subclasses
 from compiling import compiled, compiled_peers
 from repairing import repairs
 from report import machine
@@ -33,6 +33,7 @@ TOPICS = {
         importing,
         repairs,
         cached_tuples,
+        subclasses,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -262,7 +262,7 @@ def test_the_strategy_sees_the_same_module():
     """Nothing is wrapped: what Lightning asks of the class, the guarded one answers."""
     model = guard(made(Direct), mode="strict")
     runner = pl.Trainer(
-        max_epochs=1, strategy=SingleDeviceStrategy("cpu"), logger=False, enable_checkpointing=False,
+        max_epochs=1, accelerator="cpu", strategy=SingleDeviceStrategy("cpu"), logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     runner.fit(model, loader(), loader())
