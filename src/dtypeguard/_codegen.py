@@ -80,8 +80,8 @@ _EXCEPTIONS = {
 } | {"_dg_KeyErrors": (KeyError, AttributeError), "_dg_Errors": (RuntimeError, IndexError)}
 # For each kind of function: what calls its body, what is called where the checks did not pass, and how.
 _KINDS: dict[str, tuple[str, Any, str]] = {
-    "function": ("_dg_out = {call}", slow, "return _dg_slow({values})"),
-    "coroutine": ("_dg_out = await {call}", slow_coroutine, "return await _dg_slow({values})"),
+    "function": ("{out}{call}", slow, "return _dg_slow({values})"),
+    "coroutine": ("{out}await {call}", slow_coroutine, "return await _dg_slow({values})"),
     "generator": ("", slow_generator, "return (yield from _dg_slow({values}))"),
     "async generator": ("", slow_stream, _STREAM),
 }
@@ -150,7 +150,8 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     lines = [f"{prefix} wrapper({_declaration(contract.params)}):", f"    __tracebackhide__ = {_NUMBER!r}"]
     if arguments is None or kind.endswith("generator"):
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
-    body = body.format(call=f"_dg_fn({_call_arguments(contract.params)})")
+    out = "return " if result == [] else "_dg_out = "  # a result that nothing is asked of goes straight to the caller
+    body = body.format(out=out, call=f"_dg_fn({_call_arguments(contract.params)})")
     tail: list[str] = []
     if contract.scoped:
         single = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if not several)
@@ -165,7 +166,8 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     if result:
         tail += ["    try:", "        while True:", *result, "            return _dg_out"]
         tail += ["    except _dg_Exception: pass"]
-    tail += ["    return _dg_out" if result == [] else f"    return _dg_judge({values}, _dg_out)"]
+    if result != []:
+        tail += [f"    return _dg_judge({values}, _dg_out)"]
     if not arguments:
         return [*lines, *tail], closure
     head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
