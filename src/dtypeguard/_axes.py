@@ -61,7 +61,7 @@ def differ(size: Any, wanted: Any) -> bool:
         return False
     if surely(size != wanted):
         return True
-    torch._check(size == wanted)  # type: ignore[no-untyped-call]
+    torch._check(size == wanted)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return False
 
 

@@ -82,6 +82,8 @@ def generation() -> int:
 def casts() -> list[CastRecord]:
     """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
 
+    The elements of a list share one record, under the name of the first that was repaired.
+
     >>> import dtypeguard
     >>> dtypeguard.reset_casts()
     >>> dtypeguard.casts()

@@ -208,7 +208,7 @@ def _serve(rank: int, world_size: int, port: int, pipe: Any, stack: str) -> None
     try:
         import torch
 
-        import dtypeguard  # noqa: F401
+        import dtypeguard  # noqa: F401  (before the clock of the first test runs)
 
         torch.set_num_threads(1)
         torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=START))

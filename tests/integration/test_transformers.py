@@ -965,7 +965,7 @@ class Words(hf.PreTrainedModel):
 
     config_class = hf.BertConfig
     base_model_prefix = "table"
-    _tied_weights_keys = {"head.weight": "table.weight"}  # noqa: RUF012
+    _tied_weights_keys = {"head.weight": "table.weight"}  # noqa: RUF012  (transformers reads it from the class)
 
     def __init__(self, config):
         super().__init__(config)
