@@ -120,7 +120,8 @@ def _compare(
             if rank in (same[0] for same in alike.values()):
                 store.set("facts/" + digest, json.dumps(facts))
             if not _wait(lambda: all(store.check(["facts/" + theirs]) for theirs in alike), end):
-                raise TimeoutError(f"{what}: ranks differ, and one ended before it said how")
+                silent = [same[0] for theirs, same in alike.items() if not store.check(["facts/" + theirs])]
+                raise TimeoutError(f"{what}: ranks differ, and {_named(silent)} ended before saying how")
             said = {tuple(same): json.loads(store.get("facts/" + theirs)) for theirs, same in alike.items()}
     except dist.DistError as error:
         gone = "the process group's store does not answer; the rank that keeps it has ended"
