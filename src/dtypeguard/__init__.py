@@ -9,6 +9,7 @@ from ._config import get_mode, mode, set_mode
 from ._enforce import check, enforce
 from ._errors import (
     AmpError,
+    AmpWarning,
     AnnotationError,
     CastError,
     CastWarning,
@@ -25,12 +26,14 @@ from ._errors import (
 from ._guard import GuardedModule, guard, is_guarded, unguard
 
 if _TYPE_CHECKING:
+    from . import amp as amp
     from . import distributed as distributed
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AmpError",
+    "AmpWarning",
     "AnnotationError",
     "CastError",
     "CastRecord",
@@ -59,10 +62,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "distributed":  # what not every program needs is imported when it is asked for
-        return _importlib.import_module(".distributed", __name__)
+    if name in ("amp", "distributed"):  # what not every program needs is imported when it is asked for
+        return _importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "distributed"})
+    return sorted({*globals(), "amp", "distributed"})

@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import logging
 import threading
-import warnings
 from collections import UserDict
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from ._errors import (
     headline,
     place,
     plain,
+    warn_at,
 )
 from ._verify import compact, narrowing, size
 
@@ -190,12 +190,8 @@ def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
         if key in _warned:
             return
         _warned.add(key)
-    frame = caller()
     try:
-        if frame is None:
-            warnings.warn(text, kind, stacklevel=2)
-        else:
-            warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
+        warn_at(caller(), text, kind)
     except Warning:  # -W error: it was not said, so it will be said again
         _warned.discard(key)
         raise

@@ -15,6 +15,7 @@ Floor 1.
       CastWarning            a repair happened here for the first time
       InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
       ContractWarning        mode "warn" found a violation
+      AmpWarning             a rule about autocast, GradScaler or optimizer found something
 """
 
 import os
@@ -81,7 +82,13 @@ class AnnotationError(DtypeGuardError):
 
 
 class AmpError(DtypeGuardError):
-    """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates."""
+    """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates.
+
+    Attributes:
+        rule: the id of the rule that found it, `DG301`.
+    """
+
+    rule: str | None = None
 
 
 class RankError(DtypeGuardError):
@@ -102,6 +109,10 @@ class InplaceOnCastWarning(DtypeGuardWarning):
 
 class ContractWarning(DtypeGuardWarning):
     """Mode 'warn' found a broken contract and let it pass."""
+
+
+class AmpWarning(DtypeGuardWarning):
+    """A watch found that autocast, GradScaler or the optimizer lose or corrupt updates; its text says what to write."""
 
 
 for _public in [*globals().values()]:
@@ -168,6 +179,11 @@ def _facts(v: Violation) -> Iterable[tuple[str, str]]:
     yield "expected", ", ".join(part for part in (v.hint, like) if part) or plain(v.expected)
 
 
+def render(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A message: the inner fact, then one line for each fact of the context."""
+    return "\n".join([title, *(f"  {key:<10} {text}" for key, text in rows)])
+
+
 def error_of(
     kind: type[DtypeGuardError],
     function: str,
@@ -192,7 +208,7 @@ def error_of(
         "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),
     }
     rows.extend((key, text) for key, text in context.items() if text)
-    error = kind("\n".join([f"{function}: {headlines[0]}", *(f"  {key:<10} {text}" for key, text in rows)]))
+    error = kind(render(f"{function}: {headlines[0]}", rows))
     first = violations[0]
     error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
     error.function, error.module_path, error.call_site = function, module_path, call_site
@@ -224,6 +240,14 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
             return frame
         frame = frame.f_back
     return None
+
+
+def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
+    """A warning at the user's own line."""
+    if frame is None:
+        warnings.warn(text, kind, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
 
 
 def place(frame: FrameType | None) -> str | None:

@@ -1,0 +1,88 @@
+"""Where findings are kept, said once, or raised.
+
+Floor 2.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from ._config import Mode, current_mode
+from ._errors import AmpError, AmpWarning, caller, place, render, warn_at
+from ._rules import RULES, Finding, Severity
+
+logger = logging.getLogger("dtypeguard")
+_SHOWN = 3
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names: `` `a`, `b`, `c` and 4 more``."""
+    every = list(names)
+    shown = ", ".join(f"`{name}`" for name in every[:_SHOWN])
+    return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
+
+
+class Ledger:
+    """The findings of one watch. Strict mode raises at the first, the others warn once for each rule and place."""
+
+    def __init__(self, mode: Mode | None, ignore: frozenset[str] = frozenset()) -> None:
+        self._mode, self._ignore = mode, ignore
+        self._findings: dict[tuple[Any, ...], Finding] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self._findings.values())
+
+    def add(
+        self,
+        rule_id: str,
+        where: tuple[Any, ...],
+        subject: str,
+        facts: dict[str, Any],
+        *,
+        parameters: Iterable[str] = (),
+        severity: Severity | None = None,
+        **fields: Any,
+    ) -> None:
+        """Enter a finding.
+
+        Args:
+            rule_id: the rule that found it.
+            where: with the rule, what makes a finding the same as an earlier one.
+            subject: what it is about, as the message's second line.
+            facts: what the rule's formats ask for; `names` come from `parameters`.
+            parameters: names of parameters.
+            severity: where it is not the rule's own.
+            fields: further fields of `Finding`.
+
+        Raises:
+            AmpError: in strict mode, for what is no mere information.
+        """
+        __tracebackhide__ = True
+        mode = current_mode(self._mode)
+        if rule_id in self._ignore or mode is Mode.OFF:
+            return
+        rule, names, frame = RULES[rule_id], tuple(parameters), caller()
+        severity = severity or rule.severity
+        facts = {"names": listed(names), **facts}
+        finding = Finding(rule_id, severity.value, rule.says.format(**facts), place(frame), **fields)
+        finding.fix, finding.parameters = rule.fix.format(**facts), names
+        known = self._findings.setdefault((rule_id, *where), finding)
+        quiet = severity is Severity.INFO
+        if known is not finding:
+            finding.count = known.count = known.count + 1
+            quiet |= mode is not Mode.STRICT and known.severity != Severity.INFO.value
+            known.severity = severity.value
+        if quiet:
+            return
+        context = {"about": subject, "seen at": finding.site or "", "fix": finding.fix, "rule": rule.docs}
+        text = render(str(finding), ((key, text) for key, text in context.items() if text))
+        if mode is Mode.STRICT:
+            error = AmpError(text)
+            error.rule, error.function, error.call_site = rule_id, finding.op, finding.site
+            error.argument = names[0] if names else None
+            error.actual, error.expected = finding.from_dtype, finding.to_dtype
+            error.violations = (finding.message,)
+            raise error
+        logger.warning(text)
+        warn_at(frame, text, AmpWarning)

@@ -1,0 +1,76 @@
+"""Which parameters a model has, and what they are called.
+
+Floor 5.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, nn
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's module inside DistributedDataParallel, DataParallel and `torch.compile`."""
+    while True:
+        if "_orig_mod" in model._modules:
+            inner = model._modules["_orig_mod"]
+        elif isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            inner = model.module
+        else:
+            return model
+        assert isinstance(inner, nn.Module)
+        model = inner
+
+
+class Names:
+    """The parameters of models by name. A model is not kept alive, and neither is what it replaced."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        models = [unwrap(model) for model in models]
+        self._models = [weakref.ref(model) for model in models]
+        self.title = ", ".join(type(model).__name__ for model in models)
+        self._here: dict[int, str] = {}
+        self._once: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look again at what the model has."""
+        self._here = {}
+        for parameter, name in self.named():
+            self._here[id(parameter)] = name
+            if not self.had(parameter):
+                self._once[id(parameter)] = (weakref.ref(parameter), name)
+
+    def models(self) -> list[nn.Module]:
+        """The models that still live."""
+        return [model for ref in self._models if (model := ref()) is not None]
+
+    def named(self) -> Iterator[tuple[Tensor, str]]:
+        for model in self.models():
+            title = f"{type(model).__name__}." if len(self._models) > 1 else ""
+            for parameter, name in named(model):
+                yield parameter, title + name
+
+    def has(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._here
+
+    def had(self, parameter: Tensor) -> bool:
+        """Whether the model has it, or had it when it was looked at before."""
+        known = self._once.get(id(parameter))
+        return known is not None and known[0]() is parameter
+
+    def of(self, parameter: Tensor) -> str:
+        """The name of a parameter; for one that the model never had, what it looks like."""
+        if self.has(parameter):
+            return self._here[id(parameter)]
+        if self.had(parameter):
+            return self._once[id(parameter)][1]
+        return f"a parameter of shape {list(parameter.shape)}"
+
+
+def named(model: nn.Module) -> Iterator[tuple[Tensor, str]]:
+    """The parameters of a module, with the names that its author gave them."""
+    for name, parameter in model.named_parameters():
+        for wrapper in ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."):
+            name = name.replace(wrapper, "")
+        yield parameter, name

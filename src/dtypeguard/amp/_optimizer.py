@@ -1,0 +1,343 @@
+"""What one optimizer holds, against the model, its gradients and its own state: the rules of family DG4.
+
+Floor 5. Dtypes of gradients are read at every step; everything else when one of them changed, at the first few steps,
+and then at every fiftieth.
+"""
+
+import functools
+import math
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .._dtypes import FLOATING
+from .._errors import plain
+from .._ledger import Ledger
+from .._rules import Severity
+from ._names import Names
+from ._tensors import HALF, finite, local, sample, spread
+
+PERIOD = 50
+SELDOM = 500  # what takes longest, and changes least
+_EARLY = frozenset({1, 2, 4, 8, 16, 32})
+_PARTS = 4
+_SAMPLED = 8  # parameters whose elements are looked at in one step
+_LOST, _MANY, _STREAK = 0.9, 0.5, 3
+
+
+def due(step: int, period: int = PERIOD) -> bool:
+    """Whether a step is one of those at which everything is looked at."""
+    return step % period == 0 or step in _EARLY
+
+
+@functools.cache
+def vanishes(value: float, dtype: torch.dtype) -> bool:
+    return value != 0 and torch.tensor(value, dtype=dtype).item() == 0
+
+
+def is_torchs(optimizer: Optimizer) -> bool:
+    """Whether the step is PyTorch's own: state like the parameters, no master weights, no stochastic rounding."""
+    return type(optimizer).step.__module__.startswith("torch.optim.")
+
+
+class WatchedOptimizer:
+    """One optimizer under watch; it is not kept alive."""
+
+    def __init__(self, optimizer: Optimizer, title: str, names: Names, ledger: Ledger, every: int) -> None:
+        self._optimizer = weakref.ref(optimizer)
+        self.title, self._names, self._ledger, self._every = title, names, ledger, every
+        self.steps = self._looks = 0
+        self._dtypes: list[list[torch.dtype]] = []
+        self._was: dict[int, tuple[weakref.ref[Tensor], torch.dtype]] = {}  # of each parameter, when first seen
+        self._lost = [_Lost() for _ in optimizer.param_groups]
+        self._remember(optimizer)
+
+    @property
+    def optimizer(self) -> Optimizer | None:
+        return self._optimizer()
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The parameters that it may move."""
+        optimizer = self.optimizer
+        for group in [] if optimizer is None else optimizer.param_groups:
+            yield from (parameter for parameter in group["params"] if parameter.requires_grad)
+
+    def gradients(self) -> list[tuple[Tensor, Tensor]]:
+        return [(parameter, parameter.grad) for parameter in self.parameters() if parameter.grad is not None]
+
+    def add(
+        self, rule: str, group: int | None, facts: dict[str, Any], parameters: Iterable[Tensor], **fields: Any
+    ) -> None:
+        """Enter a finding about parameters of one group."""
+        __tracebackhide__ = True
+        subject = self.title if group is None else f"{self.title}, parameter group {group}"
+        names = self.names_of(parameters)
+        facts = {"optimizer": self.title, **facts}
+        fields = {"op": f"{self.title}.step", **fields}
+        self._ledger.add(rule, (self.title, group), subject, facts, parameters=names, **fields)
+
+    def has_gradients(self) -> bool:
+        return any(parameter.grad is not None for parameter in self.parameters())
+
+    def names_of(self, parameters: Iterable[Tensor]) -> list[str]:
+        return list(dict.fromkeys(self._names.of(parameter) for parameter in parameters))
+
+    # ------------------------------------------------------------ hooks
+
+    def before_step(self, closure: bool) -> None:
+        __tracebackhide__ = True
+        optimizer = self.optimizer
+        self.steps += 1
+        if optimizer is None or self.steps % self._every:
+            return
+        now = due(self.steps // self._every)
+        if now or self._changed(optimizer, closure):
+            self.look()
+        if not closure:  # else gradients are made in the step
+            self._look_at_gradients(optimizer, now)
+        if now:
+            for group, lost in zip(optimizer.param_groups, self._lost, strict=False):
+                lost.before(self.steps, group, optimizer)
+
+    def after_step(self, closure: bool) -> None:
+        __tracebackhide__ = True
+        optimizer = self.optimizer
+        if optimizer is None or self.steps % self._every:
+            return
+        now = due(self.steps // self._every)
+        if closure:
+            self._look_at_gradients(optimizer, now)
+        skipped = getattr(optimizer, "found_inf", None)  # of a fused step, which skips by itself
+        if now and not (skipped is not None and bool(skipped)):
+            for number, (group, lost) in enumerate(zip(optimizer.param_groups, self._lost, strict=False)):
+                self._judge(number, group, lost)
+
+    def _changed(self, optimizer: Optimizer, closure: bool) -> bool:
+        """Whether any gradient (parameter, if gradients are still to come) has another dtype than last time.
+
+        This is every step's work: 0.1 us for each parameter.
+        """
+        groups = optimizer.param_groups
+        if len(groups) != len(self._dtypes):
+            return True
+        for group, dtypes in zip(groups, self._dtypes, strict=True):
+            parameters = group["params"]
+            if len(parameters) != len(dtypes):
+                return True
+            if not closure and len(set(dtypes)) == 1:
+                dtype = dtypes[0]
+                try:
+                    for parameter in parameters:
+                        if parameter.grad.dtype is not dtype:
+                            return True
+                    continue
+                except AttributeError:  # one without a gradient
+                    pass
+            for parameter, dtype in zip(parameters, dtypes, strict=True):
+                tensor = parameter if closure else parameter.grad
+                if tensor is not None and tensor.dtype is not dtype:
+                    return True
+        return False
+
+    def _remember(self, optimizer: Optimizer) -> None:
+        groups = optimizer.param_groups
+        self._dtypes = [[p.dtype if p.grad is None else p.grad.dtype for p in group["params"]] for group in groups]
+        self._lost += [_Lost() for _ in groups[len(self._lost) :]]
+        for group in groups:
+            for parameter in group["params"]:
+                known = self._was.get(id(parameter))
+                if known is None or known[0]() is not parameter:
+                    self._was[id(parameter)] = (weakref.ref(parameter), parameter.dtype)
+
+    # ------------------------------------------------------------ what can be known without a step
+
+    def look(self) -> None:
+        """Parameters, state and hyperparameters, as they are now."""
+        __tracebackhide__ = True
+        optimizer = self.optimizer
+        if optimizer is None:
+            return
+        self._remember(optimizer)
+        for number, group in enumerate(optimizer.param_groups):
+            parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
+            self._compare_gradients(number, parameters)
+            self._compare_state(number, parameters, optimizer)
+            for key, rule in (("eps", "DG404"), ("weight_decay", "DG405")):
+                self._look_at(key, rule, number, group, parameters, optimizer)
+
+    def _compare_gradients(self, group: int, parameters: list[Tensor]) -> None:
+        __tracebackhide__ = True
+        dtypes, devices = [], []
+        for parameter in parameters:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient.dtype is not parameter.dtype and gradient.dtype is not getattr(parameter, "grad_dtype", None):
+                dtypes.append(parameter)
+            if gradient.device != parameter.device:
+                devices.append(parameter)
+        for wrong, fact in (dtypes, _dtype_of), (devices, _device_of):
+            if wrong:
+                facts = {"found": fact(wrong[0].grad), "expected": fact(wrong[0])}
+                self.add("DG302", group, facts, wrong, to_dtype=wrong[0].dtype)
+
+    def _compare_state(self, group: int, parameters: list[Tensor], optimizer: Optimizer) -> None:
+        __tracebackhide__ = True
+        own = is_torchs(optimizer)
+        wrong: dict[tuple[str, str], list[tuple[Tensor, str, Tensor]]] = {}
+        for parameter in parameters:
+            for key, value in optimizer.state.get(parameter, _NOTHING).items():
+                if not isinstance(value, Tensor) or not value.ndim or value.shape != parameter.shape:
+                    continue
+                was = self._was[id(parameter)][1]
+                # An optimizer of somebody else may keep wider state: a fault only if the parameter was like it once.
+                if value.dtype is not parameter.dtype and value.dtype in FLOATING and (own or value.dtype is was):
+                    if own or was is not parameter.dtype:
+                        wrong.setdefault((_dtype_of(value), _dtype_of(parameter)), []).append((parameter, key, value))
+                elif own and value.device != parameter.device:
+                    wrong.setdefault((_device_of(value), _device_of(parameter)), []).append((parameter, key, value))
+        for (found, expected), entries in wrong.items():
+            keys = ", ".join(dict.fromkeys(f"`{key}`" for _, key, _ in entries))
+            self.add(
+                "DG403", group, {"keys": keys, "found": found, "expected": expected}, [p for p, _, _ in entries],
+                from_dtype=entries[0][2].dtype, to_dtype=entries[0][0].dtype,
+            )  # fmt: skip
+
+    def _look_at(
+        self, key: str, rule: str, number: int, group: dict[str, Any], parameters: list[Tensor], optimizer: Optimizer
+    ) -> None:
+        __tracebackhide__ = True
+        value = group.get(key)
+        if not isinstance(value, (int, float)) or not value:
+            return
+        lost = [p for p in parameters if p.dtype in FLOATING and vanishes(float(value), p.dtype)]
+        if not is_torchs(optimizer):  # it may compute in wider state
+            lost = [p for p in lost if any(_keeps_in(p.dtype, s) for s in optimizer.state.get(p, _NOTHING).values())]
+        if lost:
+            facts = {"key": key, "value": value, "found": plain(lost[0].dtype)}
+            self.add(rule, number, facts, lost, from_dtype=lost[0].dtype)
+
+    # ------------------------------------------------------------ what a step shows
+
+    def _look_at_gradients(self, optimizer: Optimizer, now: bool) -> None:
+        """Non-finite gradients: one element at each step on the CPU, and a quarter of all tensors now and then.
+
+        One is enough sooner or later: a parameter that took a NaN makes every gradient NaN.
+        """
+        __tracebackhide__ = True
+        if getattr(optimizer, "grad_scale", None) is not None:
+            return  # a fused step unscales and checks by itself
+        pairs = None
+        if now:
+            pairs = self.gradients()
+            self._looks += 1
+            part = pairs if self.steps < PERIOD else pairs[self._looks % _PARTS :: _PARTS]
+            fine = all(finite(gradients) for gradients in _together(part))
+        else:
+            gradient = optimizer.param_groups[-1]["params"][-1].grad
+            fine = gradient is None or not _on_cpu(gradient) or math.isfinite(gradient[(0,) * gradient.ndim])
+        if fine:
+            return
+        pairs = pairs or self.gradients()
+        wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
+        if wrong:
+            facts = {"share": f"{len(wrong)} of {len(pairs)} parameters"}
+            self.add("DG408", None, facts, wrong, from_dtype=wrong[0].dtype)
+
+    def _judge(self, number: int, group: dict[str, Any], lost: "_Lost") -> None:
+        __tracebackhide__ = True
+        share, parameters = lost.after(self.steps, group)
+        if share >= _MANY and parameters:
+            dtype = parameters[0].dtype
+            facts = {"share": share, "found": plain(dtype), "lr": float(group.get("lr", math.nan))}
+            severity = None if share >= _LOST else Severity.INFO
+            self.add("DG406", number, facts, parameters, from_dtype=dtype, severity=severity)
+
+
+_NOTHING: dict[str, Any] = {}
+
+
+def _dtype_of(tensor: Any) -> Any:
+    return plain(tensor.dtype)
+
+
+def _device_of(tensor: Any) -> Any:
+    return f"on {tensor.device}"
+
+
+def _on_cpu(gradient: Tensor) -> bool:
+    """Whether one element can be read for next to nothing."""
+    return type(gradient) is Tensor and gradient.is_cpu and gradient.dtype in FLOATING and gradient.numel() > 0
+
+
+def _keeps_in(dtype: torch.dtype, state: Any) -> bool:
+    return isinstance(state, Tensor) and state.ndim > 0 and state.dtype is dtype
+
+
+def _together(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[list[Tensor]]:
+    """Floating and complex gradients, by device and dtype."""
+    groups: dict[Any, list[Tensor]] = {}
+    for _, gradient in pairs:
+        if gradient.dtype in FLOATING or gradient.is_complex():
+            groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    yield from groups.values()
+
+
+class _Lost:
+    """Elements of one group that do not move, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        self._patient = False
+        self._since = self._streak = 0
+        self._lr = math.inf
+
+    def before(self, step: int, group: dict[str, Any], optimizer: Optimizer) -> None:
+        """Keep copies of small samples.
+
+        With an optimizer that is not PyTorch's, the first ones are kept for two periods and more: stochastic rounding
+        and master weights move an element in some of the steps only.
+        """
+        self._patient = not is_torchs(optimizer)
+        if self._patient and self._kept:
+            return
+        self._since = step
+        half = [p for p in group["params"] if p.dtype in HALF and p.requires_grad and not _has_master(p, optimizer)]
+        samples = [(parameter, sample(parameter)) for parameter in spread(half, _SAMPLED)]
+        self._kept = [(weakref.ref(p), values.clone()) for p, values in samples if values is not None]
+
+    def after(self, step: int, group: dict[str, Any]) -> tuple[float, list[Tensor]]:
+        """The share of elements with a gradient that did not move, and of which parameters; 0 if it is too soon."""
+        kept = [(parameter, values) for ref, values in self._kept if (parameter := ref()) is not None]
+        if not self._patient:
+            self._kept = []
+        rate = float(group.get("lr", 1.0))
+        steady, self._lr = rate <= self._lr * 1.0001, rate  # a warm-up begins with updates that are lost, and grows
+        if not kept or not rate or (self._patient and step - self._since < 2 * PERIOD):
+            return 0.0, []
+        counted = []
+        for parameter, values in kept:
+            now, gradient = sample(parameter), None if parameter.grad is None else sample(parameter.grad)
+            if now is not None and gradient is not None and now.shape == gradient.shape == values.shape:
+                moves = gradient != 0
+                counted.append((parameter, torch.stack([(moves & (now == values)).sum(), moves.sum()]).tolist()))
+        stuck = [(parameter, still / moves) for parameter, (still, moves) in counted if moves]
+        sizes = [parameter.numel() for parameter, _ in stuck]
+        share = sum(size * part for size, (_, part) in zip(sizes, stuck, strict=True)) / max(sum(sizes), 1)
+        self._streak = self._streak + 1 if steady and share >= _MANY else 0
+        return (share, [p for p, part in stuck if part >= _MANY]) if self._streak >= _STREAK else (0.0, [])
+
+
+def _has_master(parameter: Tensor, optimizer: Optimizer) -> bool:
+    """Whether the optimizer keeps a wider copy of a parameter, which takes the updates that the parameter cannot."""
+    mine = sample(parameter)
+    for value in optimizer.state.get(parameter, _NOTHING).values():
+        if isinstance(value, Tensor) and value.dtype is torch.float32 and value.shape == parameter.shape:
+            theirs = sample(value)
+            if mine is not None and theirs is not None and torch.equal(theirs.to(mine.dtype), mine):
+                return True
+    return False

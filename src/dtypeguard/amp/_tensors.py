@@ -1,0 +1,81 @@
+"""What is looked at in parameters and gradients: small samples, and nothing that any rank must wait for.
+
+Floor 5.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HALF = frozenset({torch.float16, torch.bfloat16})
+_SAMPLE = 256
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds: the shard of a DTensor, the values of a sparse tensor."""
+    tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    return tensor._values() if tensor.is_sparse else tensor
+
+
+def sample(tensor: Tensor) -> Tensor | None:
+    """Up to a few hundred elements as a view, the same ones for all tensors of these strides; None where there is none.
+
+    Tensors that are no dense block of memory, and subclasses that keep something else in memory, have none.
+    """
+    tensor = local(tensor)
+    if tensor.layout is not torch.strided or not tensor.numel() or type(tensor) is not Tensor:
+        return None
+    if not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
+        if not tensor.is_contiguous():
+            return None
+    return tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+
+
+def spread(items: Sequence[Any], number: int) -> list[Any]:
+    """`number` of the items, evenly chosen, the first and the last among them."""
+    if len(items) <= number:
+        return list(items)
+    return [items[round(n * (len(items) - 1) / (number - 1))] for n in range(number)]
+
+
+def finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether all gradients surely are finite; one pass, one answer from the device."""
+    if not gradients:
+        return True
+    norms = torch._foreach_norm([local(gradient) for gradient in gradients], math.inf)
+    return math.isfinite(sum(norm.to(torch.float64) for norm in norms).item())  # type: ignore[union-attr]
+
+
+def norm_of(gradients: Iterable[Tensor], order: float) -> float:
+    """The norm over all gradients together, in float64."""
+    norms = [torch.linalg.vector_norm(local(gradient), order, dtype=torch.float64).cpu() for gradient in gradients]
+    return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
+
+
+_FEW = 4096
+
+
+def computed_in(outputs: Iterable[Tensor]) -> tuple[set[torch.dtype], bool]:
+    """The dtypes between the parameters and a loss, by its graph; and whether all of it could be seen.
+
+    It stops at the first float16. Compiled code and Python functions show only what enters and leaves them.
+    """
+    dtypes: set[torch.dtype] = set()
+    known: set[Any] = set()
+    open_nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    whole = True
+    while open_nodes and torch.float16 not in dtypes:
+        node = open_nodes.pop()
+        if node in known:
+            continue
+        known.add(node)
+        if len(known) > _FEW:
+            return dtypes, False
+        whole = whole and not isinstance(node, torch.autograd.function.BackwardCFunction)
+        dtypes.update(meta.dtype for meta in node._input_metadata)
+        open_nodes += [child for child, _ in node.next_functions if child is not None]
+    return dtypes, whole

@@ -1,0 +1,297 @@
+"""`watch`: hooks on optimizers, scaler and model that stay on while they train.
+
+Floor 5.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from .._config import Mode, ModeName, as_mode
+from .._ledger import Ledger, listed
+from .._rules import Finding, select
+from ._average import WatchedAverage
+from ._names import Names
+from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
+from ._probe import Probe
+from ._scaling import Scaling
+
+_live: weakref.WeakSet["Watch"] = weakref.WeakSet()
+_STEPS = {GradScaler.step.__code__, GradScaler._maybe_opt_step.__code__}
+_DEPTH = 12  # frames between an optimizer's hook and the scaler that called it, schedulers and accelerate between them
+
+
+def watch(
+    model: nn.Module | Iterable[nn.Module],
+    optimizer: Optimizer | Iterable[Optimizer],
+    scaler: GradScaler | None = None,
+    *,
+    mode: ModeName | Mode | None = None,
+    every: int = 1,
+    averaged: Any = None,
+    ignore: Iterable[str] | str = (),
+) -> "Watch":
+    """Watch a training loop for what loses or corrupts updates: misuse of autocast, GradScaler and optimizer.
+
+    What can be known at once is found here, the rest at the first step that shows it. In strict mode it raises, before
+    the parameters change where that is possible; in the other modes it warns, once for each rule and parameter group.
+    Nothing that the program computes is changed. The rules are those of the families DG3 and DG4:
+    https://github.com/dtypeguard/dtypeguard/blob/main/docs/amp.md
+
+    Args:
+        model: the model that is trained, or several. DistributedDataParallel and compiled models are seen through.
+        optimizer: its optimizer, or several; wrappers of accelerate and Lightning are seen through.
+        scaler: the GradScaler, if there is one. One that steps the optimizer without being named here is noticed.
+        mode: 'strict' raises, 'lenient' and 'warn' warn, 'off' does nothing; default: the mode in force at each step.
+        every: look at every n-th step only.
+        averaged: an averaged copy of the model, to see that it moves: an `AveragedModel` or other module, a dict of
+            tensors by parameter name, or tensors in the order of `model.parameters()`.
+        ignore: ids of rules, or families (`DG402`, `DG4`).
+
+    Returns:
+        A handle: `report()` lists what was found, `remove()` ends the watch, and it is a context manager that does.
+
+    Raises:
+        TypeError: an argument is of another type; the text says what was expected.
+        ValueError: the model has nothing to train, there is no optimizer, or no such mode, rule or `every`.
+        AmpError: in strict mode, what can be known at once (and later, in the step that shows it).
+
+    >>> import torch, dtypeguard
+    >>> model = torch.nn.Linear(3, 1).half()
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> dtypeguard.amp.watch(model, optimizer, torch.amp.GradScaler("cpu"), mode="strict")
+    Traceback (most recent call last):
+        ...
+    dtypeguard.AmpError: DG301 scaler-float16-parameters: `weight`, `bias` (2 of 2 trainable parameters) are ...
+    """
+    __tracebackhide__ = True
+    models = _models(model)
+    optimizers = _optimizers(optimizer)
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+    if isinstance(every, bool) or not isinstance(every, int):
+        raise TypeError(f"every must be a number of steps, not {every!r}")
+    if every < 1:
+        raise ValueError(f"every={every} is no number of steps: use 1 or more")
+    ledger = Ledger(as_mode(mode), select(ignore))
+    handle = Watch(Names(models), optimizers, ledger, every, averaged)
+    try:
+        handle._open(scaler)
+    except BaseException:
+        handle.remove()
+        raise
+    return handle
+
+
+class Watch:
+    """A watch that `watch` has begun; it ends with `remove()`, or with the block that it heads.
+
+    The model, the optimizers and the scaler are not kept alive by it.
+    """
+
+    def __init__(self, names: Names, optimizers: list[Optimizer], ledger: Ledger, every: int, averaged: Any) -> None:
+        self._names, self._ledger, self._every = names, ledger, every
+        titles = [type(optimizer).__name__ for optimizer in optimizers]
+        several = len(titles) > 1
+        self._optimizers = [
+            WatchedOptimizer(optimizer, f"{title} {n}" if several else title, names, ledger, every)
+            for n, (optimizer, title) in enumerate(zip(optimizers, titles, strict=True))
+        ]
+        self._average = None if averaged is None else WatchedAverage(averaged, names, ledger)
+        self._scaling: Scaling | None = None
+        self._probe = Probe()
+        self._handles: list[Any] = []
+        self._device = next((parameter.device.type for parameter, _ in names.named()), "cpu")
+        self.closed = False
+
+    def _open(self, scaler: GradScaler | None) -> None:
+        __tracebackhide__ = True
+        _live.add(self)
+        for watched in self._optimizers:
+            optimizer = watched.optimizer
+            if optimizer is not None:
+                hooks = _Hooks(self, watched)
+                self._handles.append(optimizer.register_step_pre_hook(hooks.before))
+                self._handles.append(optimizer.register_step_post_hook(hooks.after))
+        self._compare_with_model(stepping=False)
+        if scaler is not None:
+            self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
+        for watched in self._optimizers:
+            watched.look()
+        self._arm()
+
+    # ------------------------------------------------------------ the handle
+
+    def report(self) -> list[Finding]:
+        """What was found so far, one entry for each rule and parameter group; it stays after `remove()`."""
+        return self._ledger.findings
+
+    def remove(self) -> None:
+        """End the watch; a second call does nothing."""
+        self.closed = True
+        _live.discard(self)
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._probe.disarm()
+        if self._scaling is not None:
+            self._scaling.close()
+
+    def __enter__(self) -> "Watch":
+        if self.closed:
+            raise ValueError("this watch was removed: begin another with dtypeguard.amp.watch(...)")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    def __repr__(self) -> str:
+        what = f"{self._names.title}, {', '.join(watched.title for watched in self._optimizers)}"
+        return f"<{'removed ' if self.closed else ''}watch of {what}: {len(self.report())} findings>"
+
+    # ------------------------------------------------------------ each step
+
+    def _before(self, watched: WatchedOptimizer, closure: bool) -> None:
+        __tracebackhide__ = True
+        now = self._now(watched, 1)
+        if self._scaling is not None:
+            self._scaling.past(watched)
+        if now:
+            self._probe.disarm()
+            self._look_for_scaler(watched)
+            if watched is self._optimizers[0] and self._average is not None:
+                self._average.look()
+        if self._now(watched, 1, SELDOM) and watched is self._optimizers[0]:
+            self._names.refresh()
+            self._compare_with_model(stepping=not closure)
+        watched.before_step(closure)
+
+    def _after(self, watched: WatchedOptimizer, closure: bool) -> None:
+        __tracebackhide__ = True
+        if closure and self._now(watched, 0, SELDOM) and watched is self._optimizers[0]:
+            self._compare_with_model(stepping=True)
+        watched.after_step(closure)
+        if self._now(watched, 1):
+            self._arm()
+
+    def _now(self, watched: WatchedOptimizer, ahead: int, period: int = PERIOD) -> bool:
+        """Whether everything is looked at in this step of an optimizer, or in the one ahead."""
+        steps = watched.steps + ahead
+        return steps % self._every == 0 and due(steps // self._every, period)
+
+    def _arm(self) -> None:
+        if self._scaling is None or not self._scaling.enabled:
+            self._probe.arm(self._names.models())
+
+    def _look_for_scaler(self, watched: WatchedOptimizer) -> None:
+        """A scaler that nobody named: frameworks own it."""
+        __tracebackhide__ = True
+        if self._scaling is not None and self._scaling.enabled:
+            return
+        scaler = _calling(sys._getframe(1))
+        if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
+            if self._scaling is not None:
+                self._scaling.close()
+            self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
+        if scaler is None and self._probe.dtype is torch.float16:
+            watched.add("DG305", None, {"device": self._device}, (), from_dtype=torch.float16)
+
+    def _compare_with_model(self, stepping: bool) -> None:
+        """The parameters of all optimizers against those of the model."""
+        __tracebackhide__ = True
+        held = {id(p) for watch in list(_live) for watched in watch._optimizers for p in watched.parameters()}
+        trainable = [parameter for parameter, _ in self._names.named() if parameter.requires_grad]
+        missing = [parameter for parameter in trainable if id(parameter) not in held]
+        stale = False
+        for watched in self._optimizers:
+            mine = list(watched.parameters())
+            foreign = [parameter for parameter in mine if not self._names.has(parameter)]
+            gone = [parameter for parameter in foreign if self._names.had(parameter)]
+            if foreign and (gone or missing or len(foreign) == len(mine)):
+                stale = True
+                lacks = f", and lacks {listed(map(self._names.of, missing))}" if missing else ""
+                count = f"{len(foreign)} parameters of {len(mine)}"
+                facts = {"count": count, "model": self._names.title, "missing": lacks}
+                watched.add("DG401", None, facts, gone or missing or foreign)
+        alone = [parameter for parameter in missing if parameter.grad is not None]
+        if stepping and alone and not stale:
+            facts = {"share": f"{len(alone)} of {len(trainable)}"}
+            self._optimizers[0].add("DG402", None, facts, alone)
+
+
+class _Hooks:
+    """The hooks on one optimizer. Compiled steps are not looked into."""
+
+    def __init__(self, watch: Watch, watched: WatchedOptimizer) -> None:
+        self._watch, self._watched = watch, watched
+
+    def before(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
+        __tracebackhide__ = True
+        if not torch.compiler.is_compiling():
+            self._watch._before(self._watched, _closure(arguments, options))
+
+    def after(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
+        __tracebackhide__ = True
+        if not torch.compiler.is_compiling():
+            self._watch._after(self._watched, _closure(arguments, options))
+
+
+def _closure(arguments: Any, options: Any) -> bool:
+    """Whether a step makes its gradients itself."""
+    return (len(arguments) > 1 and callable(arguments[1])) or options.get("closure") is not None
+
+
+def _calling(frame: FrameType | None) -> GradScaler | None:
+    """The scaler in whose `step` this runs."""
+    for _ in range(_DEPTH):
+        if frame is None:
+            return None
+        if frame.f_code in _STEPS:
+            scaler: GradScaler = frame.f_locals["self"]
+            return scaler if scaler.is_enabled() else None
+        frame = frame.f_back
+    return None
+
+
+def _device_of(scaler: GradScaler) -> str:
+    return str(getattr(scaler, "_device", "cuda"))
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _models(model: Any) -> list[nn.Module]:
+    models = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, (list, tuple)) else [model]
+    for one in models:
+        if not isinstance(one, nn.Module):
+            raise TypeError(f"model must be an nn.Module, or a list of them, not {type(one).__name__}")
+    if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
+        names = ", ".join(type(one).__name__ for one in models) or "an empty list"
+        raise ValueError(f"model has no trainable parameters: {names}")
+    return models
+
+
+def _optimizers(optimizer: Any) -> list[Optimizer]:
+    found = list(optimizer) if isinstance(optimizer, Iterable) and not isinstance(optimizer, dict) else [optimizer]
+    optimizers: list[Optimizer] = []
+    for one in found:
+        while not _steps(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
+            one = one.optimizer
+        if not isinstance(one, Optimizer):
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {type(one).__name__}")
+        optimizers.append(one)
+    if not optimizers:
+        raise ValueError("optimizer is an empty collection: give at least one torch.optim.Optimizer")
+    return list(dict.fromkeys(optimizers))
+
+
+def _steps(optimizer: Any) -> bool:
+    """Whether it is an optimizer itself, and no wrapper of one."""
+    return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
