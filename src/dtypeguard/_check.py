@@ -216,7 +216,7 @@ def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | 
     return next(allowed, members[0])
 
 
-def _autocast_enabled(device_type: str) -> bool:
+def autocast_enabled(device_type: str) -> bool:
     """Whether an autocast region is active for a device type; False for one that autocast does not know."""
     try:
         return torch.is_autocast_enabled(device_type)
@@ -233,7 +233,7 @@ def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dty
         and value.dtype in AUTOCAST
         and target in AUTOCAST
         and (target is torch.float32 or target is wanted)
-        and _autocast_enabled(_home(value, call).type)
+        and autocast_enabled(_home(value, call).type)
     )
 
 

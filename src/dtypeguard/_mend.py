@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
+from ._check import autocast_enabled
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
 from ._errors import caller
@@ -26,6 +27,7 @@ _MOST = 64  # plans for one function
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LENIENT = Mode.LENIENT
 _any_autocast = torch._C._is_any_autocast_enabled
+_NOWHERE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -48,7 +50,7 @@ class Plan:
     """The steps of a repair; the record of every line that it was made for."""
 
     steps: list[Step]
-    autocast: bool
+    regions: frozenset[str]  # the device types concerned for which autocast was on
     generation: int
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
@@ -107,7 +109,14 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
         if not source.is_contiguous() and 0 in source.stride():
             return False
         seen = source
-    return plan.autocast is _any_autocast()
+    return plan.regions == _regions(plan.steps)
+
+
+def _regions(steps: list[Step]) -> frozenset[str]:
+    if not _any_autocast():
+        return _NOWHERE
+    devices = {device.type for step in steps for device in (step.origin, step.device) if device is not None}
+    return frozenset(device_type for device_type in devices if autocast_enabled(device_type))
 
 
 def _agree(slots: list[_Slot]) -> bool:
@@ -153,7 +162,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
             Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device)
             for index, source, edit in zip(indexes, sources, edits, strict=True)
         ]
-        plan = Plan(steps, _any_autocast(), generation(), None, [])
+        plan = Plan(steps, _regions(steps), generation(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
             plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
             if contract.dtype is None:

@@ -30,12 +30,14 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
         plan, fresh, moves = mend(contract, values)
         if plan is not None:
+            result = None  # what raises is the body: the checks are silent, so its repair was made
             try:
                 result = contract.trial()(*fresh)
                 if result is not MISSED:
-                    count(moves)
                     return result
             finally:
+                if result is not MISSED:
+                    count(moves)
                 look_at(contract, moves)
             forget(contract, plan)  # it would make its copies in vain at every such call
             del fresh, moves
@@ -205,7 +207,7 @@ def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
 _NOTE = "dtypeguard: raised inside"
 _TORCH_SAYS = re.compile(
     r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
-    r"|must be long|used as indices|different from other"
+    r"|must be long|used as indices|different from other|ScalarType|to have the same type"
 )
 
 

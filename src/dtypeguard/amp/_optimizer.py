@@ -95,7 +95,10 @@ class WatchedOptimizer:
         if optimizer is None or self.steps % self._every:
             return
         now = due(self.steps // self._every)
-        if now or self._changed(optimizer, closure):
+        changed = self._changed(optimizer, closure)
+        if changed:
+            self._remember(optimizer)
+        if now or changed:
             self.look()
         if not closure:  # else gradients are made in the step
             self._look_at_gradients(optimizer, now)
@@ -161,7 +164,6 @@ class WatchedOptimizer:
         optimizer = self.optimizer
         if optimizer is None:
             return
-        self._remember(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             parameters = [parameter for parameter in group["params"] if parameter.requires_grad]
             self._compare_gradients(number, parameters)

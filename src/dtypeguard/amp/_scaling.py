@@ -25,20 +25,20 @@ _PICKED = 4  # gradients of one optimizer whose versions are compared
 _JUDGED = 20  # how often gradients that were written to are looked at in full
 
 
-@dataclasses.dataclass(eq=False)
 class _Mark:
     """A gradient as the scaled backward left it."""
 
-    parameter: weakref.ref[Tensor]
-    gradient: int
-    version: int
-    values: Tensor | None
+    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
+        values = sample(gradient)
+        self.values = None if values is None else values.clone()
+        self._parameter, self._gradient = weakref.ref(parameter), id(gradient)
+        self._version = _version(gradient)
 
     def now(self) -> Tensor | None:
         """The gradient, if it is the same tensor and was written to since."""
-        parameter = self.parameter()
+        parameter = self._parameter()
         gradient = None if parameter is None else parameter.grad
-        if gradient is None or id(gradient) != self.gradient or _version(gradient) == self.version:
+        if gradient is None or id(gradient) != self._gradient or _version(gradient) == self._version:
             return None
         return gradient
 
@@ -52,16 +52,11 @@ class _Driven:
     by_hand: bool = False  # somebody asked for the scale, perhaps to multiply with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
     marks: list[_Mark] = dataclasses.field(default_factory=list)
-    picked: list[weakref.ref[Tensor]] = dataclasses.field(default_factory=list)
-    curious: bool = True  # samples of gradients are kept at the next backward
+    curious: bool = True  # gradients are compared before and after the next backward
     judged: int = 0
     norms: dict[float, float] = dataclasses.field(default_factory=dict)  # after the last suspicious change
     iterations: int = 0
     skipped: int = 0
-
-    def pick(self) -> None:
-        parameters = [parameter for parameter, _ in self.watched.gradients()]
-        self.picked = [weakref.ref(parameter) for parameter in spread(parameters, _PICKED)]
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
@@ -127,7 +122,8 @@ class Scaling:
         result = scaled()
         for driven in self._driven:
             driven.losses += 1
-        for loss in _tensors(result):
+        curious = any(driven.curious for driven in self._driven)
+        for loss in _tensors(result) if curious else ():
             if loss.requires_grad:
                 loss.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
         return result
@@ -157,16 +153,8 @@ class Scaling:
     def _backward_ended(self) -> None:
         self._inside = False
         for driven in self._driven:
-            if not driven.picked or driven.curious:
-                driven.pick()
-            driven.marks = []
-            for ref in driven.picked:
-                parameter = ref()
-                gradient = None if parameter is None else parameter.grad
-                if gradient is not None:
-                    values = sample(gradient) if driven.curious else None
-                    kept = None if values is None else values.clone()
-                    driven.marks.append(_Mark(ref, id(gradient), _version(gradient), kept))
+            pairs = driven.watched.gradients() if driven.curious else []
+            driven.marks = [_Mark(parameter, gradient) for parameter, gradient in spread(pairs, _PICKED)]
 
     def _hook(self) -> None:
         """Listen, for one step, which backward reaches a few parameters of each optimizer."""
@@ -194,7 +182,7 @@ class Scaling:
         elif stage is OptState.STEPPED:
             self._add("DG311", op, {"optimizer": title, "call": "scaler.unscale_"})
         else:
-            if due(driven.iterations + 1) or any(_is_float16(ref()) for ref in driven.picked):
+            if driven.curious or _is_float16(next(driven.watched.parameters(), None)):
                 self._look_at_dtypes(driven)
             self._look_at_gradients(driven, op)
 
@@ -229,7 +217,7 @@ class Scaling:
         found = states.get(id(optimizer), {}).get("found_inf_per_device", {}) if silent else {}
         driven.skipped += any(bool(value) for value in found.values())
         if due(driven.iterations + 1):
-            driven.curious = driven.curious or driven.iterations < PERIOD
+            driven.curious = True
             self._hook()
 
     def past(self, watched: WatchedOptimizer) -> None:

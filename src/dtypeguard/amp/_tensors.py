@@ -47,7 +47,7 @@ def finite(gradients: Sequence[Tensor]) -> bool:
     if not gradients:
         return True
     norms = torch._foreach_norm([local(gradient) for gradient in gradients], math.inf)
-    return math.isfinite(sum(norm.to(torch.float64) for norm in norms).item())  # type: ignore[union-attr]
+    return bool(torch.stack(norms).isfinite().all())
 
 
 def norm_of(gradients: Iterable[Tensor], order: float) -> float:
