@@ -51,7 +51,8 @@ class WatchedOptimizer:
         self._optimizer = weakref.ref(optimizer)
         self.title, self._names, self._ledger, self._every = title, names, ledger, every
         self.steps = self._looks = 0
-        self._dtypes: list[list[torch.dtype]] = []
+        self._dtypes: list[list[torch.dtype]] = []  # of gradients, else of parameters
+        self._first: tuple[Any, ...] = ()  # dtypes of a few parameters, and of the state of one
         self._was: dict[int, tuple[weakref.ref[Tensor], torch.dtype]] = {}  # of each parameter, when first seen
         self._lost = [_Lost() for _ in optimizer.param_groups]
         self._remember(optimizer)
@@ -125,7 +126,7 @@ class WatchedOptimizer:
         This is every step's work: 0.1 us for each parameter.
         """
         groups = optimizer.param_groups
-        if len(groups) != len(self._dtypes):
+        if len(groups) != len(self._dtypes) or _first(optimizer) != self._first:
             return True
         for group, dtypes in zip(groups, self._dtypes, strict=True):
             parameters = group["params"]
@@ -149,6 +150,7 @@ class WatchedOptimizer:
     def _remember(self, optimizer: Optimizer) -> None:
         groups = optimizer.param_groups
         self._dtypes = [[p.dtype if p.grad is None else p.grad.dtype for p in group["params"]] for group in groups]
+        self._first = _first(optimizer)
         self._lost += [_Lost() for _ in groups[len(self._lost) :]]
         for group in groups:
             for parameter in group["params"]:
@@ -269,6 +271,14 @@ def _dtype_of(tensor: Any) -> Any:
 
 def _device_of(tensor: Any) -> Any:
     return f"on {tensor.device}"
+
+
+def _first(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Some dtypes that change where all change: `param.data` replaced, or a state that was converted."""
+    ends = [group["params"][end] for group in optimizer.param_groups[:1] for end in (0, -1) if group["params"]]
+    state = optimizer.state.get(ends[0], _NOTHING) if ends else _NOTHING
+    dtypes = [value.dtype for value in state.values() if isinstance(value, Tensor)]
+    return (*dtypes, *[parameter.dtype for parameter in ends])
 
 
 def _on_cpu(gradient: Tensor) -> bool:

@@ -22,6 +22,7 @@ from ._scaler import leave, listen, scale_of, stage_of
 from ._tensors import HALF, computed_in, local, norm_of, sample, spread
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
+_TURNS = 8  # looks until every parameter was listened to
 _JUDGED = 20  # how often gradients that were written to are looked at in full
 
 
@@ -52,7 +53,8 @@ class _Driven:
     by_hand: bool = False  # somebody asked for the scale, perhaps to multiply with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
     marks: list[_Mark] = dataclasses.field(default_factory=list)
-    curious: bool = True  # gradients are compared before and after the next backward
+    picked: list[weakref.ref[Tensor]] = dataclasses.field(default_factory=list)  # whose gradients are compared
+    now: bool = True  # everything is looked at in this iteration
     judged: int = 0
     norms: dict[float, float] = dataclasses.field(default_factory=dict)  # after the last suspicious change
     iterations: int = 0
@@ -75,7 +77,7 @@ class Scaling:
         self._inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
-        self._start: float | None = None
+        self._start = scale_of(scaler)
         listen(scaler, self)
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
             self._look_at_dtypes(self._driven[0])
@@ -122,8 +124,7 @@ class Scaling:
         result = scaled()
         for driven in self._driven:
             driven.losses += 1
-        curious = any(driven.curious for driven in self._driven)
-        for loss in _tensors(result) if curious else ():
+        for loss in _tensors(result):
             if loss.requires_grad:
                 loss.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
         return result
@@ -153,14 +154,20 @@ class Scaling:
     def _backward_ended(self) -> None:
         self._inside = False
         for driven in self._driven:
-            pairs = driven.watched.gradients() if driven.curious else []
-            driven.marks = [_Mark(parameter, gradient) for parameter, gradient in spread(pairs, _PICKED)]
+            if driven.now or not driven.picked:
+                pairs = spread(driven.watched.gradients(), _PICKED)
+                driven.picked = [weakref.ref(parameter) for parameter, _ in pairs[:2]]
+            else:
+                pairs = [(p, p.grad) for ref in driven.picked if (p := ref()) is not None and p.grad is not None]
+            driven.marks = [_Mark(parameter, gradient) for parameter, gradient in pairs]
 
     def _hook(self) -> None:
-        """Listen, for one step, which backward reaches a few parameters of each optimizer."""
+        """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
         for driven in self._driven:
             leaves = [parameter for parameter in driven.watched.parameters() if parameter.is_leaf]
-            driven.reached = [_Reached(self, parameter) for parameter in spread(leaves, 3)]
+            if driven.iterations >= PERIOD:
+                leaves = leaves[driven.iterations // PERIOD % _TURNS :: _TURNS]
+            driven.reached = [_Reached(self, parameter) for parameter in leaves]
 
     @property
     def inside(self) -> bool:
@@ -182,7 +189,7 @@ class Scaling:
         elif stage is OptState.STEPPED:
             self._add("DG311", op, {"optimizer": title, "call": "scaler.unscale_"})
         else:
-            if driven.curious or _is_float16(next(driven.watched.parameters(), None)):
+            if driven.now or _is_float16(next(driven.watched.parameters(), None)):
                 self._look_at_dtypes(driven)
             self._look_at_gradients(driven, op)
 
@@ -216,8 +223,8 @@ class Scaling:
         states: Any = getattr(self._scaler(), "_per_optimizer_states", {})
         found = states.get(id(optimizer), {}).get("found_inf_per_device", {}) if silent else {}
         driven.skipped += any(bool(value) for value in found.values())
-        if due(driven.iterations + 1):
-            driven.curious = True
+        driven.now = due(driven.iterations + 1)
+        if driven.now:
             self._hook()
 
     def past(self, watched: WatchedOptimizer) -> None:
@@ -246,9 +253,7 @@ class Scaling:
         __tracebackhide__ = True
         self._updates += 1
         skipped = sum(driven.skipped for driven in self._driven)
-        if self._start is None:
-            self._start = self._scale()
-        elif skipped or self._updates % PERIOD == 0:
+        if skipped or self._updates % PERIOD == 0:
             scale = self._scale()
             if scale < min(1.0, self._start):
                 pairs = [pair for driven in self._driven for pair in driven.watched.gradients()]
@@ -273,27 +278,27 @@ class Scaling:
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
             return
-        mixed = any(reached.by(scaled=False) for reached in driven.reached)
-        if (not driven.losses or mixed) and not driven.by_hand:
+        foreign = [reached.parameter() for reached in driven.reached if reached.by(scaled=False)]
+        alien = [parameter for parameter in foreign if parameter is not None]
+        if (not driven.losses or alien) and not driven.by_hand:
             facts: dict[str, Any] = {"scale": self._scale()}
-            parameters = [parameter for parameter, _ in driven.watched.gradients()]
+            parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
             driven.watched.add("DG308", None, facts, parameters, op=op)
         written = [(mark, gradient) for mark in driven.marks if (gradient := mark.now()) is not None]
-        if written and driven.judged < _JUDGED:
+        if written and (driven.now or driven.judged < _JUDGED):
             driven.judged += 1
             pairs = driven.watched.gradients()
             how = _clipped(written, [gradient for _, gradient in pairs], driven)
             if how is not None:
                 facts = {"how": how[0], "scale": self._scale(), "bound": how[1] / self._scale()}
                 driven.watched.add("DG309", None, facts, [parameter for parameter, _ in pairs], op=op)
-        driven.curious = bool(written) and driven.judged < _JUDGED
 
 
 class _Reached:
     """A hook on a parameter, for the length of one step: which backwards its gradient is the sum of."""
 
     def __init__(self, scaling: Scaling, parameter: Any) -> None:
-        self._scaling = scaling
+        self._scaling, self.parameter = scaling, weakref.ref(parameter)
         self._gradient: weakref.ref[Tensor] | None = None
         self._version = 0
         self._kinds: set[bool] = set()

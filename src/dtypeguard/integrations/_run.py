@@ -1,4 +1,4 @@
-"""What the callbacks share: a guard for the length of a run, and a report of its repairs.
+"""What the callbacks share: a guard and a watch for the length of a run, and a report of what they met.
 
 Floor 5.
 """
@@ -10,32 +10,53 @@ from typing import Any
 
 from torch import nn
 
+from .. import amp
 from .._cast import CastRecord, casts
-from .._errors import plain
+from .._errors import AmpError, plain
 from .._guard import guard, is_guarded, unguard
 
 logger = logging.getLogger("dtypeguard")
 
 
 class Run:
-    """Guards models until it is closed; knows which repairs were made meanwhile."""
+    """Guards models and watches their optimizers until it is closed; knows what was repaired and found meanwhile."""
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, watching: bool, options: dict[str, Any]) -> None:
         inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
         self.options = options
+        self._watching = watching
+        self._watch: amp.Watch | None = None
         self._before: dict[Any, tuple[int, int]] = {}
         self._guarded: list[nn.Module] = []
 
     def open(self, models: Iterable[nn.Module]) -> None:
         """Guard what is not guarded yet."""
         if not self._guarded:
+            if self._watch is not None and self._watch.closed:
+                self._watch = None
             self._before = {_key(record): (record.count, record.bytes) for record in casts()}
         for model in models:
             if not is_guarded(model):
                 self._guarded.append(guard(model, **self.options))
 
+    def watch(self, model: nn.Module, optimizers: Any, scaler: Any = None) -> None:
+        """Watch the optimizers; those that are not PyTorch's at all (DeepSpeed's) are left alone."""
+        if not self._watching or self._watch is not None:
+            return
+        try:
+            self._watch = amp.watch(model, optimizers, scaler, mode=self.options.get("mode"))
+        except AmpError:
+            raise
+        except (TypeError, ValueError) as error:
+            logger.info("dtypeguard: this run is not watched: %s", error)
+
+    def findings(self) -> list[amp.Finding]:
+        return [] if self._watch is None else self._watch.report()
+
     def close(self, speak: bool) -> None:
-        """Take the guards off that `open` put on, and log what was repaired."""
+        """Take the guards off that `open` put on, end the watch, and log what was repaired."""
+        if self._watch is not None:
+            self._watch.remove()
         if not self._guarded:
             return
         for model in self._guarded:

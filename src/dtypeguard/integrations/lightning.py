@@ -10,6 +10,7 @@ from torch import nn
 
 from .._anchor import find
 from .._cast import CastRecord
+from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run
 
@@ -26,17 +27,19 @@ else:
 
 
 class DtypeGuardCallback(Callback):
-    """Guards a LightningModule while a Trainer runs it, and logs at the end what was repaired.
+    """Guards a LightningModule and watches its optimizers while a Trainer runs it; logs at the end what was repaired.
 
     Steps call what they like, so the guards stand at the LightningModule's own `forward`, if it has one, and at every
     module in it that owns parameters. Before DistributedDataParallel wraps the module, all ranks are compared. When
     the run ends, well or not, the guards are taken off.
 
     Args:
+        watch: watch optimizers and scaler too, as `dtypeguard.amp.watch` does.
         options: those of `dtypeguard.guard`.
 
     Raises:
         TypeError: for an option that `guard` does not have.
+        AmpError: in strict mode, from the watch.
         RankError: at the start of a run, where ranks hold different parameters.
 
     >>> from lightning.pytorch import Trainer
@@ -44,13 +47,17 @@ class DtypeGuardCallback(Callback):
     >>> trainer = Trainer(callbacks=[DtypeGuardCallback(mode="strict")], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, watch: bool = True, **options: Any) -> None:
         super().__init__()
-        self._run = Run(options)
+        self._run = Run(watch, options)
 
     def report(self) -> list[CastRecord]:
         """The repairs of the run, or of the last one."""
         return self._run.report()
+
+    def findings(self) -> list[Finding]:
+        """What the watch found in the run, or in the last one."""
+        return self._run.findings()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if isinstance(trainer.strategy, DDPStrategy):
@@ -61,6 +68,9 @@ class DtypeGuardCallback(Callback):
 
     # Whichever comes first: by then `configure_model` has made the layers, and no batch has been seen.
     on_fit_start = on_sanity_check_start = on_validation_start = on_test_start = on_predict_start = _open
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._run.watch(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._run.close(speak=trainer.is_global_zero)

@@ -8,33 +8,40 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .._cast import CastRecord
+from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run
 
 
 class DtypeGuardCallback(TrainerCallback):
-    """Guards the model of a Trainer until its training ends, and logs then what was repaired.
+    """Guards the model of a Trainer and watches its optimizer until training ends; logs then what was repaired.
 
     The guard is put on when the Trainer is made, so before accelerate prepares the model and turns its outputs into
     float32; where several processes train, they are compared first.
 
     Args:
+        watch: watch optimizers and scaler too, as `dtypeguard.amp.watch` does.
         options: those of `dtypeguard.guard`.
 
     Raises:
         TypeError: for an option that `guard` does not have.
+        AmpError: in strict mode, from the watch.
         RankError: at the start of training, where ranks hold different parameters.
 
     >>> from dtypeguard.integrations.transformers import DtypeGuardCallback
     >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._run = Run(options)
+    def __init__(self, *, watch: bool = True, **options: Any) -> None:
+        self._run = Run(watch, options)
 
     def report(self) -> list[CastRecord]:
         """The repairs of the training, or of the last one."""
         return self._run.report()
+
+    def findings(self) -> list[Finding]:
+        """What the watch found in the training, or in the last one."""
+        return self._run.findings()
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._run.open([kwargs["model"]])
@@ -45,6 +52,7 @@ class DtypeGuardCallback(TrainerCallback):
         self._run.open([kwargs["model"]])
         if args.parallel_mode.value == "distributed" and not args.fsdp and not args.deepspeed:
             check_ranks(kwargs["model"])
+        self._run.watch(kwargs["model"], kwargs.get("optimizer"))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
