@@ -17,6 +17,7 @@ from compiling import compiled, compiled_peers
 from repairing import repairs
 from report import machine
 from startup import decorating, importing
+from watching import watching
 
 import dtypeguard
 
@@ -34,6 +35,7 @@ TOPICS = {
         repairs,
         cached_tuples,
         subclasses,
+        watching,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -120,7 +120,7 @@ _TABLE = (
         "DG305", "float16-without-scaler", _WARNING,
         "the model ran under float16 autocast, and {optimizer} stepped without a GradScaler",
         "scale the loss: `scaler = torch.amp.GradScaler({device!r})`, `scaler.scale(loss).backward()`, "
-        "`scaler.step(optimizer)`, `scaler.update()`; or use bfloat16",
+        "`scaler.step(optimizer)`, `scaler.update()`; or use bfloat16; for a loss scale of your own, ignore this rule",
         "Gradients below 6e-8 are zero in float16, and activations' gradients often are that small. Without a scale "
         "those parts of the model silently stop learning.",
         f"{AMP}#gradient-scaling",
@@ -187,12 +187,11 @@ _TABLE = (
     ),
     Rule(
         "DG313", "scale-only-falls", _WARNING,
-        "the scale has fallen from {start:g} to {scale:g}: {skipped} of {steps} steps were skipped for non-finite "
-        "gradients{where}",
+        "the scale has fallen from {start:g} to {scale:g}: {steps} were skipped for non-finite gradients{where}",
         "look for NaN in the data and for overflow in the forward (a mask fill, an unclamped `exp`); a scale below 1 "
         "cannot help, and models pretrained in bfloat16 often cannot run in float16",
-        "The scaler halves the scale at each step whose gradients are not finite. It settles after a few; a scale "
-        "below 1 means that the gradients are non-finite for another reason, and that no step is taken any more.",
+        "The scaler halves the scale at each step whose gradients are not finite, and settles after a few. If it "
+        "still falls below 1, this means that they are non-finite for another reason; no step is taken any more.",
         f"{AMP}#torch.amp.GradScaler.update",
     ),
     # ------------------------------------------------------------ DG4: the optimizer
@@ -200,7 +199,8 @@ _TABLE = (
         "DG401", "stale-parameters", _ERROR,
         "{optimizer} holds {count} that the model {model} does not have{missing}",
         "build the optimizer after the last change of the model (new head, PEFT, parametrization, `fully_shard`, "
-        "`load_state_dict(assign=True)`), or `optimizer.add_param_group` for what is new",
+        "`load_state_dict(assign=True)`), or `optimizer.add_param_group` for what is new; parameters of a loss or of a "
+        "second model: `watch([model, other], ...)`",
         "An optimizer keeps the parameters that it was given. Replace a layer afterwards and it steps on tensors that "
         "nothing computes with, while the new ones never move.",
         "https://docs.pytorch.org/docs/stable/optim.html#constructing-it",
@@ -250,7 +250,7 @@ _TABLE = (
     Rule(
         "DG407", "average-stuck", _WARNING,
         "the average of {names} is {found} and does not move: {share:.0%} of the elements that differ from the model "
-        "stayed as they were in {updates} updates",
+        "stayed as they were in {steps} steps",
         "keep the average in float32, whatever the model's dtype",
         "An average with decay 0.999 moves by a thousandth of the difference. That is less than the spacing of "
         "bfloat16 (1/256) and float16 (1/1024) around most weights, so it stays at its first value for ever.",

@@ -4,7 +4,7 @@ Floor 5.
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,65 +16,74 @@ from .._ledger import Ledger
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample
 
-_STUCK, _UPDATES = 0.9, 2
+_STUCK, _SURELY = 0.9, 0.999
+_LOOKS, _STEPS = 4, 100  # so many looks, or where some elements do move, so many steps
 
 
 class WatchedAverage:
     """An `AveragedModel`, an EMA module, or its tensors, beside the model that it follows."""
 
     def __init__(self, averaged: Any, names: Names, ledger: Ledger) -> None:
-        self._ledger = ledger
-        sources = {name: parameter for parameter, name in names.named()}
-        self._pairs = [
-            _Pair(name, tensor, sources[name]) for name, tensor in _tensors(averaged, sources) if name in sources
-        ]
-        if not self._pairs:
+        self._ledger, self._names = ledger, names
+        self._averaged = weakref.ref(averaged) if isinstance(averaged, nn.Module) else lambda: averaged
+        self._pairs: dict[str, _Pair] = {}
+        if not any(True for _ in self._matched()):
             raise ValueError(f"averaged: nothing in it has the name of a parameter of {names.title}")
 
-    def look(self) -> None:
-        """Compare with the last look."""
+    def _matched(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The averaged tensors as they are now, each with what it follows."""
+        sources = {name: parameter for parameter, name in self._names.named()}
+        for name, tensor in _tensors(self._averaged(), sources):
+            if name in sources:
+                yield name, tensor, sources[name]
+
+    def look(self, step: int) -> None:
+        """Compare with the first look."""
         __tracebackhide__ = True
-        looks = [(pair, share) for pair in self._pairs if (share := pair.stuck()) is not None]
-        wrong = [(pair, share) for pair, share in looks if share >= _STUCK and pair.updates >= _UPDATES]
-        if wrong:
-            dtype = wrong[0][0].dtype
-            facts = {
-                "found": plain(dtype), "share": sum(share for _, share in wrong) / len(wrong),
-                "updates": f"{min(pair.updates for pair, _ in wrong)} looks at it",
-            }  # fmt: skip
-            names = [pair.name for pair, _ in wrong]
+        stuck = 0
+        names, differ = [], 0
+        for name, average, source in self._matched():
+            if average.dtype not in HALF:
+                continue
+            pair = self._pairs.setdefault(name, _Pair())
+            counts = pair.look(average, source)
+            if counts is not None and pair.looks >= _LOOKS and counts[1] >= _STUCK * counts[0]:
+                names.append(name)
+                dtype = average.dtype
+                differ, stuck = differ + counts[0], stuck + counts[1]
+        share = stuck / differ if differ else 0.0
+        if share >= (_STUCK if step >= _STEPS else _SURELY):
+            facts = {"found": plain(dtype), "share": share, "steps": step}
             self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
 
 
 class _Pair:
-    """One averaged tensor and what it follows."""
+    """One averaged tensor and what it follows, as they were at the first look."""
 
-    def __init__(self, name: str, average: Tensor, source: Tensor) -> None:
-        self.name, self.dtype = name, average.dtype
-        self._average, self._source = weakref.ref(average), weakref.ref(source)
+    def __init__(self) -> None:
         self._values: Tensor | None = None
-        self._version = -1
-        self.updates = 0
+        self._goal: Tensor | None = None
+        self.looks = 0
 
-    def stuck(self) -> float | None:
-        """The share of differing elements that an update did not move; None if there was no update, or none differ."""
-        average, source = self._average(), self._source()
-        if average is None or source is None or average.dtype not in HALF:
-            return None
+    def look(self, average: Tensor, source: Tensor) -> tuple[int, int] | None:
+        """How many elements differ from the model, which has moved, and how many of these have not moved with it."""
         values, goal = sample(average), sample(source)
         if values is None or goal is None or values.shape != goal.shape:
             return None
-        before, self._values = self._values, values.clone()
-        updated, self._version = average._version != self._version, average._version
-        if before is None or not updated:
+        self.looks += 1
+        if self._values is None or self._goal is None:
+            self._values, self._goal = values.clone(), goal.clone()
             return None
         differ = values != goal.to(values.dtype)
-        count, still = torch.stack([differ.sum(), (differ & (values == before)).sum()]).tolist()
-        self.updates += 1
-        return still / count if count else None
+        still = differ & (values == self._values)
+        moved = (goal != self._goal).any() | differ.all()
+        count, stuck, follows = torch.stack([differ.sum(), still.sum(), moved]).tolist()
+        return (count, stuck) if count and follows else None
 
 
 def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
+    if averaged is None:  # a module that is gone
+        return []
     if isinstance(averaged, nn.Module):
         inner = averaged.module if isinstance(averaged, AveragedModel) else averaged
         return [(name, tensor) for tensor, name in named(unwrap(inner))]

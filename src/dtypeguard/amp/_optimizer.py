@@ -19,7 +19,7 @@ from .._errors import plain
 from .._ledger import Ledger
 from .._rules import Severity
 from ._names import Names
-from ._tensors import HALF, finite, local, sample, spread
+from ._tensors import HALF, finite, is_copy, local, sample, spread
 
 PERIOD = 50
 SELDOM = 500  # what takes longest, and changes least
@@ -81,6 +81,9 @@ class WatchedOptimizer:
         fields = {"op": f"{self.title}.step", **fields}
         self._ledger.add(rule, (self.title, group), subject, facts, parameters=names, **fields)
 
+    def gradients_of_model(self) -> list[Tensor]:
+        return [parameter.grad for parameter, _ in self._names.named() if parameter.grad is not None]
+
     def has_gradients(self) -> bool:
         return any(parameter.grad is not None for parameter in self.parameters())
 
@@ -118,7 +121,7 @@ class WatchedOptimizer:
         skipped = getattr(optimizer, "found_inf", None)  # of a fused step, which skips by itself
         if now and not (skipped is not None and bool(skipped)):
             for number, (group, lost) in enumerate(zip(optimizer.param_groups, self._lost, strict=False)):
-                self._judge(number, group, lost)
+                self._judge(number, group, lost, optimizer)
 
     def _changed(self, optimizer: Optimizer, closure: bool) -> bool:
         """Whether any gradient (parameter, if gradients are still to come) has another dtype than last time.
@@ -216,7 +219,7 @@ class WatchedOptimizer:
     ) -> None:
         __tracebackhide__ = True
         value = group.get(key)
-        if not isinstance(value, (int, float)) or not value:
+        if not isinstance(value, (int, float)) or not value or group.get("fused"):  # fused kernels compute in float32
             return
         lost = [p for p in parameters if p.dtype in FLOATING and vanishes(float(value), p.dtype)]
         if not is_torchs(optimizer):  # it may compute in wider state
@@ -242,7 +245,8 @@ class WatchedOptimizer:
             part = pairs if self.steps < PERIOD else pairs[self._looks % _PARTS :: _PARTS]
             fine = all(finite(gradients) for gradients in _together(part))
         else:
-            gradient = optimizer.param_groups[-1]["params"][-1].grad
+            last = next((group["params"][-1] for group in reversed(optimizer.param_groups) if group["params"]), None)
+            gradient = None if last is None else last.grad
             fine = gradient is None or not _on_cpu(gradient) or math.isfinite(gradient[(0,) * gradient.ndim])
         if fine:
             return
@@ -252,13 +256,14 @@ class WatchedOptimizer:
             facts = {"share": f"{len(wrong)} of {len(pairs)} parameters"}
             self.add("DG408", None, facts, wrong, from_dtype=wrong[0].dtype)
 
-    def _judge(self, number: int, group: dict[str, Any], lost: "_Lost") -> None:
+    def _judge(self, number: int, group: dict[str, Any], lost: "_Lost", optimizer: Optimizer) -> None:
         __tracebackhide__ = True
         share, parameters = lost.after(self.steps, group)
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
             facts = {"share": share, "found": plain(dtype), "lr": float(group.get("lr", math.nan))}
-            severity = None if share >= _LOST else Severity.INFO
+            # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
+            severity = None if share >= (_LOST if is_torchs(optimizer) else 1.0) else Severity.INFO
             self.add("DG406", number, facts, parameters, from_dtype=dtype, severity=severity)
 
 
@@ -294,7 +299,7 @@ def _together(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[list[Tensor]]:
     """Floating and complex gradients, by device and dtype."""
     groups: dict[Any, list[Tensor]] = {}
     for _, gradient in pairs:
-        if gradient.dtype in FLOATING or gradient.is_complex():
+        if gradient.numel() and (gradient.dtype in FLOATING or gradient.is_complex()):
             groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     yield from groups.values()
 
@@ -306,7 +311,7 @@ class _Lost:
         self._kept: list[tuple[weakref.ref[Tensor], Tensor]] = []
         self._patient = False
         self._since = self._streak = 0
-        self._lr = math.inf
+        self._lr, self._most = math.inf, 0.0
 
     def before(self, step: int, group: dict[str, Any], optimizer: Optimizer) -> None:
         """Keep copies of small samples.
@@ -328,7 +333,9 @@ class _Lost:
         if not self._patient:
             self._kept = []
         rate = float(group.get("lr", 1.0))
-        steady, self._lr = rate <= self._lr * 1.0001, rate  # a warm-up begins with updates that are lost, and grows
+        # A warm-up begins with updates that are lost, and a decay ends with them: neither harms.
+        steady = rate <= self._lr * 1.0001 and rate >= self._most / 2
+        self._lr, self._most = rate, max(rate, self._most)
         if not kept or not rate or (self._patient and step - self._since < 2 * PERIOD):
             return 0.0, []
         counted = []
@@ -346,10 +353,5 @@ class _Lost:
 
 def _has_master(parameter: Tensor, optimizer: Optimizer) -> bool:
     """Whether the optimizer keeps a wider copy of a parameter, which takes the updates that the parameter cannot."""
-    mine = sample(parameter)
-    for value in optimizer.state.get(parameter, _NOTHING).values():
-        if isinstance(value, Tensor) and value.dtype is torch.float32 and value.shape == parameter.shape:
-            theirs = sample(value)
-            if mine is not None and theirs is not None and torch.equal(theirs.to(mine.dtype), mine):
-                return True
-    return False
+    state = optimizer.state.get(parameter, _NOTHING)
+    return any(isinstance(value, Tensor) and is_copy(value, parameter) for value in state.values())

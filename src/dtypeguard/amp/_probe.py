@@ -13,40 +13,47 @@ from ._tensors import spread
 
 
 class Probe:
-    """Hooks that look once, at the next forward in training, and are gone then."""
+    """Hooks that look at the forwards of one step: the last one counts, and layers know better than the door."""
 
     def __init__(self) -> None:
-        self.dtype: torch.dtype | None = None
         self._handles: list[RemovableHandle] = []
+        self._seen: dict[bool, dict[int, torch.dtype | None]] = {}
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """What autocast computed in; float16 if any layer saw that."""
+        seen = set((self._seen.get(True) or self._seen.get(False) or {}).values())
+        return torch.float16 if torch.float16 in seen else next(iter(seen), None)
 
     def arm(self, models: list[nn.Module]) -> None:
-        """Look at the next forward: at the model's door, and at a few layers, for autocast may begin inside."""
+        """Look at the next forwards: at the models' doors, and at a few layers, as autocast may begin or end inside."""
         self.disarm()
         for model in models:
             owners = [m for m in model.modules() if any(p is not None and p.ndim > 1 for p in m._parameters.values())]
             for module in {model: None, **dict.fromkeys(spread(owners, 4))}:
                 if not isinstance(module, torch.jit.ScriptModule):
-                    self._handles.append(module.register_forward_pre_hook(_Look(self)))
+                    hook = _Look(self._seen.setdefault(module in owners, {}))
+                    self._handles.append(module.register_forward_pre_hook(hook))
 
     def disarm(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._seen = {}
 
 
 class _Look:
     """A forward pre-hook; copies and pickles of the module get one that does nothing."""
 
-    def __init__(self, probe: Probe | None) -> None:
-        self._probe: Probe | None = probe
+    def __init__(self, seen: dict[int, torch.dtype | None] | None) -> None:
+        self._seen = seen
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
-        if torch.compiler.is_compiling() or self._probe is None or not (module.training and torch.is_grad_enabled()):
+        if torch.compiler.is_compiling() or self._seen is None or not (module.training and torch.is_grad_enabled()):
             return
         device = next((parameter.device.type for parameter in module.parameters()), "cpu")
-        if torch.is_autocast_enabled(device):
-            self._probe.dtype = torch.get_autocast_dtype(device)
-        self._probe = None
+        enabled = torch.is_autocast_enabled(device)
+        self._seen[id(module)] = torch.get_autocast_dtype(device) if enabled else None
 
     def __reduce__(self) -> Any:
         return _Look, (None,)

@@ -16,32 +16,16 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .._errors import plain
-from .._ledger import Ledger
+from .._ledger import Ledger, listed
+from ._clipping import Clips, Mark, version_of
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import leave, listen, scale_of, stage_of
-from ._tensors import HALF, computed_in, local, norm_of, sample, spread
+from ._tensors import HALF, computed_in, local, spread
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
+_SKIPS = 8  # in a row
 _TURNS = 8  # looks until every parameter was listened to
 _JUDGED = 20  # how often gradients that were written to are looked at in full
-
-
-class _Mark:
-    """A gradient as the scaled backward left it."""
-
-    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
-        values = sample(gradient)
-        self.values = None if values is None else values.clone()
-        self._parameter, self._gradient = weakref.ref(parameter), id(gradient)
-        self._version = _version(gradient)
-
-    def now(self) -> Tensor | None:
-        """The gradient, if it is the same tensor and was written to since."""
-        parameter = self._parameter()
-        gradient = None if parameter is None else parameter.grad
-        if gradient is None or id(gradient) != self._gradient or _version(gradient) == self._version:
-            return None
-        return gradient
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,22 +34,27 @@ class _Driven:
 
     watched: WatchedOptimizer
     losses: int = 0  # scaled since its last step
-    by_hand: bool = False  # somebody asked for the scale, perhaps to multiply with it
+    by_hand: bool = False  # somebody asked for the scale, perhaps to multiply or divide with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
-    marks: list[_Mark] = dataclasses.field(default_factory=list)
+    marks: list[Mark] = dataclasses.field(default_factory=list)
     picked: list[weakref.ref[Tensor]] = dataclasses.field(default_factory=list)  # whose gradients are compared
     now: bool = True  # everything is looked at in this iteration
     judged: int = 0
-    norms: dict[float, float] = dataclasses.field(default_factory=dict)  # after the last suspicious change
+    clips: Clips = dataclasses.field(default_factory=Clips)
     iterations: int = 0
     skipped: int = 0
+    skips: int = 0  # in a row
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
         self.losses, self.by_hand, self.marks = 0, False, []
-        for reached in self.reached:
-            reached.handle.remove()
-        self.reached = []
+        self.listen([])
+
+    def listen(self, reached: list["_Reached"]) -> None:
+        """Other hooks in the place of those there were."""
+        for old in self.reached:
+            old.handle.remove()
+        self.reached = reached
 
 
 class Scaling:
@@ -77,11 +66,13 @@ class Scaling:
         self._inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
-        self._start = scale_of(scaler)
+        self._start = self._last = scale_of(scaler)
+        self._seeded = False  # somebody scales the first gradient, not the loss
         listen(scaler, self)
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
             self._look_at_dtypes(self._driven[0])
-        self._hook()
+        for driven in self._driven:
+            self._hook(driven)
 
     @property
     def enabled(self) -> bool:
@@ -123,7 +114,7 @@ class Scaling:
         self._look_at_losses(losses)
         result = scaled()
         for driven in self._driven:
-            driven.losses += 1
+            driven.losses, driven.by_hand = driven.losses + 1, False
         for loss in _tensors(result):
             if loss.requires_grad:
                 loss.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
@@ -135,6 +126,9 @@ class Scaling:
         if half is not None:
             self._add("DG306", "GradScaler.scale", {"found": plain(half.dtype)}, from_dtype=half.dtype)
         if losses and torch.is_grad_enabled() and not any(loss.requires_grad for loss in losses):
+            if all(bool((loss == 1).all()) for loss in losses):  # `loss.backward(scaler.scale(ones))`
+                self._seeded = True
+                return
             self._add("DG307", "GradScaler.scale", {"what": "the loss is detached", "optimizer": "any optimizer"})
         if due(self._losses, SELDOM):
             dtypes, whole = computed_in(losses)
@@ -159,15 +153,14 @@ class Scaling:
                 driven.picked = [weakref.ref(parameter) for parameter, _ in pairs[:2]]
             else:
                 pairs = [(p, p.grad) for ref in driven.picked if (p := ref()) is not None and p.grad is not None]
-            driven.marks = [_Mark(parameter, gradient) for parameter, gradient in pairs]
+            driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
 
-    def _hook(self) -> None:
+    def _hook(self, driven: _Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
-        for driven in self._driven:
-            leaves = [parameter for parameter in driven.watched.parameters() if parameter.is_leaf]
-            if driven.iterations >= PERIOD:
-                leaves = leaves[driven.iterations // PERIOD % _TURNS :: _TURNS]
-            driven.reached = [_Reached(self, parameter) for parameter in leaves]
+        leaves = [parameter for parameter in driven.watched.parameters() if parameter.is_leaf]
+        if driven.iterations >= PERIOD:
+            leaves = leaves[driven.iterations // PERIOD % _TURNS :: _TURNS]
+        driven.listen([_Reached(self, parameter) for parameter in leaves])
 
     @property
     def inside(self) -> bool:
@@ -201,7 +194,7 @@ class Scaling:
         if driven is not None and enabled:
             if stage is OptState.STEPPED:
                 self._add("DG311", op, {"optimizer": driven.watched.title, "call": "scaler.step"})
-            if not driven.watched.has_gradients():
+            if not driven.watched.has_gradients() and not _unscales_itself(optimizer):
                 what = "none of its parameters has a gradient"
                 self._add("DG307", op, {"what": what, "optimizer": driven.watched.title})
             if stage is OptState.READY and _unscales_itself(optimizer):
@@ -222,16 +215,18 @@ class Scaling:
         driven.iterations += 1
         states: Any = getattr(self._scaler(), "_per_optimizer_states", {})
         found = states.get(id(optimizer), {}).get("found_inf_per_device", {}) if silent else {}
-        driven.skipped += any(bool(value) for value in found.values())
+        skipped = any(bool(value) for value in found.values())
+        driven.skipped += skipped
+        driven.skips = driven.skips + 1 if skipped else 0
         driven.now = due(driven.iterations + 1)
         if driven.now:
-            self._hook()
+            self._hook(driven)
 
     def past(self, watched: WatchedOptimizer) -> None:
         """`optimizer.step()`; the scaler does not stand behind it."""
         __tracebackhide__ = True
         scaler, driven = self._scaler(), self._of(watched.optimizer)
-        if self._depth or not self.enabled or driven is None or scaler is None or not driven.losses:
+        if self._depth or not self.enabled or driven is None or scaler is None or not driven.losses or driven.by_hand:
             return
         if len(self._driven) > 1 and not any(reached.by(scaled=True) for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
@@ -244,24 +239,29 @@ class Scaling:
         self._add("DG312", f"{watched.title}.step", facts)
 
     def asked(self) -> None:
-        """`scaler.get_scale()`."""
+        """`scaler.get_scale()`: to multiply a loss with, to divide gradients by, or only to log it."""
         for driven in self._driven:
-            driven.by_hand = True
+            gradient = next((gradient for _, gradient in driven.watched.gradients()), None)
+            pristine = gradient is None or not bool(local(gradient).any())
+            driven.by_hand = driven.by_hand or pristine or driven.losses > 0
 
     def updated(self) -> None:
         """`scaler.update()`."""
         __tracebackhide__ = True
         self._updates += 1
-        skipped = sum(driven.skipped for driven in self._driven)
-        if skipped or self._updates % PERIOD == 0:
-            scale = self._scale()
-            if scale < min(1.0, self._start):
-                pairs = [pair for driven in self._driven for pair in driven.watched.gradients()]
-                wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
-                names = list(dict.fromkeys(self._driven[0].watched.names_of(wrong)))
-                where = f", the last of `{names[0]}` and {len(names) - 1} others" if names else ""
-                facts = {"start": self._start, "scale": scale, "skipped": skipped, "steps": self._updates}
-                self._add("DG313", "GradScaler.update", {**facts, "where": where}, parameters=names)
+        worst = max(self._driven, key=lambda driven: driven.skips)
+        if worst.skips < _SKIPS and self._updates % PERIOD:
+            return
+        last, scale = self._last, self._scale()
+        self._last = scale
+        falls = worst.skips >= _SKIPS or (_unscales_itself(worst.watched.optimizer) and scale < last / 2**_SKIPS)
+        if falls and scale < min(1.0, self._start):
+            pairs = worst.watched.gradients()
+            wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
+            names = worst.watched.names_of(wrong)
+            facts = {"start": self._start, "scale": scale, "steps": f"{worst.skipped} of {worst.iterations} steps"}
+            where = f", the last time in {listed(names)}" if names else ""
+            self._add("DG313", "GradScaler.update", {**facts, "where": where}, parameters=names)
 
     # ------------------------------------------------------------ gradients
 
@@ -269,7 +269,7 @@ class Scaling:
         __tracebackhide__ = True
         parameters = list(driven.watched.parameters())
         half = [parameter for parameter in parameters if parameter.dtype is torch.float16]
-        if half and self.enabled:
+        if half and self.enabled and not _takes_float16(self._scaler()):
             facts = {"device": self._device, "share": f"{len(half)} of {len(parameters)}"}
             driven.watched.add("DG301", None, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
 
@@ -279,19 +279,22 @@ class Scaling:
         if not driven.watched.has_gradients():
             return
         foreign = [reached.parameter() for reached in driven.reached if reached.by(scaled=False)]
-        alien = [parameter for parameter in foreign if parameter is not None]
-        if (not driven.losses or alien) and not driven.by_hand:
+        alien = [parameter for parameter in foreign if parameter is not None and not self._seeded]
+        if (alien and driven.losses) or not (driven.losses or driven.by_hand):
             facts: dict[str, Any] = {"scale": self._scale()}
             parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
             driven.watched.add("DG308", None, facts, parameters, op=op)
-        written = [(mark, gradient) for mark in driven.marks if (gradient := mark.now()) is not None]
+        written = [(mark, now) for mark in driven.marks if (now := mark.now(closely=driven.now)) is not None]
         if written and (driven.now or driven.judged < _JUDGED):
             driven.judged += 1
-            pairs = driven.watched.gradients()
-            how = _clipped(written, [gradient for _, gradient in pairs], driven)
+            mine = [gradient for _, gradient in driven.watched.gradients()]
+            all_of = [gradient for other in self._driven for _, gradient in other.watched.gradients()]
+            over = (mine, all_of, driven.watched.gradients_of_model(), [gradient for _, gradient in written])
+            how = driven.clips.judge(written, over, self._scale())
             if how is not None:
                 facts = {"how": how[0], "scale": self._scale(), "bound": how[1] / self._scale()}
-                driven.watched.add("DG309", None, facts, [parameter for parameter, _ in pairs], op=op)
+                parameters = [parameter for parameter, _ in driven.watched.gradients()]
+                driven.watched.add("DG309", None, facts, parameters, op=op)
 
 
 class _Reached:
@@ -309,60 +312,14 @@ class _Reached:
         if gradient is None or torch.compiler.is_compiling():
             return
         known = None if self._gradient is None else self._gradient()
-        if known is not gradient or _version(gradient) > self._version + 1:  # a new one, or zeroed in place
+        if known is not gradient or version_of(gradient) > self._version + 1:  # a new one, or zeroed in place
             self._kinds = set()
         self._kinds.add(self._scaling.inside)
-        self._gradient, self._version = weakref.ref(gradient), _version(gradient)
+        self._gradient, self._version = weakref.ref(gradient), version_of(gradient)
 
     def by(self, scaled: bool) -> bool:
         """Whether the gradient has a part from a scaled (unscaled) loss."""
         return scaled in self._kinds and self._gradient is not None and self._gradient() is not None
-
-
-def _clipped(written: list[tuple[_Mark, Tensor]], gradients: list[Tensor], driven: _Driven) -> tuple[str, float] | None:
-    """How scaled gradients were clipped, and to which bound; None where they were changed in another way, or perhaps.
-
-    Sums over ranks and divisions by a number of batches are right on scaled gradients, so a change alone says nothing.
-    A clipped norm is the bound that somebody wrote: a round number, or the same one twice. Clipped values are what
-    clamping to their maximum makes of the values before.
-    """
-    before = [mark.values for mark, _ in written]
-    after = [sample(gradient) for _, gradient in written]
-    kept = [
-        (b.double().cpu(), a.double().cpu())
-        for b, a in zip(before, after, strict=True)
-        if b is not None and a is not None
-    ]
-    if not kept:
-        return None
-    old, new = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    if not old.isfinite().all() or not new.isfinite().all() or torch.equal(old, new):
-        return None
-    bound = new.abs().max()
-    if torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
-        return f"to values between -{bound:g} and {bound:g}", float(bound)
-    some = old != 0
-    ratio = new[some] / old[some]
-    factor = float(ratio.median())
-    if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor or _whole(1 / factor):
-        return None
-    norms = {order: norm_of(gradients, order) for order in (2.0, torch.inf, 1.0)}
-    last, driven.norms = driven.norms, norms
-    for order, norm in norms.items():
-        if _round(norm) or (order in last and abs(last[order] / norm - 1) < 1e-4):
-            kind = {2.0: "norm", 1.0: "1-norm"}.get(order, "maximum norm")
-            return f"to {kind} {norm:.3g}", norm
-    return None
-
-
-def _whole(number: float) -> bool:
-    """Whether a divisor counts something: ranks, or micro-batches."""
-    return number < 1024 and abs(number - round(number)) < 1e-3
-
-
-def _round(number: float) -> bool:
-    """Whether a number has two digits, as bounds have that somebody wrote."""
-    return number > 0 and abs(float(f"{number:.1e}") / number - 1) < 2e-5
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
@@ -374,12 +331,14 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
             yield from _tensors(output)
 
 
-def _version(gradient: Tensor) -> int:
-    return int(getattr(gradient, "_local_tensor", gradient)._version)
-
-
 def _is_float16(parameter: Tensor | None) -> bool:
     return parameter is not None and parameter.dtype is torch.float16
+
+
+def _takes_float16(scaler: Any) -> bool:
+    """Whether somebody taught the scaler to unscale float16 gradients (FSDP's does, and some training scripts)."""
+    owners = (vars(owner) for owner in (scaler, *type(scaler).__mro__))
+    return next(own["_unscale_grads_"] for own in owners if "_unscale_grads_" in own) is not GradScaler._unscale_grads_
 
 
 def _unscales_itself(optimizer: Any) -> bool:

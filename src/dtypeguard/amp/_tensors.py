@@ -35,6 +35,14 @@ def sample(tensor: Tensor) -> Tensor | None:
     return tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLE)]
 
 
+def is_copy(wide: Tensor, narrow: Tensor) -> bool:
+    """Whether a float32 tensor holds the values of a half one, as a master copy of weights does."""
+    if wide.dtype is not torch.float32 or narrow.dtype not in HALF or wide.shape != narrow.shape:
+        return False
+    theirs, mine = sample(wide), sample(narrow)
+    return theirs is not None and mine is not None and torch.equal(theirs.to(mine.dtype), mine)
+
+
 def spread(items: Sequence[Any], number: int) -> list[Any]:
     """`number` of the items, evenly chosen, the first and the last among them."""
     if len(items) <= number:
@@ -52,7 +60,8 @@ def finite(gradients: Sequence[Tensor]) -> bool:
 
 def norm_of(gradients: Iterable[Tensor], order: float) -> float:
     """The norm over all gradients together, in float64."""
-    norms = [torch.linalg.vector_norm(local(gradient), order, dtype=torch.float64).cpu() for gradient in gradients]
+    parts = [part for part in map(local, gradients) if part.numel()]
+    norms = [torch.linalg.vector_norm(part.double(), order).cpu() for part in parts]
     return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
@@ -22,6 +22,7 @@ from ._names import Names
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._probe import Probe
 from ._scaling import Scaling
+from ._tensors import is_copy
 
 _live: weakref.WeakSet["Watch"] = weakref.WeakSet()
 _STEPS = {GradScaler.step.__code__, GradScaler._maybe_opt_step.__code__}
@@ -164,10 +165,10 @@ class Watch:
         if self._scaling is not None:
             self._scaling.past(watched)
         if now:
-            self._probe.disarm()
             self._look_for_scaler(watched)
+            self._probe.disarm()
             if watched is self._optimizers[0] and self._average is not None:
-                self._average.look()
+                self._average.look(watched.steps)
         if self._now(watched, 1, SELDOM) and watched is self._optimizers[0]:
             self._names.refresh()
             self._compare_with_model(stepping=not closure)
@@ -209,21 +210,33 @@ class Watch:
         held = {id(p) for watch in list(_live) for watched in watch._optimizers for p in watched.parameters()}
         trainable = [parameter for parameter, _ in self._names.named() if parameter.requires_grad]
         missing = [parameter for parameter in trainable if id(parameter) not in held]
-        stale = False
-        for watched in self._optimizers:
-            mine = list(watched.parameters())
-            foreign = [parameter for parameter in mine if not self._names.has(parameter)]
+        strangers = {
+            watched: [parameter for parameter in watched.parameters() if not self._names.has(parameter)]
+            for watched in self._optimizers
+        }
+        masters = {id(p): m for ps in strangers.values() for p in ps for m in missing if is_copy(p, m)}
+        missing = [parameter for parameter in missing if all(parameter is not m for m in masters.values())]
+        alone = len(missing) == len(trainable)
+        for watched, foreign in strangers.items():
+            foreign = [parameter for parameter in foreign if id(parameter) not in masters]
             gone = [parameter for parameter in foreign if self._names.had(parameter)]
-            if foreign and (gone or missing or len(foreign) == len(mine)):
-                stale = True
+            if foreign and (gone or alone or _replaced(foreign, missing)):
+                total = sum(1 for _ in watched.parameters())
                 lacks = f", and lacks {listed(map(self._names.of, missing))}" if missing else ""
-                count = f"{len(foreign)} parameters of {len(mine)}"
-                facts = {"count": count, "model": self._names.title, "missing": lacks}
+                facts = {"count": f"{len(foreign)} of {total} parameters", "model": self._names.title, "missing": lacks}
                 watched.add("DG401", None, facts, gone or missing or foreign)
-        alone = [parameter for parameter in missing if parameter.grad is not None]
-        if stepping and alone and not stale:
-            facts = {"share": f"{len(alone)} of {len(trainable)}"}
-            self._optimizers[0].add("DG402", None, facts, alone)
+                return
+        lost = [parameter for parameter in missing if parameter.grad is not None]
+        if stepping and lost:
+            facts = {"share": f"{len(lost)} of {len(trainable)}"}
+            self._optimizers[0].add("DG402", None, facts, lost)
+
+
+def _replaced(foreign: list[Tensor], missing: list[Tensor]) -> bool:
+    """Whether what an optimizer holds looks like what it lacks: a new head has other sizes, but as many axes."""
+    shapes = {parameter.shape for parameter in missing}
+    alike = any(parameter.ndim and parameter.shape in shapes for parameter in foreign)
+    return alike or [parameter.ndim for parameter in foreign] == [parameter.ndim for parameter in missing]
 
 
 class _Hooks:

@@ -1,0 +1,97 @@
+"""Whether gradients were clipped while they were scaled: told from what became of them, not from who did it.
+
+Floor 5.
+"""
+
+import itertools
+import weakref
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._tensors import norm_of, sample
+
+_ORDERS = {2.0: "norm", torch.inf: "maximum norm", 1.0: "1-norm"}
+
+
+def version_of(gradient: Tensor) -> int:
+    return int(getattr(gradient, "_local_tensor", gradient)._version)
+
+
+class Mark:
+    """A gradient as the scaled backward left it."""
+
+    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
+        values = sample(gradient)
+        self.values = None if values is None else values.clone()
+        self._parameter, self._gradient = weakref.ref(parameter), weakref.ref(gradient)
+        self._version = version_of(gradient)
+
+    def now(self, closely: bool) -> Tensor | None:
+        """The gradient, if it was written to or replaced; a close look sees what `.data` hides from the version."""
+        parameter = self._parameter()
+        gradient = None if parameter is None else parameter.grad
+        if gradient is None:
+            return None
+        if closely:
+            values = sample(gradient)
+            same = values is None or self.values is None or torch.equal(values, self.values)
+        else:
+            same = gradient is self._gradient() and version_of(gradient) == self._version
+        return None if same else gradient
+
+
+class Clips:
+    """What is known of one optimizer's gradients, from one step that wrote to them to the next.
+
+    Sums over ranks, and divisions by numbers of batches or tokens, are right on scaled gradients, so a change alone
+    says nothing. Clipped values are what clamping makes of the values before. A clipped norm is a round number, or the
+    same one while the norm before it was not; over which gradients it was taken has to be tried.
+    """
+
+    def __init__(self) -> None:
+        self._norms: dict[tuple[int, float], list[tuple[float, float]]] = {}  # after the change, and before
+
+    def judge(
+        self, written: Sequence[tuple[Mark, Tensor]], over: Sequence[Sequence[Tensor]], scale: float
+    ) -> tuple[str, float] | None:
+        """How gradients were clipped, and to which bound; None where they were changed in another way, or perhaps."""
+        pairs = [(mark.values, sample(gradient)) for mark, gradient in written]
+        kept = [(b.double().cpu(), a.double().cpu()) for b, a in pairs if b is not None and a is not None]
+        kept = [(before, after) for before, after in kept if before.shape == after.shape]
+        if not kept:
+            return None
+        old, new = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        if not (old.isfinite().all() and new.isfinite().all()) or torch.equal(old, new):
+            return None
+        bound = float(new.abs().max())
+        if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
+            return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
+        ratio = new[old != 0] / old[old != 0]
+        factor = float(ratio.median())
+        if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor or _whole(1 / factor):
+            return None
+        for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
+            norm = norm_of(gradients, order)
+            if self._bounds(number, order, norm, factor) and not _round(norm / scale):
+                return f"to {kind} {norm:.3g}", norm
+        return None
+
+    def _bounds(self, number: int, order: float, norm: float, factor: float) -> bool:
+        """Whether a norm is one that somebody wrote: round, or met twice before with other gradients."""
+        seen = self._norms.setdefault((number, order), [])
+        alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
+        alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
+        seen.append((norm, norm / factor))
+        return (order == 2 and _round(norm)) or len(alike) >= 2
+
+
+def _whole(number: float) -> bool:
+    """Whether a divisor counts something: ranks, micro-batches, tokens."""
+    return number < 2**17 and abs(number - round(number)) < 1e-3 + 1e-7 * number
+
+
+def _round(number: float) -> bool:
+    """Whether a number has two digits, as bounds have that somebody wrote; one in 6,000 has them by chance."""
+    return number > 0 and abs(float(f"{number:.1e}") / number - 1) < 2e-6
