@@ -248,7 +248,7 @@ class WatchedOptimizer:
             last = next((group["params"][-1] for group in reversed(optimizer.param_groups) if group["params"]), None)
             gradient = None if last is None else last.grad
             fine = gradient is None or not _on_cpu(gradient) or math.isfinite(gradient[(0,) * gradient.ndim])
-        if fine:
+        if fine or bool(getattr(optimizer, "found_inf", False)):  # a fused step skips by itself
             return
         pairs = pairs or self.gradients()
         wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]

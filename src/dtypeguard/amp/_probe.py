@@ -11,6 +11,9 @@ from torch.utils.hooks import RemovableHandle
 
 from ._tensors import spread
 
+# In eval these leave their fused kernels where a module inside has hooks, and give other last digits.
+_FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+
 
 class Probe:
     """Hooks that look at the forwards of one step: the last one counts, and layers know better than the door."""
@@ -25,12 +28,19 @@ class Probe:
         seen = set((self._seen.get(True) or self._seen.get(False) or {}).values())
         return torch.float16 if torch.float16 in seen else next(iter(seen), None)
 
-    def arm(self, models: list[nn.Module]) -> None:
-        """Look at the next forwards: at the models' doors, and at a few layers, as autocast may begin or end inside."""
+    def arm(self, models: list[nn.Module], held: set[int]) -> None:
+        """Look at the next forwards: at the models' doors, and at a few layers, as autocast may begin or end inside.
+
+        Layers are those whose parameters are trained, by their ids in `held`.
+        """
         self.disarm()
         for model in models:
-            owners = [m for m in model.modules() if any(p is not None and p.ndim > 1 for p in m._parameters.values())]
-            for module in {model: None, **dict.fromkeys(spread(owners, 4))}:
+            fused = {part for module in model.modules() if isinstance(module, _FUSED) for part in module.modules()}
+            modules = [module for module in model.modules() if module not in fused]
+            owners = [
+                m for m in modules if any(id(p) in held and p.ndim > 1 for p in m._parameters.values() if p is not None)
+            ]
+            for module in {m: None for m in (model, *spread(owners, 4)) if m not in fused}:
                 if not isinstance(module, torch.jit.ScriptModule):
                     hook = _Look(self._seen.setdefault(module in owners, {}))
                     self._handles.append(module.register_forward_pre_hook(hook))

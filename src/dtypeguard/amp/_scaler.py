@@ -85,7 +85,7 @@ def _class_for(base: Any) -> type[GradScaler]:
 
 def _plain(self: Any, protocol: Any) -> Any:
     """Pickles and copies are scalers that nobody watches."""
-    return copyreg.__newobj__, (type(self).__mro__[1],), self.__getstate__()  # type: ignore[attr-defined]
+    return copyreg._reconstructor, (type(self).__mro__[1], object, None), self.__getstate__()  # type: ignore[attr-defined]
 
 
 def listen(scaler: GradScaler, listener: Listener) -> None:

@@ -62,12 +62,13 @@ class Scaling:
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], device: str, ledger: Ledger) -> None:
         self._scaler, self._device, self._ledger = weakref.ref(scaler), device, ledger
-        self._driven = [_Driven(watched) for watched in optimizers]
+        before = getattr(scaler, "_scale", None) is not None  # a loss may have been scaled before the watch began
+        self._driven = [_Driven(watched, by_hand=before) for watched in optimizers]
         self._inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
         self._start = self._last = scale_of(scaler)
-        self._seeded = False  # somebody scales the first gradient, not the loss
+        self._blind = False  # some scaled losses cannot be followed into their backward
         listen(scaler, self)
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
             self._look_at_dtypes(self._driven[0])
@@ -110,6 +111,7 @@ class Scaling:
             return scaled()
         self._losses += 1
         self._inside = False
+        self._blind |= not isinstance(outputs, (Tensor, list, tuple))
         losses = list(_tensors(outputs))
         self._look_at_losses(losses)
         result = scaled()
@@ -127,7 +129,7 @@ class Scaling:
             self._add("DG306", "GradScaler.scale", {"found": plain(half.dtype)}, from_dtype=half.dtype)
         if losses and torch.is_grad_enabled() and not any(loss.requires_grad for loss in losses):
             if all(bool((loss == 1).all()) for loss in losses):  # `loss.backward(scaler.scale(ones))`
-                self._seeded = True
+                self._blind = True
                 return
             self._add("DG307", "GradScaler.scale", {"what": "the loss is detached", "optimizer": "any optimizer"})
         if due(self._losses, SELDOM):
@@ -279,7 +281,7 @@ class Scaling:
         if not driven.watched.has_gradients():
             return
         foreign = [reached.parameter() for reached in driven.reached if reached.by(scaled=False)]
-        alien = [parameter for parameter in foreign if parameter is not None and not self._seeded]
+        alien = [parameter for parameter in foreign if parameter is not None and not self._blind]
         if (alien and driven.losses) or not (driven.losses or driven.by_hand):
             facts: dict[str, Any] = {"scale": self._scale()}
             parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]

@@ -189,7 +189,8 @@ class Watch:
 
     def _arm(self) -> None:
         if self._scaling is None or not self._scaling.enabled:
-            self._probe.arm(self._names.models())
+            held = {id(parameter) for watched in self._optimizers for parameter in watched.parameters()}
+            self._probe.arm(self._names.models(), held)
 
     def _look_for_scaler(self, watched: WatchedOptimizer) -> None:
         """A scaler that nobody named: frameworks own it."""
