@@ -3,6 +3,7 @@
 Floor 2.
 """
 
+import dataclasses
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -25,13 +26,13 @@ def listed(names: Iterable[str]) -> str:
 class Ledger:
     """The findings of one watch. Strict mode raises at the first, the others warn once for each rule and place."""
 
-    def __init__(self, mode: Mode | None, ignore: frozenset[str] = frozenset()) -> None:
+    def __init__(self, mode: Mode | None, ignore: frozenset[str] = frozenset(), found: Iterable[Finding] = ()) -> None:
         self._mode, self._ignore = mode, ignore
-        self._findings: dict[tuple[Any, ...], Finding] = {}
+        self._findings: dict[tuple[Any, ...], Finding] = {(number,): finding for number, finding in enumerate(found)}
 
     @property
     def findings(self) -> list[Finding]:
-        return list(self._findings.values())
+        return [dataclasses.replace(finding) for finding in self._findings.values()]
 
     def add(
         self,

@@ -6,6 +6,7 @@ documentation, made from it, and cases that must and must not trigger it in the 
 
 import dataclasses
 import enum
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -276,7 +277,7 @@ def select(ids: Any, what: str = "ignore") -> frozenset[str]:
         TypeError: for what is no string or collection of strings.
         ValueError: for a name that no rule has; it lists the families.
     """
-    names = [ids] if isinstance(ids, str) else list(ids)
+    names = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
     chosen: set[str] = set()
     for name in names:
         if not isinstance(name, str):

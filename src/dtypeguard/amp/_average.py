@@ -16,8 +16,7 @@ from .._ledger import Ledger
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample
 
-_STUCK, _SURELY = 0.9, 0.999
-_LOOKS, _STEPS = 4, 100  # so many looks, or where some elements do move, so many steps
+_STUCK, _LOOKS, _GROWTH = 0.9, 4, 1.3
 
 
 class WatchedAverage:
@@ -27,6 +26,7 @@ class WatchedAverage:
         self._ledger, self._names = ledger, names
         self._averaged = weakref.ref(averaged) if isinstance(averaged, nn.Module) else lambda: averaged
         self._pairs: dict[str, _Pair] = {}
+        self._moved: dict[int, float] = {}  # by step: the share of elements that have moved since the first look
         if not any(True for _ in self._matched()):
             raise ValueError(f"averaged: nothing in it has the name of a parameter of {names.title}")
 
@@ -38,23 +38,29 @@ class WatchedAverage:
                 yield name, tensor, sources[name]
 
     def look(self, step: int) -> None:
-        """Compare with the first look."""
+        """Compare with the first look.
+
+        Elements that stochastic rounding moves grow in number with the steps; where they are as many as at half the
+        steps, the rest will never move.
+        """
         __tracebackhide__ = True
-        stuck = 0
-        names, differ = [], 0
+        names, dtypes, differ, stuck = [], [], 0, 0
         for name, average, source in self._matched():
-            if average.dtype not in HALF:
-                continue
-            pair = self._pairs.setdefault(name, _Pair())
-            counts = pair.look(average, source)
-            if counts is not None and pair.looks >= _LOOKS and counts[1] >= _STUCK * counts[0]:
-                names.append(name)
-                dtype = average.dtype
-                differ, stuck = differ + counts[0], stuck + counts[1]
-        share = stuck / differ if differ else 0.0
-        if share >= (_STUCK if step >= _STEPS else _SURELY):
-            facts = {"found": plain(dtype), "share": share, "steps": step}
-            self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
+            if average.dtype in HALF:
+                counts = self._pairs.setdefault(name, _Pair()).look(average, source)
+                if counts is not None:
+                    differ, stuck = differ + counts[0], stuck + counts[1]
+                    if counts[1] >= _STUCK * counts[0]:
+                        names.append(name)
+                        dtypes.append(average.dtype)
+        if not differ:
+            return
+        share = stuck / differ
+        half = max((known for known in self._moved if known <= step / 2), default=None)
+        self._moved[step] = 1 - share
+        if share >= _STUCK and len(self._moved) >= _LOOKS - 1 and half and 1 - share <= _GROWTH * self._moved[half]:
+            facts = {"found": plain(dtypes[0]), "share": share, "steps": step}
+            self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtypes[0], op="averaging")
 
 
 class _Pair:
@@ -63,14 +69,12 @@ class _Pair:
     def __init__(self) -> None:
         self._values: Tensor | None = None
         self._goal: Tensor | None = None
-        self.looks = 0
 
     def look(self, average: Tensor, source: Tensor) -> tuple[int, int] | None:
         """How many elements differ from the model, which has moved, and how many of these have not moved with it."""
         values, goal = sample(average), sample(source)
         if values is None or goal is None or values.shape != goal.shape:
             return None
-        self.looks += 1
         if self._values is None or self._goal is None:
             self._values, self._goal = values.clone(), goal.clone()
             return None

@@ -45,6 +45,11 @@ class Names:
         """The models that still live."""
         return [model for ref in self._models if (model := ref()) is not None]
 
+    @property
+    def gone(self) -> bool:
+        """Whether one of the models no longer lives."""
+        return len(self.models()) < len(self._models)
+
     def named(self) -> Iterator[tuple[Tensor, str]]:
         for model in self.models():
             title = f"{type(model).__name__}." if len(self._models) > 1 else ""

@@ -7,7 +7,7 @@ and then at every fiftieth.
 import functools
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ def due(step: int, period: int = PERIOD) -> bool:
 
 @functools.cache
 def vanishes(value: float, dtype: torch.dtype) -> bool:
-    return value != 0 and torch.tensor(value, dtype=dtype).item() == 0
+    return value != 0 and torch.tensor(value, dtype=dtype, device="cpu").item() == 0
 
 
 def is_torchs(optimizer: Optimizer) -> bool:
@@ -197,7 +197,7 @@ class WatchedOptimizer:
         own = is_torchs(optimizer)
         wrong: dict[tuple[str, str], list[tuple[Tensor, str, Tensor]]] = {}
         for parameter in parameters:
-            for key, value in optimizer.state.get(parameter, _NOTHING).items():
+            for key, value in state_of(optimizer, parameter).items():
                 if not isinstance(value, Tensor) or not value.ndim or value.shape != parameter.shape:
                     continue
                 was = self._was[id(parameter)][1]
@@ -223,7 +223,7 @@ class WatchedOptimizer:
             return
         lost = [p for p in parameters if p.dtype in FLOATING and vanishes(float(value), p.dtype)]
         if not is_torchs(optimizer):  # it may compute in wider state
-            lost = [p for p in lost if any(_keeps_in(p.dtype, s) for s in optimizer.state.get(p, _NOTHING).values())]
+            lost = [p for p in lost if any(_keeps_in(p.dtype, s) for s in state_of(optimizer, p).values())]
         if lost:
             facts = {"key": key, "value": value, "found": plain(lost[0].dtype)}
             self.add(rule, number, facts, lost, from_dtype=lost[0].dtype)
@@ -261,13 +261,23 @@ class WatchedOptimizer:
         share, parameters = lost.after(self.steps, group)
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
-            facts = {"share": share, "found": plain(dtype), "lr": float(group.get("lr", math.nan))}
+            facts = {"share": share, "found": plain(dtype), "lr": rate_of(group)}
             # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
             severity = None if share >= (_LOST if is_torchs(optimizer) else 1.0) else Severity.INFO
             self.add("DG406", number, facts, parameters, from_dtype=dtype, severity=severity)
 
 
-_NOTHING: dict[str, Any] = {}
+def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
+    """The state of a parameter by name; optimizers may keep there what they like."""
+    state = optimizer.state.get(parameter)
+    return state if isinstance(state, Mapping) else {}
+
+
+def rate_of(group: dict[str, Any]) -> float:
+    """The learning rate of a group, NaN where it is no number (Adafactor finds its own)."""
+    rate = group.get("lr")
+    single = isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_meta
+    return float(rate) if single or isinstance(rate, (int, float)) else math.nan  # type: ignore[arg-type]
 
 
 def _dtype_of(tensor: Any) -> Any:
@@ -281,7 +291,7 @@ def _device_of(tensor: Any) -> Any:
 def _first(optimizer: Optimizer) -> tuple[Any, ...]:
     """Some dtypes that change where all change: `param.data` replaced, or a state that was converted."""
     ends = [group["params"][end] for group in optimizer.param_groups[:1] for end in (0, -1) if group["params"]]
-    state = optimizer.state.get(ends[0], _NOTHING) if ends else _NOTHING
+    state = state_of(optimizer, ends[0]) if ends else {}
     dtypes = [value.dtype for value in state.values() if isinstance(value, Tensor)]
     return (*dtypes, *[parameter.dtype for parameter in ends])
 
@@ -299,7 +309,7 @@ def _together(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[list[Tensor]]:
     """Floating and complex gradients, by device and dtype."""
     groups: dict[Any, list[Tensor]] = {}
     for _, gradient in pairs:
-        if gradient.numel() and (gradient.dtype in FLOATING or gradient.is_complex()):
+        if gradient.numel() and not gradient.is_meta and (gradient.dtype in FLOATING or gradient.is_complex()):
             groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     yield from groups.values()
 
@@ -332,7 +342,8 @@ class _Lost:
         kept = [(parameter, values) for ref, values in self._kept if (parameter := ref()) is not None]
         if not self._patient:
             self._kept = []
-        rate = float(group.get("lr", 1.0))
+        rate = rate_of(group)
+        rate = 1.0 if math.isnan(rate) else rate
         # A warm-up begins with updates that are lost, and a decay ends with them: neither harms.
         steady = rate <= self._lr * 1.0001 and rate >= self._most / 2
         self._lr, self._most = rate, max(rate, self._most)
@@ -353,5 +364,5 @@ class _Lost:
 
 def _has_master(parameter: Tensor, optimizer: Optimizer) -> bool:
     """Whether the optimizer keeps a wider copy of a parameter, which takes the updates that the parameter cannot."""
-    state = optimizer.state.get(parameter, _NOTHING)
-    return any(isinstance(value, Tensor) and is_copy(value, parameter) for value in state.values())
+    state = state_of(optimizer, parameter).values()
+    return any(isinstance(value, Tensor) and is_copy(value, parameter) for value in state)

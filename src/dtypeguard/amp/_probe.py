@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from .._check import autocast_enabled
 from ._tensors import spread
 
 # In eval these leave their fused kernels where a module inside has hooks, and give other last digits.
@@ -62,8 +63,7 @@ class _Look:
         if torch.compiler.is_compiling() or self._seen is None or not (module.training and torch.is_grad_enabled()):
             return
         device = next((parameter.device.type for parameter in module.parameters()), "cpu")
-        enabled = torch.is_autocast_enabled(device)
-        self._seen[id(module)] = torch.get_autocast_dtype(device) if enabled else None
+        self._seen[id(module)] = torch.get_autocast_dtype(device) if autocast_enabled(device) else None
 
     def __reduce__(self) -> Any:
         return _Look, (None,)

@@ -39,53 +39,66 @@ def stage_of(scaler: GradScaler, optimizer: Any) -> OptState:
     return stage
 
 
-def _listening(base: type[GradScaler]) -> dict[str, Any]:
-    """The methods that stand in for those of `base`."""
+class _Quiet:
+    """Stands before the scaler's class, so that its `__init_subclass__` does not hear of the generated one."""
 
-    def scale(self: Any, outputs: Any) -> Any:
+    def __init_subclass__(cls) -> None:
+        pass
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles and copies are scalers that nobody watches."""
+        return copyreg._reconstructor, (type(self).__mro__[2], object, None), self.__getstate__()  # type: ignore[attr-defined]
+
+
+def _listening(base: Any) -> dict[str, Any]:
+    """The methods that stand in for those of `base`; what they are given goes on as it came."""
+
+    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        call: Callable[[], Any] = functools.partial(base.scale, self, outputs)
+        call: Callable[[], Any] = functools.partial(base.scale, self, *args, **kwargs)
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            call = functools.partial(listener.scaling, outputs, call)
+            call = functools.partial(listener.scaling, _first(args, kwargs), call)
         return call()
 
-    def unscale_(self: Any, optimizer: Any) -> None:
+    def unscale_(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
+            optimizer = _first(args, kwargs)
             listener.unscaling(optimizer, stage_of(self, optimizer))
-        base.unscale_(self, optimizer)
+        return base.unscale_(self, *args, **kwargs)
 
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        call: Callable[[], Any] = functools.partial(base.step, self, optimizer, *args, **kwargs)
+        call: Callable[[], Any] = functools.partial(base.step, self, *args, **kwargs)
         for listener in _listeners.get(self, ()):
+            optimizer = _first(args, kwargs)
             call = functools.partial(listener.stepping, optimizer, stage_of(self, optimizer), call)
         return call()
 
-    def update(self: Any, new_scale: Any = None) -> None:
+    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        base.update(self, new_scale)
+        result = base.update(self, *args, **kwargs)
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
             listener.updated()
+        return result
 
-    def get_scale(self: Any) -> float:
+    def get_scale(self: Any, *args: Any, **kwargs: Any) -> Any:
         for listener in _listeners.get(self, ()):
             listener.asked()
-        return base.get_scale(self)
+        return base.get_scale(self, *args, **kwargs)
 
     methods = (scale, unscale_, step, update, get_scale)
     return {method.__name__: functools.wraps(getattr(base, method.__name__))(method) for method in methods}
 
 
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else next(iter(kwargs.values()), None)
+
+
 @functools.cache
 def _class_for(base: Any) -> type[GradScaler]:
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    return type(base.__name__, (base,), {**names, **_listening(base), "__reduce_ex__": _plain})
-
-
-def _plain(self: Any, protocol: Any) -> Any:
-    """Pickles and copies are scalers that nobody watches."""
-    return copyreg._reconstructor, (type(self).__mro__[1], object, None), self.__getstate__()  # type: ignore[attr-defined]
+    return type(base.__name__, (_Quiet, base), {**names, **_listening(base)})
 
 
 def listen(scaler: GradScaler, listener: Listener) -> None:
@@ -101,4 +114,4 @@ def leave(scaler: GradScaler, listener: Listener) -> None:
     if listener in known:
         known.remove(listener)
         if not known:
-            scaler.__class__ = type(scaler).__mro__[1]
+            scaler.__class__ = type(scaler).__mro__[2]

@@ -243,9 +243,7 @@ class Scaling:
     def asked(self) -> None:
         """`scaler.get_scale()`: to multiply a loss with, to divide gradients by, or only to log it."""
         for driven in self._driven:
-            gradient = next((gradient for _, gradient in driven.watched.gradients()), None)
-            pristine = gradient is None or not bool(local(gradient).any())
-            driven.by_hand = driven.by_hand or pristine or driven.losses > 0
+            driven.by_hand = True
 
     def updated(self) -> None:
         """`scaler.update()`."""

@@ -26,7 +26,7 @@ def sample(tensor: Tensor) -> Tensor | None:
     Tensors that are no dense block of memory, and subclasses that keep something else in memory, have none.
     """
     tensor = local(tensor)
-    if tensor.layout is not torch.strided or not tensor.numel() or type(tensor) is not Tensor:
+    if tensor.layout is not torch.strided or not tensor.numel() or tensor.is_meta or type(tensor) is not Tensor:
         return None
     if not tensor.is_contiguous():
         tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))

@@ -142,8 +142,13 @@ class Watch:
             handle.remove()
         self._handles.clear()
         self._probe.disarm()
+        self._average = None
         if self._scaling is not None:
             self._scaling.close()
+
+    def __reduce__(self) -> Any:
+        """Copies are handles of a watch that is over, with what was found until then."""
+        return _closed, (self.report(),)
 
     def __enter__(self) -> "Watch":
         if self.closed:
@@ -208,6 +213,8 @@ class Watch:
     def _compare_with_model(self, stepping: bool) -> None:
         """The parameters of all optimizers against those of the model."""
         __tracebackhide__ = True
+        if self._names.gone:  # nothing can be said of what it has
+            return
         held = {id(p) for watch in list(_live) for watched in watch._optimizers for p in watched.parameters()}
         trainable = [parameter for parameter, _ in self._names.named() if parameter.requires_grad]
         missing = [parameter for parameter in trainable if id(parameter) not in held]
@@ -238,6 +245,12 @@ def _replaced(foreign: list[Tensor], missing: list[Tensor]) -> bool:
     shapes = {parameter.shape for parameter in missing}
     alike = any(parameter.ndim and parameter.shape in shapes for parameter in foreign)
     return alike or [parameter.ndim for parameter in foreign] == [parameter.ndim for parameter in missing]
+
+
+def _closed(findings: list[Finding]) -> Watch:
+    watch = Watch(Names([]), [], Ledger(None, found=findings), 1, None)
+    watch.closed = True
+    return watch
 
 
 class _Hooks:
@@ -282,24 +295,33 @@ def _device_of(scaler: GradScaler) -> str:
 
 
 def _models(model: Any) -> list[nn.Module]:
-    models = [model] if isinstance(model, nn.Module) else list(model) if isinstance(model, (list, tuple)) else [model]
+    models = _several(model, nn.Module)
     for one in models:
         if not isinstance(one, nn.Module):
-            raise TypeError(f"model must be an nn.Module, or a list of them, not {type(one).__name__}")
+            raise TypeError(f"model must be an nn.Module, or several, not {_what(one)}")
     if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
-        names = ", ".join(type(one).__name__ for one in models) or "an empty list"
+        names = ", ".join(type(one).__name__ for one in models) or "an empty collection"
         raise ValueError(f"model has no trainable parameters: {names}")
     return models
 
 
+def _several(given: Any, kind: type) -> list[Any]:
+    """What an argument holds that is one thing or several."""
+    one = isinstance(given, (kind, dict, str)) or not isinstance(given, Iterable)
+    return [given] if one else list(given)
+
+
+def _what(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 def _optimizers(optimizer: Any) -> list[Optimizer]:
-    found = list(optimizer) if isinstance(optimizer, Iterable) and not isinstance(optimizer, dict) else [optimizer]
     optimizers: list[Optimizer] = []
-    for one in found:
+    for one in _several(optimizer, Optimizer):
         while not _steps(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
             one = one.optimizer
         if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {type(one).__name__}")
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {_what(one)}")
         optimizers.append(one)
     if not optimizers:
         raise ValueError("optimizer is an empty collection: give at least one torch.optim.Optimizer")
