@@ -16,7 +16,7 @@ from .._ledger import Ledger
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample
 
-_STUCK, _LOOKS, _GROWTH = 0.9, 4, 1.3
+_STUCK, _MOVES, _LOOKS, _GROWTH = 0.9, 0.5, 3, 1.3
 
 
 class WatchedAverage:
@@ -44,45 +44,62 @@ class WatchedAverage:
         steps, the rest will never move.
         """
         __tracebackhide__ = True
-        names, dtypes, differ, stuck = [], [], 0, 0
+        pairs = []
+        looks = []
         for name, average, source in self._matched():
-            if average.dtype in HALF:
-                counts = self._pairs.setdefault(name, _Pair()).look(average, source)
-                if counts is not None:
-                    differ, stuck = differ + counts[0], stuck + counts[1]
-                    if counts[1] >= _STUCK * counts[0]:
-                        names.append(name)
-                        dtypes.append(average.dtype)
-        if not differ:
-            return
-        share = stuck / differ
-        half = max((known for known in self._moved if known <= step / 2), default=None)
-        self._moved[step] = 1 - share
-        if share >= _STUCK and len(self._moved) >= _LOOKS - 1 and half and 1 - share <= _GROWTH * self._moved[half]:
-            facts = {"found": plain(dtypes[0]), "share": share, "steps": step}
-            self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtypes[0], op="averaging")
+            pair = self._pairs.setdefault(name, _Pair())
+            pairs.append(pair)
+            counts = pair.look(average, source)
+            if counts is not None:
+                looks.append((name, pair, counts))
+        differ, stuck = (sum(counts[n] for _, _, counts in looks) for n in (0, 1))
+        share = stuck / differ if differ else 0.0
+        if differ and share < _MOVES:  # it was copied, or it follows: it is judged anew
+            self._moved = {}
+            for pair in pairs:
+                pair.begin()
+        elif differ and (stuck < differ or any(pair.updated for pair in pairs)):
+            half = max((known for known in self._moved if known <= step / 2), default=None)
+            self._moved[step] = 1 - share
+            if len(self._moved) < _LOOKS or half is None or share < _STUCK or 1 - share > _GROWTH * self._moved[half]:
+                return
+            names = [name for name, _, counts in looks if counts[1] >= _STUCK * counts[0]]
+            dtype = next(pair.dtype for name, pair, _ in looks if name in names)
+            facts = {"found": plain(dtype), "share": share, "steps": step}
+            self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
 
 
 class _Pair:
     """One averaged tensor and what it follows, as they were at the first look."""
 
     def __init__(self) -> None:
-        self._values: Tensor | None = None
-        self._goal: Tensor | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """The next look is the first."""
+        self._first: tuple[Tensor, Tensor, weakref.ref[Tensor], int] | None = None
+        self.updated = False  # surely; a write through `.data` leaves no trace
+        self.dtype = torch.float32
 
     def look(self, average: Tensor, source: Tensor) -> tuple[int, int] | None:
         """How many elements differ from the model, which has moved, and how many of these have not moved with it."""
         values, goal = sample(average), sample(source)
-        if values is None or goal is None or values.shape != goal.shape:
+        if average.dtype not in HALF or values is None or goal is None or values.shape != goal.shape:
             return None
-        if self._values is None or self._goal is None:
-            self._values, self._goal = values.clone(), goal.clone()
+        if self._first is None:
+            self._first = values.clone(), goal.clone(), weakref.ref(average), _version(average)
             return None
+        old, target, ref, version = self._first
+        self.dtype, self.updated = average.dtype, self.updated or ref() is not average or _version(average) != version
         differ = values != goal.to(values.dtype)
-        still = differ & (values == self._values)
-        moved = (goal != self._goal).any() | differ.all()
+        still = differ & (values == old)
+        moved = (goal != target).any() | differ.all()
         count, stuck, follows = torch.stack([differ.sum(), still.sum(), moved]).tolist()
         return (count, stuck) if count and follows else None
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:

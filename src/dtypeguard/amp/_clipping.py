@@ -70,7 +70,7 @@ class Clips:
             return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
         ratio = new[old != 0] / old[old != 0]
         factor = float(ratio.median())
-        if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor or _whole(1 / factor):
+        if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor:
             return None
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
             norm = norm_of(gradients, order)
@@ -84,7 +84,7 @@ class Clips:
         alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
         alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
         seen.append((norm, norm / factor))
-        return (order == 2 and _round(norm)) or len(alike) >= 2
+        return (order == 2 and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
 
 
 def _whole(number: float) -> bool:

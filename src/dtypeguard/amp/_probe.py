@@ -3,6 +3,7 @@
 Floor 5.
 """
 
+import sys
 from typing import Any
 
 import torch
@@ -51,6 +52,15 @@ class Probe:
             handle.remove()
         self._handles.clear()
         self._seen = {}
+
+
+def compiles() -> bool:
+    """Whether something in this process asked for `torch.compile`.
+
+    Dynamo guards on the hooks that are on when it first traces a module, and would trace it anew once they are gone.
+    """
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return any(map(callable, getattr(dynamo, "cached_backends", {}).values()))
 
 
 class _Look:

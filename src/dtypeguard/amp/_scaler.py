@@ -19,6 +19,7 @@ class Listener(Protocol):
 
     def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any: ...
     def unscaling(self, optimizer: Optimizer, stage: OptState) -> None: ...
+    def refused(self, optimizer: Optimizer) -> None: ...
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any: ...
     def updated(self) -> None: ...
     def asked(self) -> None: ...
@@ -65,7 +66,12 @@ def _listening(base: Any) -> dict[str, Any]:
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
             optimizer = _first(args, kwargs)
             listener.unscaling(optimizer, stage_of(self, optimizer))
-        return base.unscale_(self, *args, **kwargs)
+        try:
+            return base.unscale_(self, *args, **kwargs)
+        except ValueError:  # "Attempting to unscale FP16 gradients."
+            for listener in _listeners.get(self, ()):
+                listener.refused(_first(args, kwargs))
+            raise
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True

@@ -184,9 +184,16 @@ class Scaling:
         elif stage is OptState.STEPPED:
             self._add("DG311", op, {"optimizer": title, "call": "scaler.unscale_"})
         else:
-            if driven.now or _is_float16(next(driven.watched.parameters(), None)):
+            if driven.now:
                 self._look_at_dtypes(driven)
             self._look_at_gradients(driven, op)
+
+    def refused(self, optimizer: Optimizer) -> None:
+        """The scaler did not take the gradients."""
+        __tracebackhide__ = True
+        driven = self._of(optimizer)
+        if driven is not None:
+            self._look_at_dtypes(driven)
 
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
         """`scaler.step(optimizer)`."""
@@ -199,7 +206,8 @@ class Scaling:
             if not driven.watched.has_gradients() and not _unscales_itself(optimizer):
                 what = "none of its parameters has a gradient"
                 self._add("DG307", op, {"what": what, "optimizer": driven.watched.title})
-            if stage is OptState.READY and _unscales_itself(optimizer):
+            unscaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
+            if stage is OptState.READY and (unscaled or _unscales_itself(optimizer)):
                 self._look_at_gradients(driven, op)
         before = 0 if driven is None else driven.watched.steps
         self._depth += 1
@@ -329,10 +337,6 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
     elif isinstance(outputs, (list, tuple)):
         for output in outputs:
             yield from _tensors(output)
-
-
-def _is_float16(parameter: Tensor | None) -> bool:
-    return parameter is not None and parameter.dtype is torch.float16
 
 
 def _takes_float16(scaler: Any) -> bool:

@@ -20,7 +20,7 @@ from .._rules import Finding, select
 from ._average import WatchedAverage
 from ._names import Names
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
-from ._probe import Probe
+from ._probe import Probe, compiles
 from ._scaling import Scaling
 from ._tensors import is_copy
 
@@ -126,7 +126,8 @@ class Watch:
             self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
         for watched in self._optimizers:
             watched.look()
-        self._arm()
+        if not compiles():  # else from the second step on
+            self._arm()
 
     # ------------------------------------------------------------ the handle
 
