@@ -111,16 +111,23 @@ class Scaling:
             return scaled()
         self._losses += 1
         self._inside = False
-        self._blind |= not isinstance(outputs, (Tensor, list, tuple))
         losses = list(_tensors(outputs))
         self._look_at_losses(losses)
         result = scaled()
         for driven in self._driven:
             driven.losses, driven.by_hand = driven.losses + 1, False
-        for loss in _tensors(result):
-            if loss.requires_grad:
-                loss.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
-        return result
+        if isinstance(result, (Tensor, list, tuple)):
+            for loss in _tensors(result):
+                self._follow(loss)
+            return result
+        return map(self._follow, result)  # what comes from an iterator is an iterator
+
+    def _follow(self, loss: Any) -> Any:
+        """Hear of a scaled loss's backward."""
+        for tensor in _tensors(loss):
+            if tensor.requires_grad:
+                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
+        return loss
 
     def _look_at_losses(self, losses: list[Tensor]) -> None:
         __tracebackhide__ = True

@@ -229,7 +229,7 @@ class Watch:
         for watched, foreign in strangers.items():
             foreign = [parameter for parameter in foreign if id(parameter) not in masters]
             gone = [parameter for parameter in foreign if self._names.had(parameter)]
-            if foreign and (gone or alone or _replaced(foreign, missing)):
+            if foreign and (gone or alone or _replaced(foreign, missing, stepping)):
                 total = sum(1 for _ in watched.parameters())
                 lacks = f", and lacks {listed(map(self._names.of, missing))}" if missing else ""
                 facts = {"count": f"{len(foreign)} of {total} parameters", "model": self._names.title, "missing": lacks}
@@ -241,11 +241,14 @@ class Watch:
             self._optimizers[0].add("DG402", None, facts, lost)
 
 
-def _replaced(foreign: list[Tensor], missing: list[Tensor]) -> bool:
-    """Whether what an optimizer holds looks like what it lacks: a new head has other sizes, but as many axes."""
-    shapes = {parameter.shape for parameter in missing}
-    alike = any(parameter.ndim and parameter.shape in shapes for parameter in foreign)
-    return alike or [parameter.ndim for parameter in foreign] == [parameter.ndim for parameter in missing]
+def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
+    """Whether an optimizer holds what the parameters that it lacks stand in the place of, and no loss's parameters.
+
+    A new head has other sizes, but as many tensors of as many axes. Once there are gradients they tell.
+    """
+    if stepping and any(parameter.grad is not None for parameter in missing):
+        return all(parameter.grad is None for parameter in foreign)
+    return [parameter.ndim for parameter in foreign] == [parameter.ndim for parameter in missing]
 
 
 def _closed(findings: list[Finding]) -> Watch:
