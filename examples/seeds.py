@@ -12,6 +12,7 @@
 | D2  | gradients through mismatched dtypes |
 | D3  | a kernel that only takes float32 |
 | E2  | integers out of a NumPy loader |
+| E3  | a model in float16, a GradScaler and autocast |
 
 Run all with `python examples/seeds.py`, or some with `python examples/seeds.py A1 D3`.
 """
@@ -330,6 +331,35 @@ def e2_integers_from_a_loader() -> None:
     say("dtypeguard", f"by default: {said[0]}")
 
 
+def e3_half_model_under_a_scaler() -> None:
+    """float16 parameters under a GradScaler are named at once, not after the first backward."""
+    torch.manual_seed(0)
+    model = Regressor().half()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(torch.randn(4, 3)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+
+    say("PyTorch", failure(ValueError, step))
+    say(
+        "dtypeguard",
+        failure(dtypeguard.AmpError, lambda: dtypeguard.amp.watch(model, optimizer, scaler, mode="strict")),
+    )
+
+    model = Regressor()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+    with dtypeguard.amp.watch(model, optimizer, scaler, mode="strict") as watch:
+        step()
+    assert watch.report() == []
+    say("dtypeguard", "float32 parameters under autocast: nothing to say")
+
+
 ROWS: dict[str, Callable[[], None]] = {
     "A1": a1_cast_inside_a_loss,
     "A3": a3_fails_in_backward,
@@ -341,6 +371,7 @@ ROWS: dict[str, Callable[[], None]] = {
     "D2": d2_gradients_in_their_own_dtype,
     "D3": d3_float32_kernel,
     "E2": e2_integers_from_a_loader,
+    "E3": e3_half_model_under_a_scaler,
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dtypeguard
-from dtypeguard import DtypeError, guard, is_guarded
+from dtypeguard import AmpError, AmpWarning, DtypeError, guard, is_guarded
 from dtypeguard.integrations.lightning import DtypeGuardCallback
 
 pytestmark = [
@@ -268,3 +268,38 @@ def test_the_strategy_sees_the_same_module():
     runner.fit(model, loader(), loader())
     assert runner.lightning_module is model
     assert isinstance(model, Direct)
+
+
+class Swapped(Direct):
+    """Gets a new body after its optimizer was built, as fine-tuning scripts do."""
+
+    def on_train_start(self):
+        self.body = nn.Linear(4, 1)
+
+
+def test_the_callback_watches_the_optimizers():
+    with pytest.raises(AmpError, match=r"DG401 stale-parameters: .* holds \d of \d parameters that the model Swapped"):
+        fitted(made(Swapped), DtypeGuardCallback(mode="strict"))
+    callback = DtypeGuardCallback()
+    with pytest.warns(AmpWarning, match="DG401"):
+        fitted(made(Swapped), callback)
+    (finding,) = callback.findings()
+    assert finding.rule == "DG401"
+    assert finding.parameters[0] == "body.0.weight"  # of the body that is gone
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_right_run_has_no_findings_and_leaves_no_hooks(precision):
+    callback = DtypeGuardCallback(mode="strict")
+    model, runner = fitted(made(Direct), callback, precision=precision)
+    assert callback.findings() == []
+    (optimizer,) = runner.optimizers
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_the_callback_need_not_watch():
+    callback = DtypeGuardCallback(mode="strict", watch=False)
+    fitted(made(Swapped), callback)
+    assert callback.findings() == []

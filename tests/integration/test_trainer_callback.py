@@ -10,7 +10,7 @@ import transformers as hf
 from torch import nn
 
 import dtypeguard
-from dtypeguard import DtypeError, is_guarded
+from dtypeguard import AmpError, AmpWarning, DtypeError, is_guarded
 from dtypeguard.integrations.transformers import DtypeGuardCallback
 
 pytestmark = [
@@ -44,14 +44,15 @@ class Losses(hf.TrainerCallback):
         self.values += [logs["loss"]] if "loss" in logs else []
 
 
-def trained(folder, *callbacks, data=None, model=None, add_later=False, **options):
+def trained(folder, *callbacks, data=None, model=None, add_later=False, optimizers=(None, None), **options):
     args = hf.TrainingArguments(
         output_dir=str(folder), max_steps=4, per_device_train_batch_size=4, logging_steps=1, use_cpu=True,
         report_to="none", disable_tqdm=True, save_strategy="no", seed=3, dataloader_pin_memory=False, **options,
     )  # fmt: skip
     model, losses = model or vit(), Losses()
     first = [losses] if add_later else [losses, *callbacks]
-    trainer = hf.Trainer(model=model, args=args, train_dataset=data or rows(), callbacks=first)
+    given = {"train_dataset": data or rows(), "callbacks": first, "optimizers": optimizers}
+    trainer = hf.Trainer(model=model, args=args, **given)
     for callback in callbacks if add_later else ():
         trainer.add_callback(callback)
     trainer.train()
@@ -112,3 +113,27 @@ def test_a_model_that_was_guarded_before_keeps_its_own_guard(tmp_path):
         trained(tmp_path, DtypeGuardCallback(mode="lenient"), data=rows(F64), model=model)
     assert is_guarded(model)
     assert isinstance(model, nn.Module)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bf16": True}, {"gradient_accumulation_steps": 2}], ids=["f32", "bf16", "acc"]
+)
+def test_a_right_training_has_no_findings(tmp_path, options):
+    callback = DtypeGuardCallback(mode="strict")
+    trained(tmp_path, callback, **options)
+    assert callback.findings() == []
+
+
+def test_the_callback_watches_the_optimizer(tmp_path):
+    def optimizers():
+        return torch.optim.SGD(vit().parameters(), lr=0.1), None  # of another model of the same making
+
+    with pytest.raises(AmpError, match="DG401 stale-parameters: SGD holds 24 of 24 parameters that the model ViTFor"):
+        trained(tmp_path, DtypeGuardCallback(mode="strict"), optimizers=optimizers())
+    callback = DtypeGuardCallback()
+    with pytest.warns(AmpWarning, match="DG401"):
+        trained(tmp_path, callback, optimizers=optimizers())
+    assert [finding.rule for finding in callback.findings()] == ["DG401"]
+    callback = DtypeGuardCallback(watch=False)
+    trained(tmp_path, callback, optimizers=optimizers())
+    assert callback.findings() == []

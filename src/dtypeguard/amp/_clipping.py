@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ._tensors import norm_of, sample
 
+_FIRST = 3  # steps in which a round norm is enough; in a long run one will be round by chance
 _ORDERS = {2.0: "norm", torch.inf: "maximum norm", 1.0: "1-norm"}
 
 
@@ -51,6 +52,7 @@ class Clips:
     """
 
     def __init__(self) -> None:
+        self._judged = 0
         self._norms: dict[tuple[int, float], list[tuple[float, float]]] = {}  # after the change, and before
 
     def judge(
@@ -72,6 +74,7 @@ class Clips:
         factor = float(ratio.median())
         if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor:
             return None
+        self._judged += 1
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
             norm = norm_of(gradients, order)
             if self._bounds(number, order, norm, factor) and not _round(norm / scale):
@@ -81,10 +84,11 @@ class Clips:
     def _bounds(self, number: int, order: float, norm: float, factor: float) -> bool:
         """Whether a norm is one that somebody wrote: round, or met twice before with other gradients."""
         seen = self._norms.setdefault((number, order), [])
+        known = self._judged <= _FIRST or any(abs(after / norm - 1) < 1e-5 for after, _ in seen)
         alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
         alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
         seen.append((norm, norm / factor))
-        return (order == 2 and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
+        return (order == 2 and known and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
 
 
 def _whole(number: float) -> bool:

@@ -27,6 +27,7 @@ _EARLY = frozenset({1, 2, 4, 8, 16, 32})
 _PARTS = 4
 _SAMPLED = 8  # parameters whose elements are looked at in one step
 _LOST, _MANY, _STREAK = 0.9, 0.5, 3
+_BEGUN = 8  # steps; momentum has to build up, and some optimizers start slowly
 
 
 def due(step: int, period: int = PERIOD) -> bool:
@@ -104,7 +105,7 @@ class WatchedOptimizer:
             self._remember(optimizer)
         if now or changed:
             self.look()
-        if not closure:  # else gradients are made in the step
+        if not closure and not self._late(optimizer):
             self._look_at_gradients(optimizer, now)
         if now:
             for group, lost in zip(optimizer.param_groups, self._lost, strict=False):
@@ -116,8 +117,8 @@ class WatchedOptimizer:
         if optimizer is None or self.steps % self._every:
             return
         now = due(self.steps // self._every)
-        if closure:
-            self._look_at_gradients(optimizer, now)
+        if closure or self._late(optimizer):
+            self._look_at_gradients(optimizer, now, stepped=True)
         skipped = getattr(optimizer, "found_inf", None)  # of a fused step, which skips by itself
         if now and not (skipped is not None and bool(skipped)):
             for number, (group, lost) in enumerate(zip(optimizer.param_groups, self._lost, strict=False)):
@@ -183,8 +184,10 @@ class WatchedOptimizer:
             gradient = parameter.grad
             if gradient is None:
                 continue
-            if gradient.dtype is not parameter.dtype and gradient.dtype is not getattr(parameter, "grad_dtype", None):
-                dtypes.append(parameter)
+            if gradient.dtype is not parameter.dtype:
+                allowed = getattr(parameter, "grad_dtype", parameter.dtype)  # None allows any
+                if allowed is not None and gradient.dtype is not allowed:
+                    dtypes.append(parameter)
             if gradient.device != parameter.device:
                 devices.append(parameter)
         for wrong, fact in (dtypes, _dtype_of), (devices, _device_of):
@@ -230,7 +233,11 @@ class WatchedOptimizer:
 
     # ------------------------------------------------------------ what a step shows
 
-    def _look_at_gradients(self, optimizer: Optimizer, now: bool) -> None:
+    def _late(self, optimizer: Optimizer) -> bool:
+        """Whether gradients may change, or be left out, in the step: by the optimizer's own code, or another hook."""
+        return not is_torchs(optimizer) or len(optimizer._optimizer_step_pre_hooks) > 1
+
+    def _look_at_gradients(self, optimizer: Optimizer, now: bool, stepped: bool = False) -> None:
         """Non-finite gradients: one element at each step on the CPU, and a quarter of all tensors now and then.
 
         One is enough sooner or later: a parameter that took a NaN makes every gradient NaN.
@@ -252,6 +259,8 @@ class WatchedOptimizer:
             return
         pairs = pairs or self.gradients()
         wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
+        if stepped:  # the step may have left them out
+            wrong = [parameter for parameter in wrong if not torch.isfinite(local(parameter)).all()]
         if wrong:
             facts = {"share": f"{len(wrong)} of {len(pairs)} parameters"}
             self.add("DG408", None, facts, wrong, from_dtype=wrong[0].dtype)
@@ -347,7 +356,7 @@ class _Lost:
         # A warm-up begins with updates that are lost, and a decay ends with them: neither harms.
         steady = rate <= self._lr * 1.0001 and rate >= self._most / 2
         self._lr, self._most = rate, max(rate, self._most)
-        if not kept or not rate or (self._patient and step - self._since < 2 * PERIOD):
+        if not kept or not rate or step < _BEGUN or (self._patient and step - self._since < 2 * PERIOD):
             return 0.0, []
         counted = []
         for parameter, values in kept:

@@ -68,6 +68,7 @@ class Scaling:
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
         self._start = self._last = scale_of(scaler)
+        self._graphs = False  # a loss with a graph was scaled
         self._blind = False  # some scaled losses cannot be followed into their backward
         listen(scaler, self)
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
@@ -138,7 +139,11 @@ class Scaling:
             if all(bool((loss == 1).all()) for loss in losses):  # `loss.backward(scaler.scale(ones))`
                 self._blind = True
                 return
-            self._add("DG307", "GradScaler.scale", {"what": "the loss is detached", "optimizer": "any optimizer"})
+            if not self._graphs:  # else it may be for a log, and `step` will tell
+                what = {"what": "the loss is detached", "optimizer": "any optimizer"}
+                self._add("DG307", "GradScaler.scale", what)
+            return
+        self._graphs = True
         if due(self._losses, SELDOM):
             dtypes, whole = computed_in(losses)
             if torch.float16 in dtypes or not whole or not dtypes:
@@ -245,7 +250,7 @@ class Scaling:
         scaler, driven = self._scaler(), self._of(watched.optimizer)
         if self._depth or not self.enabled or driven is None or scaler is None or not driven.losses or driven.by_hand:
             return
-        if len(self._driven) > 1 and not any(reached.by(scaled=True) for reached in driven.reached):
+        if len(self._driven) > 1 and not any(True in reached.kinds for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
         if stage_of(scaler, watched.optimizer) is OptState.READY:
             stage = f"on gradients that are still multiplied by the scale {self._scale():g}"
@@ -293,7 +298,7 @@ class Scaling:
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
             return
-        foreign = [reached.parameter() for reached in driven.reached if reached.by(scaled=False)]
+        foreign = [reached.parameter() for reached in driven.reached if reached.mixed]
         alien = [parameter for parameter in foreign if parameter is not None and not self._blind]
         if (alien and driven.losses) or not (driven.losses or driven.by_hand):
             facts: dict[str, Any] = {"scale": self._scale()}
@@ -332,9 +337,15 @@ class _Reached:
         self._kinds.add(self._scaling.inside)
         self._gradient, self._version = weakref.ref(gradient), version_of(gradient)
 
-    def by(self, scaled: bool) -> bool:
-        """Whether the gradient has a part from a scaled (unscaled) loss."""
-        return scaled in self._kinds and self._gradient is not None and self._gradient() is not None
+    @property
+    def kinds(self) -> set[bool]:
+        """Whether the gradient has parts from scaled losses (True), and from others (False)."""
+        return self._kinds if self._gradient is not None and self._gradient() is not None else set()
+
+    @property
+    def mixed(self) -> bool:
+        """Of both kinds; one that has no scaled part may be the second half of a scaled backward, done by hand."""
+        return len(self.kinds) > 1
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:

@@ -17,7 +17,8 @@ _SAMPLE = 256
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank holds: the shard of a DTensor, the values of a sparse tensor."""
     tensor = getattr(tensor, "_local_tensor", tensor).detach()
-    return tensor._values() if tensor.is_sparse else tensor
+    tensor = tensor._values() if tensor.is_sparse else tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def sample(tensor: Tensor) -> Tensor | None:

@@ -5,6 +5,7 @@ Floor 5.
 
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
 from typing import Any
@@ -244,11 +245,12 @@ class Watch:
 def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
     """Whether an optimizer holds what the parameters that it lacks stand in the place of, and no loss's parameters.
 
-    A new head has other sizes, but as many tensors of as many axes. Once there are gradients they tell.
+    A new head has other sizes, and perhaps more layers, but tensors of as many axes. Gradients tell, once there are.
     """
     if stepping and any(parameter.grad is not None for parameter in missing):
         return all(parameter.grad is None for parameter in foreign)
-    return [parameter.ndim for parameter in foreign] == [parameter.ndim for parameter in missing]
+    axes = (Counter(parameter.ndim for parameter in tensors) for tensors in (foreign, missing))
+    return len(foreign) > 1 and len(missing) < 2 * len(foreign) + 1 and next(axes) <= next(axes)
 
 
 def _closed(findings: list[Finding]) -> Watch:

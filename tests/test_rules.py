@@ -1,0 +1,59 @@
+"""The registry of rules, and the pages that are made from it."""
+
+import importlib.util
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+from dtypeguard._rules import RULES, Severity, select
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def writer():
+    spec = importlib.util.spec_from_file_location("docs_rules", ROOT / "docs" / "rules.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_are_the_registry_s():
+    pages = writer().pages()
+    written = {path: path.read_text() for path in [*(ROOT / "docs" / "rules").glob("*.md"), ROOT / "docs" / "amp.md"]}
+    assert written == pages, "run `python docs/rules.py`"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule):
+    assert re.fullmatch(r"DG[1-8]\d\d", rule.id)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
+    assert rule.severity in Severity
+    assert rule.why.endswith(".")
+    assert all(source.strip().startswith("https://") for source in rule.source.split(";"))
+    assert not rule.says.endswith(".")
+    assert not rule.fix.endswith(".")
+    assert rule.docs.endswith(f"docs/rules/{rule.id}.md")
+    assert all(name is None or name.isidentifier() for _, name, *_ in string.Formatter().parse(rule.says + rule.fix))
+
+
+def test_names_are_distinct():
+    assert len({rule.name for rule in RULES.values()}) == len(RULES)
+
+
+def test_rules_are_selected_by_id_and_by_family():
+    assert select("DG301") == {"DG301"}
+    assert select(["DG301", "DG4"]) == {"DG301", *(rule for rule in RULES if rule.startswith("DG4"))}
+    assert select(()) == set()
+
+
+@pytest.mark.parametrize("name", ["DG999", "DG", "D", "", "dg301", "DG30", "scaler-float16-parameters"])
+def test_an_unknown_rule_is_an_error_that_lists_the_families(name):
+    with pytest.raises(ValueError, match=re.escape(f"ignore={name!r}") + ".* DG3, DG4"):
+        select([name])
+
+
+def test_what_is_no_name_is_a_type_error():
+    with pytest.raises(TypeError, match="ignore takes rule ids such as 'DG301', not 301"):
+        select(301)
