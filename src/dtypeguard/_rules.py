@@ -246,7 +246,8 @@ _TABLE = (
         "keep float32 parameters and use autocast, or an optimizer with float32 master weights or stochastic rounding",
         "bfloat16 has 8 bits of significand: an update smaller than 1/512 of the weight is rounded away, each step "
         "anew, and the loss stops falling for no visible reason.",
-        "https://arxiv.org/abs/2010.06192; https://github.com/pytorch/torchtitan/issues/2881",
+        f"https://arxiv.org/abs/2010.06192; {ISSUES}/pytorch/torchtitan/issues/2881; "
+        f"{ISSUES}/pytorch/pytorch/issues/191763",
     ),
     Rule(
         "DG407", "average-stuck", _WARNING,

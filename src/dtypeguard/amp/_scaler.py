@@ -6,12 +6,12 @@ and saves its state as before.
 
 import copyreg
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 class Listener(Protocol):
@@ -25,7 +25,7 @@ class Listener(Protocol):
     def asked(self) -> None: ...
 
 
-_listeners: weakref.WeakKeyDictionary[GradScaler, list[Listener]] = weakref.WeakKeyDictionary()
+_listeners: Any = WeakIdKeyDictionary()  # of each scaler, hashable or not
 
 
 def scale_of(scaler: GradScaler) -> float:

@@ -5,6 +5,7 @@ counters at the end of its backward. Nothing in torch is patched.
 """
 
 import dataclasses
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -80,6 +81,11 @@ class Scaling:
     def enabled(self) -> bool:
         scaler = self._scaler()
         return scaler is not None and scaler.is_enabled()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it scales nothing: switched off, or forgotten."""
+        return not self.enabled or not self._losses
 
     def watches(self, scaler: Any) -> bool:
         return self._scaler() is scaler
@@ -215,7 +221,8 @@ class Scaling:
         if driven is not None and enabled:
             if stage is OptState.STEPPED:
                 self._add("DG311", op, {"optimizer": driven.watched.title, "call": "scaler.step"})
-            if not driven.watched.has_gradients() and not _unscales_itself(optimizer):
+            several = len(self._driven) > 1 and _unscales_itself(optimizer)  # torch lets one of several go without
+            if not several and not driven.watched.has_gradients():
                 what = "none of its parameters has a gradient"
                 self._add("DG307", op, {"what": what, "optimizer": driven.watched.title})
             unscaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
@@ -279,7 +286,8 @@ class Scaling:
             pairs = worst.watched.gradients()
             wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
             names = worst.watched.names_of(wrong)
-            facts = {"start": self._start, "scale": scale, "steps": f"{worst.skipped} of {worst.iterations} steps"}
+            skipped = worst.skipped or round(math.log2(self._start / scale))  # fused ones skip in silence
+            facts = {"start": self._start, "scale": scale, "steps": f"{skipped} of {worst.iterations} steps"}
             where = f", the last time in {listed(names)}" if names else ""
             self._add("DG313", "GradScaler.update", {**facts, "where": where}, parameters=names)
 

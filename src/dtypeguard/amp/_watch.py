@@ -195,14 +195,14 @@ class Watch:
         return steps % self._every == 0 and due(steps // self._every, period)
 
     def _arm(self) -> None:
-        if self._scaling is None or not self._scaling.enabled:
+        if self._scaling is None or self._scaling.idle:
             held = {id(parameter) for watched in self._optimizers for parameter in watched.parameters()}
             self._probe.arm(self._names.models(), held)
 
     def _look_for_scaler(self, watched: WatchedOptimizer) -> None:
         """A scaler that nobody named: frameworks own it."""
         __tracebackhide__ = True
-        if self._scaling is not None and self._scaling.enabled:
+        if self._scaling is not None and not self._scaling.idle:
             return
         scaler = _calling(sys._getframe(1))
         if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
@@ -267,13 +267,19 @@ class _Hooks:
 
     def before(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not torch.compiler.is_compiling():
+        if not _unreal():
             self._watch._before(self._watched, _closure(arguments, options))
 
     def after(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not torch.compiler.is_compiling():
+        if not _unreal():
             self._watch._after(self._watched, _closure(arguments, options))
+
+
+def _unreal() -> bool:
+    """Whether a step is compiled, or runs on fake tensors, so that no value can be looked at."""
+    fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    return fake is not None or torch.compiler.is_compiling()
 
 
 def _closure(arguments: Any, options: Any) -> bool:
