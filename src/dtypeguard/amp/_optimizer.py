@@ -52,7 +52,8 @@ class WatchedOptimizer:
         self._optimizer = weakref.ref(optimizer)
         self.title, self._names, self._ledger, self._every = title, names, ledger, every
         self.steps = self._looks = 0
-        self._dtypes: list[list[torch.dtype]] = []  # of gradients, else of parameters
+        # Of gradients, else of parameters: of each, and the one that a whole group has.
+        self._dtypes: list[tuple[list[torch.dtype], torch.dtype | None]] = []
         self._first: tuple[Any, ...] = ()  # dtypes of a few parameters, and of the state of one
         self._was: dict[int, tuple[weakref.ref[Tensor], torch.dtype]] = {}  # of each parameter, when first seen
         self._lost = [_Lost() for _ in optimizer.param_groups]
@@ -132,15 +133,14 @@ class WatchedOptimizer:
         groups = optimizer.param_groups
         if len(groups) != len(self._dtypes) or _first(optimizer) != self._first:
             return True
-        for group, dtypes in zip(groups, self._dtypes, strict=True):
+        for group, (dtypes, whole) in zip(groups, self._dtypes, strict=True):
             parameters = group["params"]
             if len(parameters) != len(dtypes):
                 return True
-            if not closure and len(set(dtypes)) == 1:
-                dtype = dtypes[0]
+            if not closure and whole is not None:
                 try:
                     for parameter in parameters:
-                        if parameter.grad.dtype is not dtype:
+                        if parameter.grad.dtype is not whole:
                             return True
                     continue
                 except AttributeError:  # one without a gradient
@@ -153,13 +153,14 @@ class WatchedOptimizer:
 
     def _remember(self, optimizer: Optimizer) -> None:
         groups = optimizer.param_groups
-        self._dtypes = [[p.dtype if p.grad is None else p.grad.dtype for p in group["params"]] for group in groups]
+        known = [[p.dtype if p.grad is None else p.grad.dtype for p in group["params"]] for group in groups]
+        self._dtypes = [(dtypes, dtypes[0] if len(set(dtypes)) == 1 else None) for dtypes in known]
         self._first = _first(optimizer)
         self._lost += [_Lost() for _ in groups[len(self._lost) :]]
         for group in groups:
             for parameter in group["params"]:
-                known = self._was.get(id(parameter))
-                if known is None or known[0]() is not parameter:
+                was = self._was.get(id(parameter))
+                if was is None or was[0]() is not parameter:
                     self._was[id(parameter)] = (weakref.ref(parameter), parameter.dtype)
 
     # ------------------------------------------------------------ what can be known without a step

@@ -35,6 +35,7 @@ class _Driven:
 
     watched: WatchedOptimizer
     losses: int = 0  # scaled since its last step
+    begun: bool = False  # and the backward of one has begun
     by_hand: bool = False  # somebody asked for the scale, perhaps to multiply or divide with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
     marks: list[Mark] = dataclasses.field(default_factory=list)
@@ -48,7 +49,7 @@ class _Driven:
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
-        self.losses, self.by_hand, self.marks = 0, False, []
+        self.losses, self.begun, self.by_hand, self.marks = 0, False, False, []
         self.listen([])
 
     def listen(self, reached: list["_Reached"]) -> None:
@@ -163,6 +164,8 @@ class Scaling:
     def _backward_begins(self, gradient: Tensor) -> None:
         if not self._inside and not torch.compiler.is_compiling():
             self._inside = True
+            for driven in self._driven:
+                driven.begun = True
             _queue(lambda: _queue(self._backward_ended))  # the last of all: DDP writes its gradients in such a call
 
     def _backward_ended(self) -> None:
@@ -180,7 +183,7 @@ class Scaling:
         leaves = [parameter for parameter in driven.watched.parameters() if parameter.is_leaf]
         if driven.iterations >= PERIOD:
             leaves = leaves[driven.iterations // PERIOD % _TURNS :: _TURNS]
-        driven.listen([_Reached(self, parameter) for parameter in leaves])
+        driven.listen([_Reached(self, driven, parameter) for parameter in leaves])
 
     @property
     def inside(self) -> bool:
@@ -306,7 +309,7 @@ class Scaling:
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
             return
-        foreign = [reached.parameter() for reached in driven.reached if reached.mixed]
+        foreign = [reached.parameter() for reached in driven.reached if reached.alien]
         alien = [parameter for parameter in foreign if parameter is not None and not self._blind]
         if (alien and driven.losses) or not (driven.losses or driven.by_hand):
             facts: dict[str, Any] = {"scale": self._scale()}
@@ -328,11 +331,12 @@ class Scaling:
 class _Reached:
     """A hook on a parameter, for the length of one step: which backwards its gradient is the sum of."""
 
-    def __init__(self, scaling: Scaling, parameter: Any) -> None:
-        self._scaling, self.parameter = scaling, weakref.ref(parameter)
+    def __init__(self, scaling: Scaling, driven: _Driven, parameter: Any) -> None:
+        self._scaling, self._driven, self.parameter = scaling, driven, weakref.ref(parameter)
         self._gradient: weakref.ref[Tensor] | None = None
         self._version = 0
         self._kinds: set[bool] = set()
+        self._early = False  # an unscaled part came before any scaled backward
         self.handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(self)
 
     def __call__(self, parameter: Tensor) -> None:
@@ -341,8 +345,9 @@ class _Reached:
             return
         known = None if self._gradient is None else self._gradient()
         if known is not gradient or version_of(gradient) > self._version + 1:  # a new one, or zeroed in place
-            self._kinds = set()
+            self._kinds, self._early = set(), False
         self._kinds.add(self._scaling.inside)
+        self._early = self._early or not (self._scaling.inside or self._driven.begun)
         self._gradient, self._version = weakref.ref(gradient), version_of(gradient)
 
     @property
@@ -351,9 +356,9 @@ class _Reached:
         return self._kinds if self._gradient is not None and self._gradient() is not None else set()
 
     @property
-    def mixed(self) -> bool:
-        """Of both kinds; one that has no scaled part may be the second half of a scaled backward, done by hand."""
-        return len(self.kinds) > 1
+    def alien(self) -> bool:
+        """Whether it has a part that nobody scaled; the second half of a backward done by hand comes after the first."""
+        return len(self.kinds) > 1 or (self._early and bool(self.kinds))
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
