@@ -357,7 +357,7 @@ class _Reached:
 
     @property
     def alien(self) -> bool:
-        """Whether it has a part that nobody scaled; the second half of a backward done by hand comes after the first."""
+        """Whether it has a part that nobody scaled; the second half of a scaled backward comes after the first."""
         return len(self.kinds) > 1 or (self._early and bool(self.kinds))
 
 
