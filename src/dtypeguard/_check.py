@@ -224,6 +224,11 @@ def autocast_enabled(device_type: str) -> bool:
         return False
 
 
+def region_of(device_type: str) -> torch.dtype | None:
+    """What autocast computes in on a device type; None outside of a region."""
+    return torch.get_autocast_dtype(device_type) if autocast_enabled(device_type) else None
+
+
 def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> bool:
     """Whether autocast itself makes the difference of dtypes harmless inside the body."""
     contract = call.contract
@@ -277,7 +282,7 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
             call.adopt(trial)
             return
         # The option to complain about, and to repair to, is the one that least is wrong with.
-        if best is None or _badness(trial) < _badness(best):
+        if best is None or _badness(trial, value) < _badness(best, value):
             best = trial
     if best is not None:
         for violation in best.violations:
@@ -285,10 +290,15 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
         call.adopt(best)
 
 
-def _badness(trial: Call) -> tuple[bool, int, int]:
-    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can."""
+def _badness(trial: Call, value: Any) -> tuple[bool, int, int, bool]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can.
+
+    Between dtypes that are equally wrong, the one that autocast computes in is the best.
+    """
     strangers = any(violation.error is HintError and not violation.fixed for violation in trial.violations)
-    return strangers, sum(not violation.fixed for violation in trial.violations), len(trial.violations)
+    region = region_of(value.device.type) if isinstance(value, Tensor) else None
+    other = region is not None and all(violation.expected is not region for violation in trial.violations)
+    return strangers, sum(not violation.fixed for violation in trial.violations), len(trial.violations), other
 
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:

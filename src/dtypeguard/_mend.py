@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
-from ._check import autocast_enabled
+from ._check import region_of
 from ._config import Mode, Verify, current_mode
 from ._contract import Call, Contract
 from ._errors import caller
@@ -27,7 +27,7 @@ _MOST = 64  # plans for one function
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LENIENT = Mode.LENIENT
 _any_autocast = torch._C._is_any_autocast_enabled
-_NOWHERE: frozenset[str] = frozenset()
+_NOWHERE: frozenset[tuple[str, torch.dtype]] = frozenset()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -50,7 +50,7 @@ class Plan:
     """The steps of a repair; the record of every line that it was made for."""
 
     steps: list[Step]
-    regions: frozenset[str]  # the device types concerned for which autocast was on
+    regions: frozenset[tuple[str, torch.dtype]]  # of the devices concerned, where autocast was on
     generation: int
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
@@ -112,11 +112,11 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
     return plan.regions == _regions(plan.steps)
 
 
-def _regions(steps: list[Step]) -> frozenset[str]:
+def _regions(steps: list[Step]) -> frozenset[tuple[str, torch.dtype]]:
     if not _any_autocast():
         return _NOWHERE
     devices = {device.type for step in steps for device in (step.origin, step.device) if device is not None}
-    return frozenset(device_type for device_type in devices if autocast_enabled(device_type))
+    return frozenset((kind, dtype) for kind in devices if (dtype := region_of(kind)) is not None)
 
 
 def _agree(slots: list[_Slot]) -> bool:

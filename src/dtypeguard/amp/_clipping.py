@@ -56,9 +56,12 @@ class Clips:
         self._norms: dict[tuple[int, float], list[tuple[float, float]]] = {}  # after the change, and before
 
     def judge(
-        self, written: Sequence[tuple[Mark, Tensor]], over: Sequence[Sequence[Tensor]], scale: float
+        self, written: Sequence[tuple[Mark, Tensor]], over: Sequence[Sequence[Tensor]], scale: float, all_of: bool
     ) -> tuple[str, float] | None:
-        """How gradients were clipped, and to which bound; None where they were changed in another way, or perhaps."""
+        """How gradients were clipped, and to which bound; None where they were changed in another way, or perhaps.
+
+        Clipping writes to every gradient that it is given; `all_of` says whether all that were picked changed.
+        """
         pairs = [(mark.values, sample(gradient)) for mark, gradient in written]
         kept = [(b.double().cpu(), a.double().cpu()) for b, a in pairs if b is not None and a is not None]
         kept = [(before, after) for before, after in kept if before.shape == after.shape]
@@ -75,16 +78,17 @@ class Clips:
         if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor:
             return None
         self._judged += 1
+        sure = all_of and self._judged <= _FIRST
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
             norm = norm_of(gradients, order)
-            if self._bounds(number, order, norm, factor) and not _round(norm / scale):
+            if self._bounds(number, order, norm, factor, sure) and not _round(norm / scale):
                 return f"to {kind} {norm:.3g}", norm
         return None
 
-    def _bounds(self, number: int, order: float, norm: float, factor: float) -> bool:
+    def _bounds(self, number: int, order: float, norm: float, factor: float, sure: bool) -> bool:
         """Whether a norm is one that somebody wrote: round, or met twice before with other gradients."""
         seen = self._norms.setdefault((number, order), [])
-        known = self._judged <= _FIRST or any(abs(after / norm - 1) < 1e-5 for after, _ in seen)
+        known = sure or any(abs(after / norm - 1) < 1e-5 for after, _ in seen)
         alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
         alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
         seen.append((norm, norm / factor))

@@ -321,7 +321,7 @@ class Scaling:
             mine = [gradient for _, gradient in driven.watched.gradients()]
             all_of = [gradient for other in self._driven for _, gradient in other.watched.gradients()]
             over = (mine, all_of, driven.watched.gradients_of_model(), [gradient for _, gradient in written])
-            how = driven.clips.judge(written, over, self._scale())
+            how = driven.clips.judge(written, over, self._scale(), len(written) == len(driven.marks))
             if how is not None:
                 facts = {"how": how[0], "scale": self._scale(), "bound": how[1] / self._scale()}
                 parameters = [parameter for parameter, _ in driven.watched.gradients()]
