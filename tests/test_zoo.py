@@ -5,13 +5,14 @@ hand returns, or refuses and says what to write instead.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Float32, Int64
+from jaxtyping import BFloat16, Bool, Float, Float16, Float32, Int64
 from torch import Tensor, nn
 
 import dtypeguard
@@ -359,3 +360,84 @@ def test_a_time_embedding_born_inside_is_only_noted_at_the_boundary():
     with pytest.raises(RuntimeError, match="same dtype") as caught:
         guard(program, mode="strict")(*args, **kwargs)
     assert any("Denoiser" in note and 'depth="all"' in note for note in caught.value.__notes__)
+
+
+class Experts(nn.Module):
+    """Runs itself under autocast, whatever its surroundings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(4, 4)
+
+    @torch.autocast("cpu", dtype=BF16)
+    def forward(self, x):
+        return self.gate(x)
+
+
+class Mixture(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts, self.head = Experts(), nn.Linear(4, 2)
+
+    def forward(self, x: Float32[Tensor, "b 4"]) -> Float32[Tensor, "b 2"]:
+        return self.head(self.experts(x))
+
+
+def test_a_half_result_that_left_its_region_is_named_at_the_next_layer():  # shawntan/scattermoe#17
+    model, x = Mixture(), rand(3, 4)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        model(x)
+    expected = model.head(model.experts(x).float())
+    with pytest.raises(DtypeError, match="`input` is bfloat16, the module's parameters are float32") as caught:
+        guard(model, mode="strict", depth="all")(x)
+    assert caught.value.module_path == "Mixture.head"
+    with pytest.warns(CastWarning, match="bfloat16 to float32"):
+        assert torch.equal(guard(model, mode="lenient", depth="all")(x), expected)
+
+
+Half = Float16[Tensor, "b h t d"] | BFloat16[Tensor, "b h t d"]
+
+
+def kernel(q: Half, k: Half, v: Half) -> Half:
+    """Stands for an attention kernel of an extension, which takes half precision only."""
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize("half", [F16, BF16])
+def test_a_kernel_gets_what_autocast_computes_in(half):  # meteofrance/py4cast#38
+    q = F.normalize(rand(1, 1, 3, 4), dim=-1)
+    with torch.autocast("cpu", dtype=half):
+        with pytest.raises(DtypeError, match="`q` is float32") as caught:
+            enforce(mode="strict")(kernel)(q, q, q)
+        assert caught.value.expected is half
+        with pytest.warns(CastWarning):
+            out = enforce(mode="lenient")(kernel)(q, q, q)
+        assert out.dtype is half
+        assert torch.equal(out, kernel(*[q.to(half)] * 3))
+
+
+def test_one_line_is_repaired_for_the_region_that_it_is_in():
+    call = enforce(mode="lenient")(kernel)
+    dtypes = []
+    for half in (F16, BF16, F16, BF16):
+        with torch.autocast("cpu", dtype=half), warnings.catch_warnings(action="ignore", category=CastWarning):
+            dtypes.append(call(*[rand(1, 1, 3, 4)] * 3).dtype)
+    assert dtypes == [F16, BF16, F16, BF16]
+
+
+class Canvas(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Linear(3, 2)
+
+    def forward(self, pillars, where):
+        canvas = torch.zeros(6, 2)
+        canvas[where] = self.features(pillars)
+        return canvas
+
+
+def test_an_indexed_write_of_a_half_result_is_noted_with_its_module():  # open-mmlab/mmdetection3d#1842
+    model = guard(Canvas(), mode="strict")
+    with torch.autocast("cpu", dtype=BF16), pytest.raises(RuntimeError, match="Index put requires") as caught:
+        model(rand(3, 3), torch.tensor([0, 2, 5]))
+    assert any("raised inside Canvas" in note for note in caught.value.__notes__)

@@ -272,8 +272,8 @@ class WatchedOptimizer:
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
             facts = {"share": share, "found": plain(dtype), "lr": rate_of(group)}
-            # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all. Norms'
-            # weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
+            # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
+            # Norms' weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
             minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in self.parameters())
             sure = share >= (_LOST if is_torchs(optimizer) else 1.0) and not minor
             severity = None if sure else Severity.INFO
