@@ -17,6 +17,7 @@ from ranks import on_ranks
 from test_amp_silent import batches, half, mse, net, plain, same, silent, twice
 from torch import nn
 from torch.amp import GradScaler
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -45,6 +46,11 @@ STEPS = 60
 def _no_process_stays():
     yield
     ranks.stop()
+
+
+def but(kept, names):
+    """A table of which a few rows are run each time; the others take their time."""
+    return [pytest.param(name, marks=() if name in kept else slow) for name in names]
 
 
 def rows(steps=STEPS, dtype=F32, size=4):
@@ -148,8 +154,8 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("loop", [pytest.param(loop, marks=slow if "value" in loop else ()) for loop in LOOPS])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("loop", but(["accumulate and clip"], LOOPS))
+@pytest.mark.parametrize("precision", but(["32-true", "bf16-mixed", "16-mixed"], PRECISIONS))
 @silent
 def test_lightning(watch, precision, loop):
     return fitted(
@@ -235,10 +241,7 @@ TRAININGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(how, marks=() if how in ("float32", "bf16 accumulated", "warm-up") else slow) for how in TRAININGS],
-)
+@pytest.mark.parametrize("how", but(["float32", "bf16 accumulated"], TRAININGS))
 @silent
 def test_trainer(watch, how, tmp_path):
     torch._dynamo.reset()
@@ -272,9 +275,9 @@ def accelerator():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.parametrize("clip", [None, "norm", "value"])
+@pytest.mark.parametrize("clip", but(["norm"], [None, "norm", "value"]))
 @pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+@pytest.mark.parametrize("precision", but(["bf16", "fp16"], ["no", "bf16", "fp16"]))
 @silent
 def test_accelerate(watch, accelerator, precision, accumulate, clip):
     accelerator = accelerator(precision, gradient_accumulation_steps=accumulate)
@@ -319,6 +322,7 @@ LOW_BIT = [
 ]
 
 
+@slow
 @pytest.mark.parametrize(("name", "dtype", "rounding"), LOW_BIT, ids=lambda value: str(value).replace("torch.", ""))
 @pytest.mark.parametrize("rate", [0.05, 1e-3])
 @silent
@@ -346,9 +350,9 @@ LLAMA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kept", [[], ["lm_head"]], ids=["adapters", "a saved module too"])
+@pytest.mark.parametrize("kept", [pytest.param([], marks=slow), ["lm_head"]], ids=["adapters", "a saved module too"])
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("groups", ["all", "trainable"])
+@pytest.mark.parametrize("groups", but(["all"], ["all", "trainable"]))
 @silent
 def test_float32_adapters_on_a_frozen_base(watch, dtype, groups, kept):
     """float16 with a scaler: the base is float16 and frozen, what is trained is float32."""
@@ -391,14 +395,16 @@ BUCKETS = {
 }
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adam", "fused Adam"])
-@pytest.mark.parametrize("clip", ["norm", "value", "no"])
-@pytest.mark.parametrize("buckets", BUCKETS)
+@pytest.mark.parametrize("name", but(["Adam"], ["SGD", "Adam", "fused Adam"]))
+@pytest.mark.parametrize("clip", but(["norm"], ["norm", "value", "no"]))
+@pytest.mark.parametrize("buckets", but(["plain", "views", "compressed"], [*BUCKETS, "compressed"]))
 @on_ranks
 def test_ddp_with_a_scaler(rank, buckets, clip, name):
     def program(watch):
         torch.manual_seed(1)
-        model = DistributedDataParallel(net(), **BUCKETS[buckets])
+        model = DistributedDataParallel(net(), **BUCKETS.get(buckets, {}))
+        if buckets == "compressed":
+            model.register_comm_hook(None, fp16_compress_hook)
         kind = getattr(torch.optim, name.split()[-1])
         optimizer = kind(model.parameters(), lr=0.01, fused=True if "fused" in name else None)
         scaler, losses = GradScaler("cpu"), []
@@ -421,9 +427,9 @@ def test_ddp_with_a_scaler(rank, buckets, clip, name):
     twice(program)
 
 
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [pytest.param(2, marks=slow), 3])
 @pytest.mark.parametrize("how", ["loss / n", "grad / n"])
-@pytest.mark.parametrize("buckets", ["plain", "views"])
+@pytest.mark.parametrize("buckets", but(["views"], ["plain", "views"]))
 @on_ranks
 def test_ddp_accumulates_without_sync(rank, buckets, how, n):
     def program(watch):
@@ -524,8 +530,8 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", but(["AdamW"], ["SGD", "AdamW"]))
+@pytest.mark.parametrize("policy", but(["bfloat16 compute"], POLICIES))
 @on_ranks
 def test_fsdp2(rank, policy, name):
     def program(watch):
@@ -585,7 +591,8 @@ def test_fsdp1(rank):
     twice(program)
 
 
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("scaled", [pytest.param(False, marks=slow), True], ids=["float32", "float16 and scaler"])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # from the import of torch.distributed.optim
 @on_ranks
 def test_an_optimizer_whose_state_is_sharded(rank, scaled):
     from torch.distributed.optim import ZeroRedundancyOptimizer

@@ -23,21 +23,21 @@ def version_of(gradient: Tensor) -> int:
 class Mark:
     """A gradient as the scaled backward left it."""
 
-    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
-        values = sample(gradient)
+    def __init__(self, parameter: Tensor, gradient: Tensor, closely: bool) -> None:
+        values = sample(gradient) if closely else None
         self.values = None if values is None else values.clone()
         self._parameter, self._gradient = weakref.ref(parameter), weakref.ref(gradient)
         self._version = version_of(gradient)
 
-    def now(self, closely: bool) -> Tensor | None:
+    def now(self) -> Tensor | None:
         """The gradient, if it was written to or replaced; a close look sees what `.data` hides from the version."""
         parameter = self._parameter()
         gradient = None if parameter is None else parameter.grad
         if gradient is None:
             return None
-        if closely:
+        if self.values is not None:
             values = sample(gradient)
-            same = values is None or self.values is None or torch.equal(values, self.values)
+            same = values is None or torch.equal(values, self.values)
         else:
             same = gradient is self._gradient() and version_of(gradient) == self._version
         return None if same else gradient

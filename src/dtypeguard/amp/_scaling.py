@@ -41,6 +41,7 @@ class _Driven:
     marks: list[Mark] = dataclasses.field(default_factory=list)
     picked: list[weakref.ref[Tensor]] = dataclasses.field(default_factory=list)  # whose gradients are compared
     now: bool = True  # everything is looked at in this iteration
+    suspect: bool = False  # gradients were written to before they were unscaled
     judged: int = 0
     clips: Clips = dataclasses.field(default_factory=Clips)
     iterations: int = 0
@@ -55,7 +56,7 @@ class _Driven:
     def listen(self, reached: list["_Reached"]) -> None:
         """Other hooks in the place of those there were."""
         for old in self.reached:
-            old.handle.remove()
+            old.remove()
         self.reached = reached
 
 
@@ -173,10 +174,10 @@ class Scaling:
         for driven in self._driven:
             if driven.now or not driven.picked:
                 pairs = spread(driven.watched.gradients(), _PICKED)
-                driven.picked = [weakref.ref(parameter) for parameter, _ in pairs[:2]]
+                driven.picked = [weakref.ref(parameter) for parameter, _ in pairs[:1]]
             else:
                 pairs = [(p, p.grad) for ref in driven.picked if (p := ref()) is not None and p.grad is not None]
-            driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
+            driven.marks = [Mark(parameter, gradient, driven.now) for parameter, gradient in pairs]
 
     def _hook(self, driven: _Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
@@ -250,8 +251,9 @@ class Scaling:
         skipped = any(bool(value) for value in found.values())
         driven.skipped += skipped
         driven.skips = driven.skips + 1 if skipped else 0
-        driven.now = due(driven.iterations + 1)
-        if driven.now:
+        looks = due(driven.iterations + 1)
+        driven.now = looks or driven.suspect
+        if looks:
             self._hook(driven)
 
     def past(self, watched: WatchedOptimizer) -> None:
@@ -275,10 +277,12 @@ class Scaling:
         for driven in self._driven:
             driven.by_hand = True
 
-    def updated(self) -> None:
-        """`scaler.update()`."""
+    def updated(self, given: bool) -> None:
+        """`scaler.update()`, perhaps with a scale of the user's."""
         __tracebackhide__ = True
         self._updates += 1
+        if given:
+            self._start = self._last = self._scale()
         worst = max(self._driven, key=lambda driven: driven.skips)
         if worst.skips < _SKIPS and self._updates % PERIOD:
             return
@@ -309,14 +313,15 @@ class Scaling:
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
             return
-        foreign = [reached.parameter() for reached in driven.reached if reached.alien]
+        foreign = [reached.parameter for reached in driven.reached if reached.alien]
         alien = [parameter for parameter in foreign if parameter is not None and not self._blind]
         if (alien and driven.losses) or not (driven.losses or driven.by_hand):
             facts: dict[str, Any] = {"scale": self._scale()}
             parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
             driven.watched.add("DG308", None, facts, parameters, op=op)
-        written = [(mark, now) for mark in driven.marks if (now := mark.now(closely=driven.now)) is not None]
-        if written and (driven.now or driven.judged < _JUDGED):
+        written = [(mark, now) for mark in driven.marks if (now := mark.now()) is not None]
+        driven.suspect = bool(written) and driven.judged < _JUDGED
+        if written and driven.now:
             driven.judged += 1
             mine = [gradient for _, gradient in driven.watched.gradients()]
             all_of = [gradient for other in self._driven for _, gradient in other.watched.gradients()]
@@ -329,31 +334,53 @@ class Scaling:
 
 
 class _Reached:
-    """A hook on a parameter, for the length of one step: which backwards its gradient is the sum of."""
+    """A hook on a parameter, for the length of one step: which backwards its gradient is the sum of.
+
+    Not a hook after the accumulation: torch goes on to ask an empty table of those in each backward.
+    """
 
     def __init__(self, scaling: Scaling, driven: _Driven, parameter: Any) -> None:
-        self._scaling, self._driven, self.parameter = scaling, driven, weakref.ref(parameter)
-        self._gradient: weakref.ref[Tensor] | None = None
-        self._version = 0
+        self._scaling, self._driven, self._parameter = scaling, driven, weakref.ref(parameter)
+        self._known: tuple[weakref.ref[Tensor], int] | None = None  # the gradient before the last addition, its version
         self._kinds: set[bool] = set()
         self._early = False  # an unscaled part came before any scaled backward
-        self.handle: RemovableHandle = parameter.register_post_accumulate_grad_hook(self)
+        self._handle: RemovableHandle = parameter.register_hook(self)
 
-    def __call__(self, parameter: Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None or torch.compiler.is_compiling():
+    def __call__(self, added: Tensor) -> None:
+        parameter = self.parameter
+        if parameter is None or torch.compiler.is_compiling():
             return
-        known = None if self._gradient is None else self._gradient()
-        if known is not gradient or version_of(gradient) > self._version + 1:  # a new one, or zeroed in place
-            self._kinds, self._early = set(), False
+        sum_so_far = parameter.grad
+        if sum_so_far is None:
+            self._kinds, self._early, self._known = set(), False, None
+        else:
+            version = version_of(sum_so_far)
+            if self._known is None:
+                fresh = version > 0 and not bool(local(sum_so_far).any())
+            else:
+                fresh = self._known[0]() is not sum_so_far or version > self._known[1] + 1
+            if fresh:  # another one, or zeroed in place
+                self._kinds, self._early = set(), False
+            self._known = weakref.ref(sum_so_far), version
         self._kinds.add(self._scaling.inside)
         self._early = self._early or not (self._scaling.inside or self._driven.begun)
-        self._gradient, self._version = weakref.ref(gradient), version_of(gradient)
+
+    def remove(self) -> None:
+        """Leave nothing on the parameter, not even an empty table of hooks."""
+        self._handle.remove()
+        parameter = self.parameter
+        if parameter is not None and not parameter._backward_hooks:
+            parameter._backward_hooks = None
+
+    @property
+    def parameter(self) -> Tensor | None:
+        return self._parameter()
 
     @property
     def kinds(self) -> set[bool]:
         """Whether the gradient has parts from scaled losses (True), and from others (False)."""
-        return self._kinds if self._gradient is not None and self._gradient() is not None else set()
+        parameter = self.parameter
+        return set() if parameter is None or parameter.grad is None else self._kinds
 
     @property
     def alien(self) -> bool:

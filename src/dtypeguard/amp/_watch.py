@@ -127,7 +127,7 @@ class Watch:
             self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
         for watched in self._optimizers:
             watched.look()
-        if not compiles():  # else from the second step on
+        if not compiles():
             self._arm()
 
     # ------------------------------------------------------------ the handle
@@ -186,8 +186,8 @@ class Watch:
         if closure and self._now(watched, 0, SELDOM) and watched is self._optimizers[0]:
             self._compare_with_model(stepping=True)
         watched.after_step(closure)
-        if self._now(watched, 1):
-            self._arm()
+        if watched.steps == 2 * self._every if compiles() else self._now(watched, 1):
+            self._arm()  # if anything is compiled only once, when its graphs are made
 
     def _now(self, watched: WatchedOptimizer, ahead: int, period: int = PERIOD) -> bool:
         """Whether everything is looked at in this step of an optimizer, or in the one ahead."""
@@ -278,8 +278,9 @@ class _Hooks:
 
 def _unreal() -> bool:
     """Whether a step is compiled, or runs on fake tensors, so that no value can be looked at."""
-    fake = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-    return fake is not None or torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():  # first: Dynamo knows nothing of the other
+        return True
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _closure(arguments: Any, options: Any) -> bool:
