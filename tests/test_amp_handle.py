@@ -667,7 +667,7 @@ def test_model_optimizer_and_scaler_are_not_kept_alive(kept):
     model, optimizer, scaler = trio(torch.optim.AdamW)
     average = copy.deepcopy(model).bfloat16()
     handle = amp.watch(model, optimizer, scaler, averaged=average)
-    for _ in range(4):
+    for _ in range(3):
         step(model, optimizer, scaler)
     with pytest.warns(AmpWarning):
         step(model, optimizer, scaler, clip=1.0)

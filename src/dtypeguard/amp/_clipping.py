@@ -23,24 +23,57 @@ def version_of(gradient: Tensor) -> int:
 class Mark:
     """A gradient as the scaled backward left it."""
 
-    def __init__(self, parameter: Tensor, gradient: Tensor, closely: bool) -> None:
-        values = sample(gradient) if closely else None
+    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
+        values = sample(gradient)
         self.values = None if values is None else values.clone()
         self._parameter, self._gradient = weakref.ref(parameter), weakref.ref(gradient)
         self._version = version_of(gradient)
 
     def now(self) -> Tensor | None:
-        """The gradient, if it was written to or replaced; a close look sees what `.data` hides from the version."""
+        """The gradient, if it was written to or replaced; its values show what `.data` hides from its version."""
         parameter = self._parameter()
         gradient = None if parameter is None else parameter.grad
         if gradient is None:
             return None
-        if self.values is not None:
-            values = sample(gradient)
-            same = values is None or torch.equal(values, self.values)
-        else:
-            same = gradient is self._gradient() and version_of(gradient) == self._version
-        return None if same else gradient
+        values = None if self.values is None else sample(gradient)
+        if values is not None and self.values is not None:
+            return None if torch.equal(values, self.values) else gradient
+        return None if gradient is self._gradient() and version_of(gradient) == self._version else gradient
+
+
+class Additions:
+    """How often one gradient is written to in an iteration, by its version: between looks, all that is asked."""
+
+    def __init__(self) -> None:
+        self._parameter: weakref.ref[Tensor] | None = None
+        self._usual: int | None = None  # from the end of one iteration to the end of the next backward
+        self._start: tuple[int, int] = (0, 0)  # id and version of the gradient at the end of the last iteration
+
+    def begin(self) -> None:
+        """An iteration is over."""
+        gradient = self._gradient()
+        self._start = (0, 0) if gradient is None else (id(gradient), version_of(gradient))
+
+    def expect(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """A backward is over in which everything was looked at."""
+        if pairs:
+            self._parameter = weakref.ref(pairs[0][0])
+            self._usual = self._count()
+
+    def strange(self) -> bool:
+        """Whether something else than the usual backwards wrote to the gradient."""
+        return self._usual is not None and self._count() not in (None, self._usual)
+
+    def _gradient(self) -> Tensor | None:
+        parameter = None if self._parameter is None else self._parameter()
+        return None if parameter is None else parameter.grad
+
+    def _count(self) -> int | None:
+        gradient = self._gradient()
+        if gradient is None:
+            return None
+        before = self._start[1] if id(gradient) == self._start[0] else 0
+        return version_of(gradient) - before
 
 
 class Clips:
@@ -62,21 +95,28 @@ class Clips:
 
         Clipping writes to every gradient that it is given; `all_of` says whether all that were picked changed.
         """
-        pairs = [(mark.values, sample(gradient)) for mark, gradient in written]
-        kept = [(b.double().cpu(), a.double().cpu()) for b, a in pairs if b is not None and a is not None]
-        kept = [(before, after) for before, after in kept if before.shape == after.shape]
+        pairs = [(mark.values, sample(gradient), gradient) for mark, gradient in written]
+        kept = [(b.double().cpu(), a.double().cpu(), g) for b, a, g in pairs if b is not None and a is not None]
+        kept = [
+            (before, after, gradient)
+            for before, after, gradient in kept
+            if before.any() and before.shape == after.shape
+        ]
         if not kept:
             return None
-        old, new = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        old, new = torch.cat([before for before, _, _ in kept]), torch.cat([after for _, after, _ in kept])
         if not (old.isfinite().all() and new.isfinite().all()) or torch.equal(old, new):
             return None
         bound = float(new.abs().max())
         if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
             return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
-        ratio = new[old != 0] / old[old != 0]
-        factor = float(ratio.median())
-        if not 0 < factor < 1 or (ratio - factor).abs().max() > 1e-2 * factor:
+        factors = [_factor(before, after) for before, after, _ in kept]
+        factor = factors[0]
+        if factor is None or not 0 < factor < 1:
             return None
+        alike = [g for f, (_, _, g) in zip(factors, kept, strict=True) if f and abs(f / factor - 1) < 1e-2]
+        if len(alike) < len(kept):  # each layer by itself: these are of one
+            over = [alike]
         self._judged += 1
         sure = all_of and self._judged <= _FIRST
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
@@ -93,6 +133,13 @@ class Clips:
         alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
         seen.append((norm, norm / factor))
         return (order == 2 and known and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
+
+
+def _factor(before: Tensor, after: Tensor) -> float | None:
+    """What all elements were multiplied by; None if they were not."""
+    ratio = after[before != 0] / before[before != 0]
+    factor = float(ratio.median()) if len(ratio) else 0.0
+    return factor if factor and (ratio - factor).abs().max() <= 1e-2 * abs(factor) else None
 
 
 def _whole(number: float) -> bool:

@@ -24,7 +24,8 @@ from ._tensors import HALF, finite, is_copy, local, sample, spread
 PERIOD = 50
 SELDOM = 500  # what takes longest, and changes least
 _EARLY = frozenset({1, 2, 4, 8, 16, 32})
-_PARTS = 4
+_PARTS = 8
+_NONE = [torch.empty(0)]
 _SAMPLED = 8  # parameters whose elements are looked at in one step
 _LOST, _MANY, _STREAK = 0.9, 0.5, 3
 _BEGUN = 8  # steps; momentum has to build up, and some optimizers start slowly
@@ -246,19 +247,18 @@ class WatchedOptimizer:
         __tracebackhide__ = True
         if getattr(optimizer, "grad_scale", None) is not None:
             return  # a fused step unscales and checks by itself
-        pairs = None
         if now:
-            pairs = self.gradients()
             self._looks += 1
-            part = pairs if self.steps < PERIOD else pairs[self._looks % _PARTS :: _PARTS]
-            fine = all(finite(gradients) for gradients in _together(part))
+            some = slice(None) if self.steps < PERIOD else slice(self._looks % _PARTS, None, _PARTS)
+            parameters = [p for group in optimizer.param_groups for p in group["params"][some]]
+            fine = all(finite(gradients) for gradients in _together(parameters))
         else:
-            last = next((group["params"][-1] for group in reversed(optimizer.param_groups) if group["params"]), None)
-            gradient = None if last is None else last.grad
+            last = (optimizer.param_groups[-1]["params"] if optimizer.param_groups else ()) or _NONE
+            gradient = last[-1].grad
             fine = gradient is None or not _on_cpu(gradient) or math.isfinite(gradient[(0,) * gradient.ndim])
         if fine or bool(getattr(optimizer, "found_inf", False)):  # a fused step skips by itself
             return
-        pairs = pairs or self.gradients()
+        pairs = self.gradients()
         wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
         if stepped:  # the step may have left them out
             wrong = [parameter for parameter in wrong if not torch.isfinite(local(parameter)).all()]
@@ -283,7 +283,7 @@ class WatchedOptimizer:
 def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
     """The state of a parameter by name; optimizers may keep there what they like."""
     state = optimizer.state.get(parameter)
-    return state if isinstance(state, Mapping) else {}
+    return state if type(state) is dict or isinstance(state, Mapping) else {}
 
 
 def rate_of(group: dict[str, Any]) -> float:
@@ -303,10 +303,13 @@ def _device_of(tensor: Any) -> Any:
 
 def _first(optimizer: Optimizer) -> tuple[Any, ...]:
     """Some dtypes that change where all change: `param.data` replaced, or a state that was converted."""
-    ends = [group["params"][end] for group in optimizer.param_groups[:1] for end in (0, -1) if group["params"]]
-    state = state_of(optimizer, ends[0]) if ends else {}
-    dtypes = [value.dtype for value in state.values() if isinstance(value, Tensor)]
-    return (*dtypes, *[parameter.dtype for parameter in ends])
+    groups = optimizer.param_groups
+    parameters = groups[0]["params"] if groups else ()
+    if not parameters:
+        return ()
+    first, state = parameters[0], optimizer.state.get(parameters[0])
+    dtypes = first.dtype, parameters[-1].dtype
+    return (*dtypes, *[v.dtype for v in state.values() if isinstance(v, Tensor)]) if type(state) is dict else dtypes
 
 
 def _on_cpu(gradient: Tensor) -> bool:
@@ -318,11 +321,14 @@ def _keeps_in(dtype: torch.dtype, state: Any) -> bool:
     return isinstance(state, Tensor) and state.ndim > 0 and state.dtype is dtype
 
 
-def _together(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[list[Tensor]]:
-    """Floating and complex gradients, by device and dtype."""
+def _together(parameters: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Their floating and complex gradients, by device and dtype."""
     groups: dict[Any, list[Tensor]] = {}
-    for _, gradient in pairs:
-        if gradient.numel() and not gradient.is_meta and (gradient.dtype in FLOATING or gradient.is_complex()):
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None or gradient.is_meta or not gradient.numel():
+            continue
+        if gradient.dtype in FLOATING or gradient.is_complex():
             groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     yield from groups.values()
 

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .._errors import plain
 from .._ledger import Ledger, listed
-from ._clipping import Clips, Mark, version_of
+from ._clipping import Additions, Clips, Mark, version_of
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import leave, listen, scale_of, stage_of
 from ._tensors import HALF, computed_in, local, spread
@@ -39,7 +39,7 @@ class _Driven:
     by_hand: bool = False  # somebody asked for the scale, perhaps to multiply or divide with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
     marks: list[Mark] = dataclasses.field(default_factory=list)
-    picked: list[weakref.ref[Tensor]] = dataclasses.field(default_factory=list)  # whose gradients are compared
+    additions: Additions = dataclasses.field(default_factory=Additions)
     now: bool = True  # everything is looked at in this iteration
     suspect: bool = False  # gradients were written to before they were unscaled
     judged: int = 0
@@ -51,7 +51,9 @@ class _Driven:
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
         self.losses, self.begun, self.by_hand, self.marks = 0, False, False, []
-        self.listen([])
+        self.additions.begin()
+        if self.reached:
+            self.listen([])
 
     def listen(self, reached: list["_Reached"]) -> None:
         """Other hooks in the place of those there were."""
@@ -118,13 +120,16 @@ class Scaling:
         __tracebackhide__ = True
         if torch.compiler.is_compiling():
             return scaled()
+        now = False
+        for driven in self._driven:
+            driven.losses, driven.by_hand, now = driven.losses + 1, False, now or driven.now
         self._losses += 1
+        if not now:
+            return scaled()
         self._inside = False
         losses = list(_tensors(outputs))
         self._look_at_losses(losses)
         result = scaled()
-        for driven in self._driven:
-            driven.losses, driven.by_hand = driven.losses + 1, False
         if isinstance(result, (Tensor, list, tuple)):
             for loss in _tensors(result):
                 self._follow(loss)
@@ -172,12 +177,9 @@ class Scaling:
     def _backward_ended(self) -> None:
         self._inside = False
         for driven in self._driven:
-            if driven.now or not driven.picked:
-                pairs = spread(driven.watched.gradients(), _PICKED)
-                driven.picked = [weakref.ref(parameter) for parameter, _ in pairs[:1]]
-            else:
-                pairs = [(p, p.grad) for ref in driven.picked if (p := ref()) is not None and p.grad is not None]
-            driven.marks = [Mark(parameter, gradient, driven.now) for parameter, gradient in pairs]
+            pairs = spread(driven.watched.gradients(), _PICKED)
+            driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
+            driven.additions.expect(pairs)
 
     def _hook(self, driven: _Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
@@ -312,6 +314,9 @@ class Scaling:
         """Just before gradients are unscaled: were they scaled, and is nothing clipped yet?"""
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
+            return
+        if not driven.now and (driven.losses or driven.by_hand):
+            driven.suspect = driven.judged < _JUDGED and driven.additions.strange()
             return
         foreign = [reached.parameter for reached in driven.reached if reached.alien]
         alien = [parameter for parameter in foreign if parameter is not None and not self._blind]

@@ -20,7 +20,7 @@ from .._ledger import Ledger, listed
 from .._rules import Finding, select
 from ._average import WatchedAverage
 from ._names import Names
-from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
+from ._optimizer import SELDOM, WatchedOptimizer, due
 from ._probe import Probe, compiles
 from ._scaling import Scaling
 from ._tensors import is_copy
@@ -168,31 +168,29 @@ class Watch:
 
     def _before(self, watched: WatchedOptimizer, closure: bool) -> None:
         __tracebackhide__ = True
-        now = self._now(watched, 1)
         if self._scaling is not None:
             self._scaling.past(watched)
-        if now:
+        step, rest = divmod(watched.steps + 1, self._every)
+        if not rest and due(step):
             self._look_for_scaler(watched)
             self._probe.disarm()
-            if watched is self._optimizers[0] and self._average is not None:
-                self._average.look(watched.steps)
-        if self._now(watched, 1, SELDOM) and watched is self._optimizers[0]:
-            self._names.refresh()
-            self._compare_with_model(stepping=not closure)
+            if watched is self._optimizers[0]:
+                if self._average is not None:
+                    self._average.look(watched.steps)
+                if due(step, SELDOM):
+                    self._names.refresh()
+                    self._compare_with_model(stepping=not closure)
         watched.before_step(closure)
 
     def _after(self, watched: WatchedOptimizer, closure: bool) -> None:
         __tracebackhide__ = True
-        if closure and self._now(watched, 0, SELDOM) and watched is self._optimizers[0]:
+        step, rest = divmod(watched.steps, self._every)
+        if closure and not rest and due(step, SELDOM) and watched is self._optimizers[0]:
             self._compare_with_model(stepping=True)
         watched.after_step(closure)
-        if watched.steps == 2 * self._every if compiles() else self._now(watched, 1):
-            self._arm()  # if anything is compiled only once, when its graphs are made
-
-    def _now(self, watched: WatchedOptimizer, ahead: int, period: int = PERIOD) -> bool:
-        """Whether everything is looked at in this step of an optimizer, or in the one ahead."""
-        steps = watched.steps + ahead
-        return steps % self._every == 0 and due(steps // self._every, period)
+        ahead, rest = divmod(watched.steps + 1, self._every)
+        if not rest and due(ahead, SELDOM) and (ahead == 4 or not compiles()):  # once, if graphs are made meanwhile
+            self._arm()
 
     def _arm(self) -> None:
         if self._scaling is None or self._scaling.idle:
