@@ -42,8 +42,8 @@ def table() -> str:
 
 
 def _blanks(template: str) -> str:
-    """A message's format as prose: what a finding fills in stands in capitals."""
-    return re.sub(r"\{(\w+)[^}]*\}", lambda found: found[1].upper(), template)
+    """A message's format as prose, with a mark where a finding fills something in."""
+    return re.sub(r"\{(\w+)[^}]*\}", "…", template)
 
 
 def pages() -> dict[Path, str]:

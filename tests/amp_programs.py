@@ -29,7 +29,7 @@ GRADIENTS = f"gradients of {FOUR}"
 Program = Callable[..., Iterator[Any]]
 
 SEVERITIES = {
-    **dict.fromkeys("DG301 DG302 DG307 DG308 DG309 DG310 DG311 DG312 DG401 DG403 DG404 DG408".split(), "error"),
+    **dict.fromkeys("DG301 DG302 DG307 DG308 DG309 DG310 DG311 DG312 DG314 DG401 DG403 DG404 DG408".split(), "error"),
     **dict.fromkeys("DG303 DG305 DG306 DG313 DG402 DG405 DG406 DG407".split(), "warning"),
     "DG304": "info",
 }
@@ -47,6 +47,7 @@ FIXES = {
     "DG311": ("`scaler.update()` once at the end of each iteration",),
     "DG312": ("`scaler.step(optimizer)` in place of `optimizer.step()`",),
     "DG313": ("NaN in the data", "overflow in the forward"),
+    "DG314": ("call `unscale_` once, after the last micro-batch",),
     "DG401": ("build the optimizer after the last change of the model", "`optimizer.add_param_group`"),
     "DG402": ("`optimizer.add_param_group`", "`requires_grad_(False)`"),
     "DG403": ("`optimizer.load_state_dict(optimizer.state_dict())`",),

@@ -108,7 +108,7 @@ BAD = {
     "every True": ({"every": True}, TypeError, "every must be a number of steps, not True"),
     "every text": ({"every": "2"}, TypeError, "every must be a number of steps, not '2'"),
     "every second and a half": ({"every": 2.5}, TypeError, "every must be a number of steps, not 2.5"),
-    "an unknown rule": ({"ignore": ["DG301", "DG999"]}, ValueError, "ignore='DG999' is no rule: use ids from DG301"),
+    "an unknown rule": ({"ignore": ["DG301", "DG999"]}, ValueError, "ignore='DG999' is no rule: use ids or names"),
     "an unknown family": ({"ignore": "DG9"}, ValueError, "ignore='DG9' is no rule"),
     "half a family": ({"ignore": "DG30"}, ValueError, "ignore='DG30' is no rule"),
     "an empty id": ({"ignore": ""}, ValueError, "ignore='' is no rule"),

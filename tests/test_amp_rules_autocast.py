@@ -227,32 +227,32 @@ BUGS = {
     "DG301": {
         "a model in half precision, SGD with momentum": Bug(
             program(train, model=half_net, optimizer=of(torch.optim.SGD, lr=0.1, momentum=0.9), autocast=F16),
-            f"{FOUR} (4 of 4 trainable parameters) are float16, and a GradScaler drives their optimizer",
+            f"{FOUR} (4 of 4 trainable parameters) are float16, and a GradScaler refuses float16 gradients",
             *("watch(model, optimizer, scaler)", ALL),
         ),
         "one layer in half precision, in the second group": Bug(
             program(train, model=half_head, optimizer=two_groups, autocast=F16),
-            "`head.weight`, `head.bias` (2 of 4 trainable parameters) are float16, and a GradScaler drives their "
-            "optimizer",
+            "`head.weight`, `head.bias` (2 of 4 trainable parameters) are float16, and a GradScaler refuses "
+            "float16 gradients",
             *("watch(model, optimizer, scaler)", ALL[2:]),
         ),
         "half after three steps": Bug(
             program(train, autocast=F16, change=once(3, lambda model, optimizer: model.half())),
-            f"{FOUR} (4 of 4 trainable parameters) are float16, and a GradScaler drives their optimizer",
+            f"{FOUR} (4 of 4 trainable parameters) are float16, and a GradScaler refuses float16 gradients",
             *("scaler.step(optimizer)", ALL),
             late=True,
         ),
         "a half layer after five steps, unscaled explicitly": Bug(
             program(train, autocast=F16, unscale=True, change=once(5, lambda model, optimizer: model.head.half())),
-            "`head.weight`, `head.bias` (2 of 4 trainable parameters) are float16, and a GradScaler drives their "
-            "optimizer",
+            "`head.weight`, `head.bias` (2 of 4 trainable parameters) are float16, and a GradScaler refuses "
+            "float16 gradients",
             *("scaler.unscale_(optimizer)", ALL[2:]),
             late=True,
         ),
         "the second of two optimizers": Bug(
             program(two, iteration=one_update_for_two, models=lambda: [Net(), HalfInside()]),
             "`HalfInside.body.weight`, `HalfInside.body.bias`, `HalfInside.head.weight` and 1 more (4 of 4 trainable "
-            "parameters) are float16, and a GradScaler drives their optimizer",
+            "parameters) are float16, and a GradScaler refuses float16 gradients",
             *("scaler.step(optimizer)", tuple(f"HalfInside.{name}" for name in ALL)),
             late=True,
         ),
@@ -280,17 +280,17 @@ BUGS = {
     "DG303": {
         "bfloat16 autocast": Bug(
             program(train, autocast=BF16),
-            "a GradScaler is enabled, but the loss was computed in bfloat16",
+            "a GradScaler is enabled, but the forward ran in bfloat16",
             "scaler.scale(loss(output)",
         ),
         "autocast inside the model": Bug(
             program(train, model=InsideBfloat16, optimizer=of(torch.optim.AdamW)),
-            "a GradScaler is enabled, but the loss was computed in bfloat16",
+            "a GradScaler is enabled, but the forward ran in bfloat16",
             "scaler.scale(loss(output)",
         ),
         "a bfloat16 model, accumulating": Bug(
             program(train, model=lambda: Net().to(BF16), inputs=lambda step: batch(step).to(BF16), micro=2),
-            "a GradScaler is enabled, but the loss was computed in bfloat16",
+            "a GradScaler is enabled, but the forward ran in bfloat16",
             "scaler.scale(loss(output)",
         ),
     },

@@ -107,7 +107,7 @@ CLIPPED = (
 )
 
 
-OF_FIRST = tuple(f"Net.{name}" for name in ALL)
+OF_FIRST = tuple(f"Net[0].{name}" for name in ALL)
 
 
 def clipped(how, bound, scale=65536.0):
@@ -181,7 +181,9 @@ BUGS = {
         ),
         "at once for two optimizers": Bug(
             program(two, iteration=one_clip_for_two),
-            re.compile(r"gradients of `Net\.body\.weight`.* were clipped to norm 1 while .* the bound is 1\.53e-05"),
+            re.compile(
+                r"gradients of `Net\[0\]\.body\.weight`.* were clipped to norm 1 while .* the bound is 1\.53e-05"
+            ),
             *("scaler.step(oa)", OF_FIRST),
         ),
     },

@@ -274,8 +274,8 @@ BUGS = {
         ),
         "the second of two optimizers": Bug(
             program(pair, prepare=second_stale),
-            holds(2, "`Net.head.weight`, `Net.head.bias`", model="Net, Net", optimizer="SGD 1"),
-            *("watch(models, optimizers)", ("Net.head.weight", "Net.head.bias")),
+            holds(2, "`Net[1].head.weight`, `Net[1].head.bias`", model="Net[0], Net[1]", optimizer="SGD 1"),
+            *("watch(models, optimizers)", ("Net[1].head.weight", "Net[1].head.bias")),
         ),
     },
     "DG402": {

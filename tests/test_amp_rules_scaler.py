@@ -74,6 +74,47 @@ def experts(step, a, b, oa, ob, scaler):
     finish(scaler, oa, ob)
 
 
+def another_batch_after_unscaling(step, model, optimizer, scaler):
+    scaled_backward(model, scaler, step)
+    scaler.unscale_(optimizer)
+    scaled_backward(model, scaler, step + 1)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def unscaled_in_the_middle_of_four(step, model, optimizer, scaler):
+    for n in range(4):
+        scaler.scale(square(model(batch(step + n))) / 4).backward()
+        if n == 1:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def a_penalty_after_unscaling(step, model, optimizer, scaler):
+    scaled_backward(model, scaler, step)
+    scaler.unscale_(optimizer)
+    scaler.scale(1e-2 * model.head.weight.square().sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def the_other_s_loss_after_unscaling(step, a, b, oa, ob, scaler):
+    scaled_backward(a, scaler, step)
+    scaler.unscale_(oa)
+    scaled_backward(b, scaler, step)
+    finish(scaler, oa, ob)
+
+
+def a_step_left_out_after_unscaling(step, model, optimizer, scaler):
+    scaled_backward(model, scaler, step)
+    scaler.unscale_(optimizer)
+    if step % 2:
+        scaler.step(optimizer)
+    scaler.update()
+
+
 def never_scaled(step, model, optimizer, scaler):
     square(model(batch(step))).backward()
     scaler.step(optimizer)
@@ -369,22 +410,22 @@ BUGS = {
     "DG307": {
         "a detached loss": Bug(
             program(one, iteration=detached),
-            "the loss is detached, so the scaler has no gradients to check for any optimizer",
+            "the loss is detached, so the scaler has no gradients to check",
             "scaler.scale(square(model(batch(step))).detach())",
         ),
         "a loss computed without grad": Bug(
             program(one, iteration=computed_without_grad),
-            "the loss is detached, so the scaler has no gradients to check for any optimizer",
+            "the loss is detached, so the scaler has no gradients to check",
             "scaler.scale(loss)",
         ),
         "gradients set to None before the step": Bug(
             program(one, iteration=forget_gradients),
-            "none of its parameters has a gradient, so the scaler has no gradients to check for SGD",
+            "no parameter of SGD has a gradient, so the scaler has no gradients to check",
             "scaler.step(optimizer)",
         ),
         "an optimizer that the loss does not depend on": Bug(
             program(two, iteration=one_left_out, optimizers=(sgd, of(torch.optim.Adam))),
-            "none of its parameters has a gradient, so the scaler has no gradients to check for Adam 1",
+            "no parameter of Adam 1 has a gradient, so the scaler has no gradients to check",
             "scaler.step(ob)",
             late=True,
         ),
@@ -474,7 +515,27 @@ BUGS = {
         ),
     },
 }
+MIXED = (
+    "a scaled loss was added to the gradients of SGD after `unscale_`: they mix parts that are divided by the scale "
+    "65536 and parts that are not"
+)
+BUGS["DG314"] = {
+    "another batch after unscaling": Bug(
+        program(one, iteration=another_batch_after_unscaling), MIXED, "scaler.step(optimizer)"
+    ),
+    "unscaled in the middle of four batches": Bug(
+        program(one, iteration=unscaled_in_the_middle_of_four), MIXED, "scaler.step(optimizer)", also=("DG313",)
+    ),
+    "a penalty after unscaling": Bug(
+        program(one, iteration=a_penalty_after_unscaling), MIXED, "scaler.step(optimizer)"
+    ),
+}
 HEALTHY = {
+    "DG314": {
+        "once, after four micro-batches": program(one, iteration=accumulated),
+        "the loss of another optimizer after unscaling": program(two, iteration=the_other_s_loss_after_unscaling),
+        "a step left out by hand after unscaling": program(one, iteration=a_step_left_out_after_unscaling),
+    },
     "DG307": {
         "validation, scaled for the log": program(one, iteration=validated),
         "the loss scaled for the log, detached": program(one, iteration=logged),

@@ -16,8 +16,8 @@ FLOORS = {
     "_axes": 3, "_check": 3, "_cast": 3, "_mend": 3,
     "_emit": 4, "_run": 4, "_codegen": 4,
     "_enforce": 5, "_forward": 5, "_guard": 5, "distributed": 5,
-    "amp": 5, "amp._tensors": 5, "amp._names": 5, "amp._optimizer": 5, "amp._average": 5, "amp._probe": 5, "amp._clipping": 5,
-    "amp._scaler": 5, "amp._scaling": 5, "amp._watch": 5,
+    "amp": 5, "amp._tensors": 5, "amp._names": 5, "amp._optimizer": 5, "amp._average": 5,
+    "amp._probe": 5, "amp._clipping": 5, "amp._scaler": 5, "amp._scaling": 5, "amp._watch": 5,
     "integrations": 5, "integrations._run": 5, "integrations.lightning": 5, "integrations.transformers": 5,
     "__init__": 6,
 }  # fmt: skip

@@ -43,12 +43,12 @@ def test_names_are_distinct():
 
 
 def test_rules_are_selected_by_id_and_by_family():
-    assert select("DG301") == {"DG301"}
+    assert select("DG301") == select("scaler-float16-parameters") == {"DG301"}
     assert select(["DG301", "DG4"]) == {"DG301", *(rule for rule in RULES if rule.startswith("DG4"))}
     assert select(()) == set()
 
 
-@pytest.mark.parametrize("name", ["DG999", "DG", "D", "", "dg301", "DG30", "scaler-float16-parameters"])
+@pytest.mark.parametrize("name", ["DG999", "DG", "D", "", "dg301", "DG30"])
 def test_an_unknown_rule_is_an_error_that_lists_the_families(name):
     with pytest.raises(ValueError, match=re.escape(f"ignore={name!r}") + ".* DG3, DG4"):
         select([name])

@@ -50,12 +50,12 @@ class Finding:
         rule: its id, `DG301`.
         severity: "info", "warning" or "error".
         message: one line, with numbers.
-        site: `file:line, in function` of the user's code.
+        site: `file:line, in function` of the user's code, outside of installed packages where there is such a line.
         module_path: the module it is about, if one is.
         op: what was running (`Adam.step`, `GradScaler.unscale_`).
         from_dtype: the dtype that was found.
         to_dtype: the dtype that stands against it.
-        count: how often it was seen.
+        count: in how many looks it was seen; not every step is looked at.
         bytes: of the tensors it is about.
         fix: what to write instead.
         parameters: names of the parameters, as the model has them.
@@ -80,12 +80,31 @@ class Finding:
 
 Finding.__module__ = "dtypeguard.amp"
 
+
+class Report(list[Finding]):
+    """Findings, in the order in which they were made; it prints as a list to read."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(_paragraph, self)) or "nothing found"
+
+    __repr__ = __str__
+
+
+Report.__module__ = "dtypeguard.amp"
+
+
+def _paragraph(finding: Finding) -> str:
+    often = f" x{finding.count}" if finding.count > 1 else ""
+    title = f"{finding.severity:<8}{finding.rule} {RULES[finding.rule].name}{often}  {finding.site or ''}".rstrip()
+    return f"{title}\n        {finding.message}\n        fix: {finding.fix}"
+
+
 _INFO, _WARNING, _ERROR = Severity
 _TABLE = (
     # ------------------------------------------------------------ DG3: autocast and GradScaler
     Rule(
         "DG301", "scaler-float16-parameters", _ERROR,
-        "{names} ({share} trainable parameters) are float16, and a GradScaler drives their optimizer",
+        "{names} ({share} trainable parameters) are float16, and a GradScaler refuses float16 gradients",
         "keep the parameters in float32 (`model.float()` before the optimizer is built) and run the forward under "
         "`torch.autocast({device!r}, dtype=torch.float16)`",
         "A GradScaler divides gradients by the scale in place, and float16 gradients have lost what the scale was to "
@@ -103,8 +122,9 @@ _TABLE = (
     ),
     Rule(
         "DG303", "scaler-with-bfloat16", _WARNING,
-        "a GradScaler is enabled, but the loss was computed in bfloat16",
-        "drop the scaler (`GradScaler(enabled=False)`), or run the forward in float16",
+        "a GradScaler is enabled, but the forward ran in bfloat16",
+        "drop the scaler (`GradScaler(enabled=False)`), or run the forward under `torch.autocast({device!r}, "
+        "dtype=torch.float16)`; on the CPU autocast's default is bfloat16",
         "bfloat16 has the exponents of float32, so its gradients do not underflow and need no scaling. The scaler only "
         "adds an inf check and a copy, and skips steps that a bfloat16 program would take.",
         f"{AMP}#gradient-scaling",
@@ -136,7 +156,7 @@ _TABLE = (
     ),
     Rule(
         "DG307", "no-inf-checks", _ERROR,
-        "{what}, so the scaler has no gradients to check for {optimizer}",
+        "{what}, so the scaler has no gradients to check",
         "call `scaler.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no `.detach()`, "
         "`.item()` or `torch.no_grad()` on its way",
         "`scaler.step` divides and checks the gradients of the optimizer's parameters. If none has one, PyTorch "
@@ -159,7 +179,8 @@ _TABLE = (
         "after unscaling the bound is {bound:.3g}",
         "`scaler.unscale_(optimizer)` before `clip_grad_norm_` or `clip_grad_value_`",
         "After `scaler.scale(loss).backward()` gradients are tens of thousands of times too large. Clipping them then "
-        "nearly always clips, and unscaling makes the step that many times too small: training stands still.",
+        "nearly always clips, and unscaling makes the step that many times too small: with SGD training stands still. "
+        "Adam scales most of it away again, but every gradient has the norm of the bound then, and comes close to eps.",
         f"{AMP_EXAMPLES}#gradient-clipping; {ISSUES}/Lightning-AI/pytorch-lightning/issues/9330",
     ),
     Rule(
@@ -194,6 +215,15 @@ _TABLE = (
         "The scaler halves the scale at each step whose gradients are not finite, and settles after a few. If it "
         "still falls below 1, this means that they are non-finite for another reason; no step is taken any more.",
         f"{AMP}#torch.amp.GradScaler.update",
+    ),
+    Rule(
+        "DG314", "scaled-after-unscale", _ERROR,
+        "a scaled loss was added to the gradients of {optimizer} after `unscale_`: they mix parts that are divided by "
+        "the scale {scale:g} and parts that are not",
+        "call `unscale_` once, after the last micro-batch; or `step` and `update` before the next loss",
+        "`unscale_` divides the gradients that are there. A backward of a scaled loss after it adds gradients that are "
+        "tens of thousands of times too large, and `step` does not divide again: PyTorch applies them as they are.",
+        f"{AMP_EXAMPLES}#gradient-accumulation",
     ),
     # ------------------------------------------------------------ DG4: the optimizer
     Rule(
@@ -261,7 +291,7 @@ _TABLE = (
     Rule(
         "DG408", "non-finite-gradients", _ERROR,
         "gradients of {names} ({share} with a gradient) are not finite",
-        "find the operation with `torch.autograd.set_detect_anomaly(True)`; in float16 use a GradScaler, which skips "
+        "find the operation with `torch.autograd.set_detect_anomaly(True)`; under float16 autocast a GradScaler skips "
         "such steps",
         "One step with a NaN or infinite gradient makes the parameter NaN, and every later result with it.",
         "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
@@ -272,7 +302,7 @@ RULES: dict[str, Rule] = {rule.id: rule for rule in _TABLE}
 
 
 def select(ids: Any, what: str = "ignore") -> frozenset[str]:
-    """The rule ids named by `ids`: ids, or families (`DG3`).
+    """The rule ids named by `ids`: ids, names, or families (`DG3`).
 
     Raises:
         TypeError: for what is no string or collection of strings.
@@ -283,9 +313,10 @@ def select(ids: Any, what: str = "ignore") -> frozenset[str]:
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"{what} takes rule ids such as 'DG301', not {name!r} ({type(name).__name__})")
-        found = {rule for rule in RULES if name and rule.startswith(name)}
-        if not found or (len(name) not in (3, 5)):
+        family = len(name) == 3
+        found = {r.id for r in _TABLE if name in (r.id, r.name) or (family and r.id.startswith(name))}
+        if not found:
             families = ", ".join(sorted({rule[:3] for rule in RULES}))
-            raise ValueError(f"{what}={name!r} is no rule: use ids from {min(RULES)} to {max(RULES)}, or {families}")
+            raise ValueError(f"{what}={name!r} is no rule: use ids or names, as in [{min(RULES)!r}], or {families}")
         chosen |= found
     return frozenset(chosen)

@@ -28,7 +28,9 @@ class Names:
     def __init__(self, models: Sequence[nn.Module]) -> None:
         models = [unwrap(model) for model in models]
         self._models = [weakref.ref(model) for model in models]
-        self.title = ", ".join(type(model).__name__ for model in models)
+        kinds = [type(model).__name__ for model in models]
+        self._titles = [f"{kind}[{n}]" if kinds.count(kind) > 1 else kind for n, kind in enumerate(kinds)]
+        self.title = ", ".join(self._titles)
         self._here: dict[int, str] = {}
         self._once: dict[int, tuple[weakref.ref[Tensor], str]] = {}
         self.refresh()
@@ -51,10 +53,11 @@ class Names:
         return len(self.models()) < len(self._models)
 
     def named(self) -> Iterator[tuple[Tensor, str]]:
-        for model in self.models():
-            title = f"{type(model).__name__}." if len(self._models) > 1 else ""
-            for parameter, name in named(model):
-                yield parameter, title + name
+        for ref, title in zip(self._models, self._titles, strict=True):
+            model = ref()
+            if model is not None:
+                for parameter, name in named(model):
+                    yield parameter, f"{title}.{name}" if len(self._models) > 1 else name
 
     def has(self, parameter: Tensor) -> bool:
         return id(parameter) in self._here

@@ -36,6 +36,8 @@ class _Driven:
     watched: WatchedOptimizer
     losses: int = 0  # scaled since its last step
     begun: bool = False  # and the backward of one has begun
+    unscaled: bool = False  # its gradients are divided by the scale already
+    late: bool = False  # and the backward of another scaled loss reached them after that
     by_hand: bool = False  # somebody asked for the scale, perhaps to multiply or divide with it
     reached: list["_Reached"] = dataclasses.field(default_factory=list)  # for the length of some steps
     marks: list[Mark] = dataclasses.field(default_factory=list)
@@ -50,7 +52,8 @@ class _Driven:
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
-        self.losses, self.begun, self.by_hand, self.marks = 0, False, False, []
+        self.losses, self.marks = 0, []
+        self.begun = self.unscaled = self.late = self.by_hand = False
         self.additions.begin()
         if self.reached:
             self.listen([])
@@ -153,8 +156,7 @@ class Scaling:
                 self._blind = True
                 return
             if not self._graphs:  # else it may be for a log, and `step` will tell
-                what = {"what": "the loss is detached", "optimizer": "any optimizer"}
-                self._add("DG307", "GradScaler.scale", what)
+                self._add("DG307", "GradScaler.scale", {"what": "the loss is detached"})
             return
         self._graphs = True
         if due(self._losses, SELDOM):
@@ -211,6 +213,7 @@ class Scaling:
             if driven.now:
                 self._look_at_dtypes(driven)
             self._look_at_gradients(driven, op)
+            driven.unscaled = True
 
     def refused(self, optimizer: Optimizer) -> None:
         """The scaler did not take the gradients."""
@@ -229,8 +232,9 @@ class Scaling:
                 self._add("DG311", op, {"optimizer": driven.watched.title, "call": "scaler.step"})
             several = len(self._driven) > 1 and _unscales_itself(optimizer)  # torch lets one of several go without
             if not several and not driven.watched.has_gradients():
-                what = "none of its parameters has a gradient"
-                self._add("DG307", op, {"what": what, "optimizer": driven.watched.title})
+                self._add("DG307", op, {"what": f"no parameter of {driven.watched.title} has a gradient"})
+            if driven.late:
+                self._add("DG314", op, {"optimizer": driven.watched.title, "scale": self._scale()})
             unscaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
             if stage is OptState.READY and (unscaled or _unscales_itself(optimizer)):
                 self._look_at_gradients(driven, op)
@@ -283,6 +287,8 @@ class Scaling:
         """`scaler.update()`, perhaps with a scale of the user's."""
         __tracebackhide__ = True
         self._updates += 1
+        for driven in self._driven:
+            driven.unscaled = driven.late = False
         if given:
             self._start = self._last = self._scale()
         worst = max(self._driven, key=lambda driven: driven.skips)
@@ -367,6 +373,7 @@ class _Reached:
             if fresh:  # another one, or zeroed in place
                 self._kinds, self._early = set(), False
             self._known = weakref.ref(sum_so_far), version
+        self._driven.late |= self._driven.unscaled and self._scaling.inside
         self._kinds.add(self._scaling.inside)
         self._early = self._early or not (self._scaling.inside or self._driven.begun)
 

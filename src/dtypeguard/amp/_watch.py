@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from .._config import Mode, ModeName, as_mode
 from .._ledger import Ledger, listed
-from .._rules import Finding, select
+from .._rules import Finding, Report, select
 from ._average import WatchedAverage
 from ._names import Names
 from ._optimizer import SELDOM, WatchedOptimizer, due
@@ -53,9 +53,10 @@ def watch(
         scaler: the GradScaler, if there is one. One that steps the optimizer without being named here is noticed.
         mode: 'strict' raises, 'lenient' and 'warn' warn, 'off' does nothing; default: the mode in force at each step.
         every: look at every n-th step only.
-        averaged: an averaged copy of the model, to see that it moves: an `AveragedModel` or other module, a dict of
-            tensors by parameter name, or tensors in the order of `model.parameters()`.
-        ignore: ids of rules, or families (`DG402`, `DG4`).
+        averaged: a float16 or bfloat16 average of the model, to see that rounding does not hold it still: an
+            `AveragedModel` or other module, a dict of tensors by parameter name, or tensors in the order of
+            `model.parameters()`.
+        ignore: rules to leave out, by id, name or family (`DG402`, `missing-parameters`, `DG4`).
 
     Returns:
         A handle: `report()` lists what was found, `remove()` ends the watch, and it is a context manager that does.
@@ -77,7 +78,9 @@ def watch(
     models = _models(model)
     optimizers = _optimizers(optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
-        raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+        raise TypeError(
+            f"scaler must be one torch.amp.GradScaler, not {type(scaler).__name__}; others are noticed when they step"
+        )
     if isinstance(every, bool) or not isinstance(every, int):
         raise TypeError(f"every must be a number of steps, not {every!r}")
     if every < 1:
@@ -132,8 +135,8 @@ class Watch:
 
     # ------------------------------------------------------------ the handle
 
-    def report(self) -> list[Finding]:
-        """What was found so far, one entry for each rule and parameter group; it stays after `remove()`."""
+    def report(self) -> Report:
+        """What was found so far, a list with one entry for each rule and parameter group; it stays after `remove()`."""
         return self._ledger.findings
 
     def remove(self) -> None:
@@ -309,7 +312,7 @@ def _models(model: Any) -> list[nn.Module]:
     models = _several(model, nn.Module)
     for one in models:
         if not isinstance(one, nn.Module):
-            raise TypeError(f"model must be an nn.Module, or several, not {_what(one)}")
+            raise TypeError(f"model must be an nn.Module, or several, not {_what(one)} (model, optimizer, scaler)")
     if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
         names = ", ".join(type(one).__name__ for one in models) or "an empty collection"
         raise ValueError(f"model has no trainable parameters: {names}")

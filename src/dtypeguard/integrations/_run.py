@@ -21,10 +21,12 @@ logger = logging.getLogger("dtypeguard")
 class Run:
     """Guards models and watches their optimizers until it is closed; knows what was repaired and found meanwhile."""
 
-    def __init__(self, watching: bool, options: dict[str, Any]) -> None:
+    def __init__(self, watching: bool | dict[str, Any], options: dict[str, Any]) -> None:
+        self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
         inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
+        inspect.signature(amp.watch).bind(nn.Identity(), [], None, **self._watch_options)
         self.options = options
-        self._watching = watching
+        self._watching = watching is not False
         self._watch: amp.Watch | None = None
         self._before: dict[Any, tuple[int, int]] = {}
         self._guarded: list[nn.Module] = []
@@ -44,7 +46,7 @@ class Run:
         if not self._watching or self._watch is not None:
             return
         try:
-            self._watch = amp.watch(model, optimizers, scaler, mode=self.options.get("mode"))
+            self._watch = amp.watch(model, optimizers, scaler, **self._watch_options)
         except AmpError:
             raise
         except (TypeError, ValueError) as error:

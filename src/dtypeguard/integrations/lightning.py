@@ -34,7 +34,7 @@ class DtypeGuardCallback(Callback):
     the run ends, well or not, the guards are taken off.
 
     Args:
-        watch: watch optimizers and scaler too, as `dtypeguard.amp.watch` does.
+        watch: watch optimizers and scaler too; a dict holds options of `dtypeguard.amp.watch`.
         options: those of `dtypeguard.guard`.
 
     Raises:
@@ -47,7 +47,7 @@ class DtypeGuardCallback(Callback):
     >>> trainer = Trainer(callbacks=[DtypeGuardCallback(mode="strict")], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, *, watch: bool = True, **options: Any) -> None:
+    def __init__(self, *, watch: bool | dict[str, Any] = True, **options: Any) -> None:
         super().__init__()
         self._run = Run(watch, options)
 

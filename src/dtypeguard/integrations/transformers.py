@@ -20,7 +20,7 @@ class DtypeGuardCallback(TrainerCallback):
     float32; where several processes train, they are compared first.
 
     Args:
-        watch: watch optimizers and scaler too, as `dtypeguard.amp.watch` does.
+        watch: watch optimizers and scaler too; a dict holds options of `dtypeguard.amp.watch`.
         options: those of `dtypeguard.guard`.
 
     Raises:
@@ -32,7 +32,7 @@ class DtypeGuardCallback(TrainerCallback):
     >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, *, watch: bool = True, **options: Any) -> None:
+    def __init__(self, *, watch: bool | dict[str, Any] = True, **options: Any) -> None:
         self._run = Run(watch, options)
 
     def report(self) -> list[CastRecord]:
