@@ -80,12 +80,15 @@ class Ledger:
         facts = {"names": listed(names), **facts}
         finding = Finding(rule_id, severity.value, rule.says.format(**facts), place(frame), **fields)
         finding.fix, finding.parameters = rule.fix.format(**facts), names
-        known = self._findings.setdefault((rule_id, *where), finding)
+        key = (rule_id, *where)
+        known = self._findings.setdefault(key, finding)
         quiet = severity is Severity.INFO
         if known is not finding:
             finding.count = known.count = known.count + 1
-            quiet |= mode is not Mode.STRICT and known.severity != Severity.INFO.value
-            known.severity = severity.value
+            if known.severity == Severity.INFO.value and not quiet:
+                self._findings[key] = finding  # worse than before: the report shows what is said now
+            else:
+                quiet |= mode is not Mode.STRICT
         if quiet:
             return
         context = {"about": subject, "seen at": finding.site or "", "fix": finding.fix, "rule": rule.docs}

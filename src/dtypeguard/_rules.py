@@ -14,7 +14,7 @@ import torch
 DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
-ISSUES = "https://github.com"
+GITHUB = "https://github.com"
 
 
 class Severity(enum.Enum):
@@ -110,7 +110,7 @@ _TABLE = (
         "A GradScaler divides gradients by the scale in place, and float16 gradients have lost what the scale was to "
         "save: `unscale_` refuses them with \"Attempting to unscale FP16 gradients\", after the first backward. "
         "Mixed precision keeps float32 master weights, and lets autocast cast them for each operation.",
-        f"{AMP}#gradient-scaling; {ISSUES}/haotian-liu/LLaVA/issues/363",
+        f"{AMP}#gradient-scaling; {GITHUB}/haotian-liu/LLaVA/issues/363",
     ),
     Rule(
         "DG302", "gradient-differs", _ERROR,
@@ -181,7 +181,7 @@ _TABLE = (
         "After `scaler.scale(loss).backward()` gradients are tens of thousands of times too large. Clipping them then "
         "nearly always clips, and unscaling makes the step that many times too small: with SGD training stands still. "
         "Adam scales most of it away again, but every gradient has the norm of the bound then, and comes close to eps.",
-        f"{AMP_EXAMPLES}#gradient-clipping; {ISSUES}/Lightning-AI/pytorch-lightning/issues/9330",
+        f"{AMP_EXAMPLES}#gradient-clipping; {GITHUB}/Lightning-AI/pytorch-lightning/issues/9330",
     ),
     Rule(
         "DG310", "unscale-twice", _ERROR,
@@ -189,7 +189,7 @@ _TABLE = (
         "with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch",
         "Gradients that are accumulated after `unscale_` are scaled and those before are not. PyTorch refuses the "
         "second call; leaving it out would mix both.",
-        f"{AMP_EXAMPLES}#gradient-accumulation; {ISSUES}/huggingface/transformers/issues/23935",
+        f"{AMP_EXAMPLES}#gradient-accumulation; {GITHUB}/huggingface/transformers/issues/23935",
     ),
     Rule(
         "DG311", "step-without-update", _ERROR,
@@ -213,7 +213,7 @@ _TABLE = (
         "look for NaN in the data and for overflow in the forward (a mask fill, an unclamped `exp`); a scale below 1 "
         "cannot help, and models pretrained in bfloat16 often cannot run in float16",
         "The scaler halves the scale at each step whose gradients are not finite, and settles after a few. If it "
-        "still falls below 1, this means that they are non-finite for another reason; no step is taken any more.",
+        "falls below 1, the gradients are non-finite for another reason; no step is taken any more.",
         f"{AMP}#torch.amp.GradScaler.update",
     ),
     Rule(
@@ -252,7 +252,7 @@ _TABLE = (
         "`optimizer.load_state_dict(optimizer.state_dict())` to cast its state",
         "`model.half()` and `model.to()` change parameters in place and leave the optimizer's state as it was. The "
         "next step fails with \"expected dtype float for `end` but got dtype c10::Half\", or mixes dtypes in silence.",
-        f"{ISSUES}/pytorch/pytorch/issues/7844",
+        f"{GITHUB}/pytorch/pytorch/issues/7844",
     ),
     Rule(
         "DG404", "eps-is-zero", _ERROR,
@@ -260,7 +260,7 @@ _TABLE = (
         "keep the parameters in float32 (autocast instead of `.half()`), or use a larger eps: 1e-4 in float16",
         "Adam divides by `sqrt(v) + eps`. In float16 1e-8 is 0, and squares of gradients below 2e-4 are 0 too: the "
         "first step divides by zero, and weights become inf or NaN.",
-        f"{ISSUES}/pytorch/pytorch/issues/8860",
+        f"{GITHUB}/pytorch/pytorch/issues/8860",
     ),
     Rule(
         "DG405", "decay-is-zero", _WARNING,
@@ -276,8 +276,8 @@ _TABLE = (
         "keep float32 parameters and use autocast, or an optimizer with float32 master weights or stochastic rounding",
         "bfloat16 has 8 bits of significand: an update smaller than 1/512 of the weight is rounded away, each step "
         "anew, and the loss stops falling for no visible reason.",
-        f"https://arxiv.org/abs/2010.06192; {ISSUES}/pytorch/torchtitan/issues/2881; "
-        f"{ISSUES}/pytorch/pytorch/issues/191763",
+        f"https://arxiv.org/abs/2010.06192; {GITHUB}/pytorch/torchtitan/issues/2881; "
+        f"{GITHUB}/pytorch/pytorch/issues/191763",
     ),
     Rule(
         "DG407", "average-stuck", _WARNING,
@@ -286,7 +286,7 @@ _TABLE = (
         "keep the average in float32, whatever the model's dtype",
         "An average with decay 0.999 moves by a thousandth of the difference. That is less than the spacing of "
         "bfloat16 (1/256) and float16 (1/1024) around most weights, so it stays at its first value for ever.",
-        f"{ISSUES}/d8ahazard/sd_dreambooth_extension/issues/1417",
+        f"{GITHUB}/d8ahazard/sd_dreambooth_extension/issues/1417",
     ),
     Rule(
         "DG408", "non-finite-gradients", _ERROR,

@@ -10,14 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ._tensors import norm_of, sample
+from ._tensors import norm_of, sample, version_of
 
 _FIRST = 3  # steps in which a round norm is enough; in a long run one will be round by chance
 _ORDERS = {2.0: "norm", torch.inf: "maximum norm", 1.0: "1-norm"}
-
-
-def version_of(gradient: Tensor) -> int:
-    return int(getattr(gradient, "_local_tensor", gradient)._version)
 
 
 class Mark:
@@ -37,7 +33,8 @@ class Mark:
             return None
         values = None if self.values is None else sample(gradient)
         if values is not None and self.values is not None:
-            return None if torch.equal(values, self.values) else gradient
+            alike = values.device == self.values.device and values.dtype is self.values.dtype
+            return None if alike and torch.equal(values, self.values) else gradient
         return None if gradient is self._gradient() and version_of(gradient) == self._version else gradient
 
 
@@ -46,34 +43,34 @@ class Additions:
 
     def __init__(self) -> None:
         self._parameter: weakref.ref[Tensor] | None = None
-        self._usual: int | None = None  # from the end of one iteration to the end of the next backward
-        self._start: tuple[int, int] = (0, 0)  # id and version of the gradient at the end of the last iteration
+        self._usual: int | None = None  # beyond one for each scaled loss
+        self._start: tuple[weakref.ref[Tensor], int] | None = None  # the gradient at the end of the last iteration
 
     def begin(self) -> None:
         """An iteration is over."""
         gradient = self._gradient()
-        self._start = (0, 0) if gradient is None else (id(gradient), version_of(gradient))
+        self._start = None if gradient is None else (weakref.ref(gradient), version_of(gradient))
 
-    def expect(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def expect(self, pairs: Sequence[tuple[Tensor, Tensor]], losses: int) -> None:
         """A backward is over in which everything was looked at."""
         if pairs:
             self._parameter = weakref.ref(pairs[0][0])
-            self._usual = self._count()
+            self._usual = self._count(losses)
 
-    def strange(self) -> bool:
+    def strange(self, losses: int) -> bool:
         """Whether something else than the usual backwards wrote to the gradient."""
-        return self._usual is not None and self._count() not in (None, self._usual)
+        return self._usual is not None and self._count(losses) not in (None, self._usual)
 
     def _gradient(self) -> Tensor | None:
         parameter = None if self._parameter is None else self._parameter()
         return None if parameter is None else parameter.grad
 
-    def _count(self) -> int | None:
+    def _count(self, losses: int) -> int | None:
         gradient = self._gradient()
         if gradient is None:
             return None
-        before = self._start[1] if id(gradient) == self._start[0] else 0
-        return version_of(gradient) - before
+        same = self._start is not None and self._start[0]() is gradient
+        return version_of(gradient) - (self._start[1] if same and self._start else 0) - losses
 
 
 class Clips:
@@ -95,13 +92,11 @@ class Clips:
 
         Clipping writes to every gradient that it is given; `all_of` says whether all that were picked changed.
         """
-        pairs = [(mark.values, sample(gradient), gradient) for mark, gradient in written]
-        kept = [(b.double().cpu(), a.double().cpu(), g) for b, a, g in pairs if b is not None and a is not None]
-        kept = [
-            (before, after, gradient)
-            for before, after, gradient in kept
-            if before.any() and before.shape == after.shape
-        ]
+        kept = []
+        for mark, gradient in written:
+            before, after = mark.values, sample(gradient)
+            if before is not None and after is not None and before.shape == after.shape and before.any():
+                kept.append((before.double().cpu(), after.double().cpu(), gradient))
         if not kept:
             return None
         old, new = torch.cat([before for before, _, _ in kept]), torch.cat([after for _, after, _ in kept])

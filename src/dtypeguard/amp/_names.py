@@ -23,7 +23,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 class Names:
-    """The parameters of models by name. A model is not kept alive, and neither is what it replaced."""
+    """The parameters of models by name. A model is not kept alive, nor are parameters that it replaced."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
         models = [unwrap(model) for model in models]

@@ -40,6 +40,11 @@ def stage_of(scaler: GradScaler, optimizer: Any) -> OptState:
     return stage
 
 
+def _base(generated: type) -> type:
+    """The user's class: the generated one has it after `_Quiet`."""
+    return generated.__mro__[2]
+
+
 class _Quiet:
     """Stands before the scaler's class, so that its `__init_subclass__` does not hear of the generated one."""
 
@@ -48,7 +53,7 @@ class _Quiet:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles and copies are scalers that nobody watches."""
-        return copyreg._reconstructor, (type(self).__mro__[2], object, None), self.__getstate__()  # type: ignore[attr-defined]
+        return copyreg._reconstructor, (_base(type(self)), object, None), self.__getstate__()  # type: ignore[attr-defined]
 
 
 def _listening(base: Any) -> dict[str, Any]:
@@ -58,26 +63,26 @@ def _listening(base: Any) -> dict[str, Any]:
         __tracebackhide__ = True
         call: Callable[[], Any] = functools.partial(base.scale, self, *args, **kwargs)
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            call = functools.partial(listener.scaling, _first(args, kwargs), call)
+            call = functools.partial(listener.scaling, _given(args, kwargs, "outputs"), call)
         return call()
 
     def unscale_(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            optimizer = _first(args, kwargs)
+            optimizer = _given(args, kwargs, "optimizer")
             listener.unscaling(optimizer, stage_of(self, optimizer))
         try:
             return base.unscale_(self, *args, **kwargs)
         except ValueError:  # "Attempting to unscale FP16 gradients."
             for listener in _listeners.get(self, ()):
-                listener.refused(_first(args, kwargs))
+                listener.refused(_given(args, kwargs, "optimizer"))
             raise
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         call: Callable[[], Any] = functools.partial(base.step, self, *args, **kwargs)
         for listener in _listeners.get(self, ()):
-            optimizer = _first(args, kwargs)
+            optimizer = _given(args, kwargs, "optimizer")
             call = functools.partial(listener.stepping, optimizer, stage_of(self, optimizer), call)
         return call()
 
@@ -85,7 +90,7 @@ def _listening(base: Any) -> dict[str, Any]:
         __tracebackhide__ = True
         result = base.update(self, *args, **kwargs)
         for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            listener.updated(_first(args, kwargs) is not None)
+            listener.updated(_given(args, kwargs, "new_scale") is not None)
         return result
 
     def get_scale(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -97,8 +102,8 @@ def _listening(base: Any) -> dict[str, Any]:
     return {method.__name__: functools.wraps(getattr(base, method.__name__))(method) for method in methods}
 
 
-def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0] if args else next(iter(kwargs.values()), None)
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+    return args[0] if args else kwargs.get(name, next(iter(kwargs.values()), None))
 
 
 @functools.cache
@@ -120,4 +125,4 @@ def leave(scaler: GradScaler, listener: Listener) -> None:
     if listener in known:
         known.remove(listener)
         if not known:
-            scaler.__class__ = type(scaler).__mro__[2]
+            scaler.__class__ = _base(type(scaler))

@@ -18,13 +18,14 @@ from torch.utils.hooks import RemovableHandle
 
 from .._errors import plain
 from .._ledger import Ledger, listed
-from ._clipping import Additions, Clips, Mark, version_of
+from ._clipping import Additions, Clips, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import leave, listen, scale_of, stage_of
-from ._tensors import HALF, computed_in, local, spread
+from ._tensors import HALF, computed_in, local, spread, version_of
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
 _SKIPS = 8  # in a row
+_SMALLEST = 2.0**-149  # float32 above 0
 _TURNS = 8  # looks until every parameter was listened to
 _JUDGED = 20  # how often gradients that were written to are looked at in full
 
@@ -72,16 +73,16 @@ class Scaling:
         self._scaler, self._device, self._ledger = weakref.ref(scaler), device, ledger
         before = getattr(scaler, "_scale", None) is not None  # a loss may have been scaled before the watch began
         self._driven = [_Driven(watched, by_hand=before) for watched in optimizers]
-        self._inside = False  # in the backward of a scaled loss
+        self.inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
         self._start = self._last = scale_of(scaler)
         self._graphs = False  # a loss with a graph was scaled
         self._blind = False  # some scaled losses cannot be followed into their backward
-        listen(scaler, self)
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
             self._look_at_dtypes(self._driven[0])
-        for driven in self._driven:
+        listen(scaler, self)  # last: what was found may have raised
+        for driven in self._driven if scaler.is_enabled() else ():
             self._hook(driven)
 
     @property
@@ -107,7 +108,8 @@ class Scaling:
     def _add(self, rule: str, op: str, facts: dict[str, Any], **fields: Any) -> None:
         __tracebackhide__ = True
         facts = {"device": self._device, **facts}
-        self._ledger.add(rule, (op,), f"GradScaler({self._device!r})", facts, op=op, **fields)
+        where = (op, facts.get("optimizer"))
+        self._ledger.add(rule, where, f"GradScaler({self._device!r})", facts, op=op, **fields)
 
     def _of(self, optimizer: Any) -> _Driven | None:
         return next((driven for driven in self._driven if driven.watched.optimizer is optimizer), None)
@@ -127,9 +129,9 @@ class Scaling:
         for driven in self._driven:
             driven.losses, driven.by_hand, now = driven.losses + 1, False, now or driven.now
         self._losses += 1
+        self.inside = False  # a backward that raised did not end
         if not now:
             return scaled()
-        self._inside = False
         losses = list(_tensors(outputs))
         self._look_at_losses(losses)
         result = scaled()
@@ -170,18 +172,18 @@ class Scaling:
     # ------------------------------------------------------------ its backward
 
     def _backward_begins(self, gradient: Tensor) -> None:
-        if not self._inside and not torch.compiler.is_compiling():
-            self._inside = True
+        if not self.inside and not torch.compiler.is_compiling():
+            self.inside = True
             for driven in self._driven:
                 driven.begun = True
             _queue(lambda: _queue(self._backward_ended))  # the last of all: DDP writes its gradients in such a call
 
     def _backward_ended(self) -> None:
-        self._inside = False
+        self.inside = False
         for driven in self._driven:
             pairs = spread(driven.watched.gradients(), _PICKED)
             driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
-            driven.additions.expect(pairs)
+            driven.additions.expect(pairs, driven.losses)
 
     def _hook(self, driven: _Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
@@ -189,11 +191,6 @@ class Scaling:
         if driven.iterations >= PERIOD:
             leaves = leaves[driven.iterations // PERIOD % _TURNS :: _TURNS]
         driven.listen([_Reached(self, driven, parameter) for parameter in leaves])
-
-    @property
-    def inside(self) -> bool:
-        """Whether the backward of a scaled loss is running."""
-        return self._inside
 
     # ------------------------------------------------------------ unscale_, step, update
 
@@ -232,11 +229,13 @@ class Scaling:
                 self._add("DG311", op, {"optimizer": driven.watched.title, "call": "scaler.step"})
             several = len(self._driven) > 1 and _unscales_itself(optimizer)  # torch lets one of several go without
             if not several and not driven.watched.has_gradients():
-                self._add("DG307", op, {"what": f"no parameter of {driven.watched.title} has a gradient"})
+                title = driven.watched.title
+                what = f"no parameter of {title} has a gradient"
+                self._add("DG307", op, {"what": what, "optimizer": title})
             if driven.late:
                 self._add("DG314", op, {"optimizer": driven.watched.title, "scale": self._scale()})
-            unscaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
-            if stage is OptState.READY and (unscaled or _unscales_itself(optimizer)):
+            never_scaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
+            if stage is OptState.READY and (never_scaled or _unscales_itself(optimizer)):
                 self._look_at_gradients(driven, op)
         before = 0 if driven is None else driven.watched.steps
         self._depth += 1
@@ -251,12 +250,16 @@ class Scaling:
 
     def _count(self, driven: _Driven, optimizer: Optimizer, silent: bool) -> None:
         """Whether the step was skipped; a compiled one says nothing, so the scaler is asked."""
-        driven.iterations += 1
         states: Any = getattr(self._scaler(), "_per_optimizer_states", {})
         found = states.get(id(optimizer), {}).get("found_inf_per_device", {}) if silent else {}
         skipped = any(bool(value) for value in found.values())
         driven.skipped += skipped
         driven.skips = driven.skips + 1 if skipped else 0
+        self._next(driven)
+
+    def _next(self, driven: _Driven) -> None:
+        """Another iteration begins."""
+        driven.iterations += 1
         looks = due(driven.iterations + 1)
         driven.now = looks or driven.suspect
         if looks:
@@ -266,7 +269,12 @@ class Scaling:
         """`optimizer.step()`; the scaler does not stand behind it."""
         __tracebackhide__ = True
         scaler, driven = self._scaler(), self._of(watched.optimizer)
-        if self._depth or not self.enabled or driven is None or scaler is None or not driven.losses or driven.by_hand:
+        if self._depth or not self.enabled or driven is None or scaler is None:
+            return
+        if driven.losses and driven.by_hand:  # unscaled by hand: this iteration is over too
+            driven.stepped()
+            self._next(driven)
+        if not driven.losses:
             return
         if len(self._driven) > 1 and not any(True in reached.kinds for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
@@ -284,7 +292,7 @@ class Scaling:
             driven.by_hand = True
 
     def updated(self, given: bool) -> None:
-        """`scaler.update()`, perhaps with a scale of the user's."""
+        """`scaler.update()`, perhaps with a scale that the user gives."""
         __tracebackhide__ = True
         self._updates += 1
         for driven in self._driven:
@@ -301,7 +309,7 @@ class Scaling:
             pairs = worst.watched.gradients()
             wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
             names = worst.watched.names_of(wrong)
-            skipped = worst.skipped or round(math.log2(self._start / scale))  # fused ones skip in silence
+            skipped = worst.skipped or round(math.log2(self._start / max(scale, _SMALLEST)))  # fused ones are silent
             facts = {"start": self._start, "scale": scale, "steps": f"{skipped} of {worst.iterations} steps"}
             where = f", the last time in {listed(names)}" if names else ""
             self._add("DG313", "GradScaler.update", {**facts, "where": where}, parameters=names)
@@ -322,7 +330,7 @@ class Scaling:
         if not driven.watched.has_gradients():
             return
         if not driven.now and (driven.losses or driven.by_hand):
-            driven.suspect = driven.judged < _JUDGED and driven.additions.strange()
+            driven.suspect = driven.judged < _JUDGED and driven.additions.strange(driven.losses)
             return
         foreign = [reached.parameter for reached in driven.reached if reached.alien]
         alien = [parameter for parameter in foreign if parameter is not None and not self._blind]

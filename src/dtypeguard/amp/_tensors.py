@@ -12,13 +12,21 @@ from torch import Tensor
 
 HALF = frozenset({torch.float16, torch.bfloat16})
 _SAMPLE = 256
+_NODES = 4096  # of a graph, that are looked at
+_PIECE = 2**24  # elements that are copied in float64 at a time
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that this rank holds: the shard of a DTensor, the values of a sparse tensor."""
     tensor = getattr(tensor, "_local_tensor", tensor).detach()
     tensor = tensor._values() if tensor.is_sparse else tensor
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written to; always -1 for one made in inference mode, which does not count."""
+    tensor = getattr(tensor, "_local_tensor", tensor)
+    return -1 if tensor.is_inference() else int(tensor._version)
 
 
 def sample(tensor: Tensor) -> Tensor | None:
@@ -41,7 +49,7 @@ def is_copy(wide: Tensor, narrow: Tensor) -> bool:
     if wide.dtype is not torch.float32 or narrow.dtype not in HALF or wide.shape != narrow.shape:
         return False
     theirs, mine = sample(wide), sample(narrow)
-    return theirs is not None and mine is not None and torch.equal(theirs.to(mine.dtype), mine)
+    return theirs is not None and mine is not None and torch.equal(theirs.to(mine), mine)
 
 
 def spread(items: Sequence[Any], number: int) -> list[Any]:
@@ -53,20 +61,17 @@ def spread(items: Sequence[Any], number: int) -> list[Any]:
 
 def finite(gradients: Sequence[Tensor]) -> bool:
     """Whether all gradients surely are finite; one pass, one answer from the device."""
-    if not gradients:
-        return True
-    norms = torch._foreach_norm([local(gradient) for gradient in gradients], math.inf)
-    return bool(torch.stack(norms).isfinite().all())
+    parts = [part for part in map(local, gradients) if part.numel()]  # a rank may hold an empty shard
+    return not parts or bool(torch.stack(torch._foreach_norm(parts, math.inf)).isfinite().all())
 
 
 def norm_of(gradients: Iterable[Tensor], order: float) -> float:
     """The norm over all gradients together, in float64."""
-    parts = [part for part in map(local, gradients) if part.numel()]
-    norms = [torch.linalg.vector_norm(part.double(), order).cpu() for part in parts]
+    pieces = (
+        piece for part in map(local, gradients) for piece in torch.split(part.reshape(-1), _PIECE) if piece.numel()
+    )
+    norms = [torch.linalg.vector_norm(piece.double(), order).cpu() for piece in pieces]
     return float(torch.linalg.vector_norm(torch.stack(norms), order)) if norms else 0.0
-
-
-_FEW = 4096
 
 
 def computed_in(outputs: Iterable[Tensor]) -> tuple[set[torch.dtype], bool]:
@@ -83,7 +88,7 @@ def computed_in(outputs: Iterable[Tensor]) -> tuple[set[torch.dtype], bool]:
         if node in known:
             continue
         known.add(node)
-        if len(known) > _FEW:
+        if len(known) > _NODES:
             return dtypes, False
         whole = whole and not isinstance(node, torch.autograd.function.BackwardCFunction)
         dtypes.update(meta.dtype for meta in node._input_metadata)

@@ -3,6 +3,7 @@
 Floor 5.
 """
 
+import itertools
 import sys
 import weakref
 from collections import Counter
@@ -26,7 +27,7 @@ from ._scaling import Scaling
 from ._tensors import is_copy
 
 _live: weakref.WeakSet["Watch"] = weakref.WeakSet()
-_STEPS = {GradScaler.step.__code__, GradScaler._maybe_opt_step.__code__}
+_STEPS = {m.__code__ for name in ("step", "_maybe_opt_step") if (m := getattr(GradScaler, name, None)) is not None}
 _DEPTH = 12  # frames between an optimizer's hook and the scaler that called it, schedulers and accelerate between them
 
 
@@ -225,8 +226,9 @@ class Watch:
             watched: [parameter for parameter in watched.parameters() if not self._names.has(parameter)]
             for watched in self._optimizers
         }
-        masters = {id(p): m for ps in strangers.values() for p in ps for m in missing if is_copy(p, m)}
-        missing = [parameter for parameter in missing if all(parameter is not m for m in masters.values())]
+        masters = {id(p): m for ps in strangers.values() for p in ps for m in _copied(p, missing)}
+        copied = {id(parameter) for parameter in masters.values()}
+        missing = [parameter for parameter in missing if id(parameter) not in copied]
         alone = len(missing) == len(trainable)
         for watched, foreign in strangers.items():
             foreign = [parameter for parameter in foreign if id(parameter) not in masters]
@@ -243,8 +245,13 @@ class Watch:
             self._optimizers[0].add("DG402", None, facts, lost)
 
 
+def _copied(parameter: Tensor, missing: list[Tensor]) -> list[Tensor]:
+    """The half parameter that one is a master copy of, if it is."""
+    return list(itertools.islice((candidate for candidate in missing if is_copy(parameter, candidate)), 1))
+
+
 def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
-    """Whether an optimizer holds what the parameters that it lacks stand in the place of, and no loss's parameters.
+    """Whether the parameters that an optimizer lacks replaced those that it holds, which else may be a loss's own.
 
     A new head has other sizes, and perhaps more layers, but tensors of as many axes. Gradients tell, once there are.
     """
@@ -278,8 +285,10 @@ class _Hooks:
 
 
 def _unreal() -> bool:
-    """Whether a step is compiled, or runs on fake tensors, so that no value can be looked at."""
+    """Whether a step is compiled, captured in a CUDA graph, or of fake tensors, so that no value can be waited for."""
     if torch.compiler.is_compiling():  # first: Dynamo knows nothing of the other
+        return True
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
         return True
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
