@@ -109,6 +109,7 @@ def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str
     if isinstance(averaged, nn.Module):
         inner = averaged.module if isinstance(averaged, AveragedModel) else averaged
         return [(name, tensor) for tensor, name in named(unwrap(inner))]
+    found: list[tuple[str, Any]]
     if isinstance(averaged, Mapping):
         found = list(averaged.items())
     elif isinstance(averaged, Iterable) and not isinstance(averaged, str):

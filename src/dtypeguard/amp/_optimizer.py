@@ -100,6 +100,11 @@ class WatchedOptimizer:
     def names_of(self, parameters: Iterable[Tensor]) -> list[str]:
         return list(dict.fromkeys(self._names.of(parameter) for parameter in parameters))
 
+    def due(self, period: int = PERIOD, ahead: int = 0) -> bool:
+        """Whether everything is looked at in this step, or in the one ahead."""
+        step, rest = divmod(self.steps + ahead, self._every)
+        return not rest and due(step, period)
+
     # ------------------------------------------------------------ hooks
 
     def before_step(self, closure: bool) -> None:
@@ -108,7 +113,7 @@ class WatchedOptimizer:
         self.steps += 1
         if optimizer is None or self.steps % self._every:
             return
-        now = due(self.steps // self._every)
+        now = self.due()
         if now or self._changed(optimizer, closure):
             self.look()
         if not closure and not self._late(optimizer):
@@ -122,7 +127,7 @@ class WatchedOptimizer:
         optimizer = self.optimizer
         if optimizer is None or self.steps % self._every:
             return
-        now = due(self.steps // self._every)
+        now = self.due()
         if closure or self._late(optimizer):
             self._look_at_gradients(optimizer, now, stepped=True)
         skipped = getattr(optimizer, "found_inf", None)  # of a fused step, which skips by itself

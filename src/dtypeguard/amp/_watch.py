@@ -21,7 +21,7 @@ from .._ledger import Ledger, listed
 from .._rules import Finding, Report, select
 from ._average import WatchedAverage
 from ._names import Names
-from ._optimizer import SELDOM, WatchedOptimizer, due
+from ._optimizer import SELDOM, WatchedOptimizer
 from ._probe import Probe, compiles
 from ._scaling import Scaling
 from ._tensors import is_copy
@@ -174,27 +174,24 @@ class Watch:
         __tracebackhide__ = True
         if self._scaling is not None:
             self._scaling.past(watched)
-        step, rest = divmod(watched.steps + 1, self._every)
-        if not rest and due(step):
+        if watched.due(ahead=1):
             self._look_for_scaler(watched)
             self._probe.disarm()
             if watched is self._optimizers[0]:
                 if self._average is not None:
                     self._average.look(watched.steps)
-                if due(step, SELDOM):
+                if watched.due(SELDOM, ahead=1):
                     self._names.refresh()
                     self._compare_with_model(stepping=not closure)
         watched.before_step(closure)
 
     def _after(self, watched: WatchedOptimizer, closure: bool) -> None:
         __tracebackhide__ = True
-        step, rest = divmod(watched.steps, self._every)
-        if closure and not rest and due(step, SELDOM) and watched is self._optimizers[0]:
+        if closure and watched is self._optimizers[0] and watched.due(SELDOM):
             self._compare_with_model(stepping=True)
         watched.after_step(closure)
-        ahead, rest = divmod(watched.steps + 1, self._every)
-        if not rest and due(ahead, SELDOM) and (ahead == 4 or not compiles()):  # once, if graphs are made meanwhile
-            self._arm()
+        if watched.due(SELDOM, ahead=1) and (watched.steps + 1 == 4 * self._every or not compiles()):
+            self._arm()  # once only where graphs are made meanwhile
 
     def _arm(self) -> None:
         if self._scaling is None or self._scaling.idle:
