@@ -73,6 +73,6 @@ def watching(context: Context) -> Table:
         )
         ratio = samples.ratio("watched", "bare")
         bare = duration(samples.median("bare") / BLOCK)
-        bar = None if scaled else at_most(1 + 2 * SHARE, times(1 + 2 * SHARE))
+        bar = at_most(1 + SHARE, times(1 + SHARE))
         table.rows.append(Row(what, bare, times(ratio), bar, ratio))
     return table
