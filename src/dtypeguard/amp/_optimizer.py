@@ -300,8 +300,9 @@ def state_of(optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
 def rate_of(group: dict[str, Any]) -> float:
     """The learning rate of a group, NaN where it is no number (Adafactor finds its own)."""
     rate = group.get("lr")
-    single = isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_meta
-    return float(rate) if single or isinstance(rate, (int, float)) else math.nan  # type: ignore[arg-type]
+    if isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_meta):
+        return float(rate)
+    return math.nan
 
 
 def _dtype_of(tensor: Any) -> Any:

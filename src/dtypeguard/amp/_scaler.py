@@ -53,7 +53,8 @@ class _Quiet:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles and copies are scalers that nobody watches."""
-        return copyreg._reconstructor, (_base(type(self)), object, None), self.__getstate__()  # type: ignore[attr-defined]
+        rebuild: Any = copyreg._reconstructor  # type: ignore[attr-defined]  # public by every pickle of protocol 1
+        return rebuild, (_base(type(self)), object, None), self.__getstate__()
 
 
 def _listening(base: Any) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Scaling:
         """Hear of a scaled loss's backward."""
         for tensor in _tensors(loss):
             if tensor.requires_grad:
-                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
+                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return loss
 
     def _look_at_losses(self, losses: list[Tensor]) -> None:

@@ -53,7 +53,7 @@ def watch(
         optimizer: its optimizer, or several; wrappers of accelerate and Lightning are seen through.
         scaler: the GradScaler, if there is one. One that steps the optimizer without being named here is noticed.
         mode: 'strict' raises, 'lenient' and 'warn' warn, 'off' does nothing; default: the mode in force at each step.
-        every: look at every n-th step only.
+        every: look at every n-th step of an optimizer only; how the scaler is used is heard at each.
         averaged: a float16 or bfloat16 average of the model, to see that rounding does not hold it still: an
             `AveragedModel` or other module, a dict of tensors by parameter name, or tensors in the order of
             `model.parameters()`.
@@ -285,7 +285,8 @@ def _unreal() -> bool:
     """Whether a step is compiled, captured in a CUDA graph, or of fake tensors, so that no value can be waited for."""
     if torch.compiler.is_compiling():  # first: Dynamo knows nothing of the other
         return True
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
+    cuda: Any = torch.cuda  # which torch leaves untyped
+    if cuda.is_initialized() and cuda.is_current_stream_capturing():
         return True
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
