@@ -28,6 +28,8 @@ from ._guard import GuardedModule, guard, is_guarded, unguard
 if _TYPE_CHECKING:
     from . import amp as amp
     from . import distributed as distributed
+    from ._audit import AuditReport as AuditReport
+    from ._audit import audit as audit
 
 __version__ = "0.1.0"
 
@@ -64,8 +66,10 @@ __all__ = [
 def __getattr__(name: str) -> _Any:
     if name in ("amp", "distributed"):  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
+    if name in ("audit", "AuditReport"):
+        return getattr(_importlib.import_module("._audit", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "amp", "distributed"})
+    return sorted({*globals(), "AuditReport", "amp", "audit", "distributed"})

@@ -21,7 +21,7 @@ Floor 1.
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -42,7 +42,7 @@ class DtypeGuardError(TypeError):
         module_path: where the module stands in the guarded model (`UNet.time_mlp.0`), if known.
         call_site: `file:line` of the call.
         axes: the axes bound by the call.
-        origin: where the dtype was born, when an audit is running.
+        origin: the lines from the birth of the first offender to the call, while an audit runs.
         violations: one text for every offender of the call.
     """
 
@@ -53,7 +53,7 @@ class DtypeGuardError(TypeError):
     module_path: str | None = None
     call_site: str | None = None
     axes: dict[str, Any] = {}  # noqa: RUF012  (the default of an instance attribute)
-    origin: str | None = None
+    origin: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 
 
@@ -184,6 +184,10 @@ def render(title: str, rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join([title, *(f"  {key:<10} {text}" for key, text in rows)])
 
 
+def _origin(value: Any) -> tuple[str, ...]:
+    return origin_of(value) if origin_of is not None and isinstance(value, torch.Tensor) else ()
+
+
 def error_of(
     kind: type[DtypeGuardError],
     function: str,
@@ -201,7 +205,9 @@ def error_of(
             rows.append(("also", headlines[n]))
         rows.extend(row for row in _facts(v) if row not in rows)
     fixes = [v.fix for v in violations if v.fix]
+    lines = _origin(violations[0].value)
     context = {
+        "origin": "\n             ".join(lines),
         "module": module_path,
         "called at": call_site,
         "axes": ", ".join(f"{name}={size}" for name, size in axes.items()),
@@ -212,9 +218,12 @@ def error_of(
     first = violations[0]
     error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
     error.function, error.module_path, error.call_site = function, module_path, call_site
-    error.axes, error.violations = axes, headlines
+    error.axes, error.violations, error.origin = axes, headlines, lines
     return error
 
+
+# Where the dtype of a tensor was born, line by line; an audit says, while one runs.
+origin_of: Callable[[torch.Tensor], tuple[str, ...]] | None = None
 
 _known_files: dict[str, bool] = {}
 # The frames of these files never are the user's own line.

@@ -1,0 +1,1 @@
+"""DG2: autocast."""

@@ -1,0 +1,1 @@
+"""DG7: ranks that disagree."""

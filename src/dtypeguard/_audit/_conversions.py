@@ -1,0 +1,1 @@
+"""DG1: conversions."""

@@ -1,0 +1,105 @@
+"""What happens in a program, as rules hear of it.
+
+A rule is a function over one kind of event, registered with `on`. Kinds:
+
+    start, end   the audit begins, ends                                      (audit)
+    cast         a tensor became one of another dtype or device              (Op, audit)
+    write        a tensor was written into one of another dtype              (Op, audit)
+    mixed        operands of several dtypes met, and promoted each other     (Op, audit)
+    before       one of the named operations is about to run                 (Op, audit)
+    after        one of the named operations has run                         (Op, audit)
+    half         an operation in forward gave float16                        (Op, audit)
+    byte         an operation in forward took uint8                          (Op, audit)
+    backward     operands of several dtypes met in backward                  (Op, audit)
+    refused      an exception left a module, or the audit                    (Refusal, audit)
+    entered, left  a module's forward begins, has ended                      (Call, audit)
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._lineage import Node
+from ._sites import Site
+
+KINDS = tuple("start end cast write mixed before after half byte backward refused entered left".split())
+Handler = Callable[..., None]
+_HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
+
+
+def on(kind: str, *rules: str, ops: Iterable[str] = ()) -> Callable[[Handler], Handler]:
+    """Call the function at each event of a kind.
+
+    Args:
+        kind: of event.
+        rules: that the function finds; it is not called where none of them is wanted. None: it always is.
+        ops: for "before" and "after", the operations that it wants to hear of (`mul_`).
+    """
+
+    def register(function: Handler) -> Handler:
+        _HANDLERS[kind].append((function, frozenset(rules), frozenset(ops)))
+        return function
+
+    return register
+
+
+def handlers(kind: str, wanted: frozenset[str]) -> list[Handler]:
+    """The functions to call at events of a kind."""
+    return [function for function, rules, _ in _HANDLERS[kind] if not rules or rules & wanted]
+
+
+def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
+    """The same by operation."""
+    table: dict[str, list[Handler]] = {}
+    for function, rules, ops in _HANDLERS[kind]:
+        if not rules or rules & wanted:
+            for op in ops:
+                table.setdefault(op, []).append(function)
+    return table
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation of torch."""
+
+    name: str  # `mul`, as in `aten.mul.Tensor`
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    inputs: list[Tensor]
+    site: Site
+    direct: bool  # called by the user's own line, with no code of torch between
+    module: str | None
+    backward: bool
+    autocast: bool  # in an enabled region
+    kind: str = ""  # of a cast
+    kept: Any = None  # what `before` left for `after`
+
+
+@dataclass(slots=True)
+class Refusal:
+    """An exception on its way through the user's program."""
+
+    error: BaseException
+    site: Site
+    frame: FrameType  # the innermost
+    module: str | None
+    autocast: bool
+    op: str | None
+    tensors: dict[str, Tensor]  # what it was about, as far as is known
+
+
+@dataclass(slots=True)
+class Call:
+    """The forward of a module, which may be called often."""
+
+    module: torch.nn.Module
+    path: str
+    kept: dict[str, Any] = field(default_factory=dict)  # what `entered` leaves for `left`, by rule
+
+
+__all__ = ["KINDS", "Call", "Handler", "Node", "Op", "Refusal", "handlers", "handlers_of", "on"]

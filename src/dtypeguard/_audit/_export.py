@@ -1,0 +1,1 @@
+"""DG8: what is baked into an exported program."""

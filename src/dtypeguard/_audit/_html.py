@@ -1,0 +1,314 @@
+"""An audit's report as one HTML page that needs nothing else: no network, no fonts, no framework.
+
+The page is whole without JavaScript, which only filters, sorts and switches between light and dark. Its two inline
+parts are named by hash in a Content-Security-Policy, so that nothing else could run or be fetched, whatever the report
+of a program holds.
+"""
+
+import base64
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._dtypes import BY_NAME, TABLE, DtypeInfo, Kind
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_HERE = Path(__file__).parent
+SEVERITIES = ("error", "warning", "info")
+
+# The one table of dtypes on the page: what the name begins with, what stands for that in short, and the CSS class with
+# its hue and chroma. Lightness is the theme's, so every row is as legible as the others, in light and in dark.
+COLOURS: tuple[tuple[str, str, str, int, float], ...] = (
+    ("float64", "f64", "f64", 20, 0.13),
+    ("float32", "f32", "f32", 255, 0.11),
+    ("bfloat16", "bf16", "bf16", 155, 0.11),
+    ("float16", "f16", "f16", 75, 0.11),
+    ("float8_", "f8", "f8", 345, 0.12),
+    ("float4_", "f4", "f8", 345, 0.12),
+    ("complex", "c", "c", 305, 0.12),
+    ("bool", "bool", "b", 110, 0.05),
+    ("uint", "u", "u", 200, 0.05),
+    ("int", "i", "i", 225, 0.035),
+    ("q", "q", "q", 45, 0.06),
+    ("bits", "bits", "q", 45, 0.06),
+    ("", "", "x", 0, 0.0),
+)
+_STEP = re.compile(r"(?P<what>.*?) at (?P<site>.*): (?P<dtype>\w+)", re.DOTALL)
+_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
+_CLOSED_FROM = 8  # of a longer list the rest is folded
+_OPEN_MODULES = 40  # a tree up to this size is shown open
+_DEEPEST = 12  # indentation stops here, or deep trees would leave a phone's width
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page of a report, from `AuditReport.to_dict()`."""
+    script = (_HERE / "page.js").read_text("utf-8")
+    style = (_HERE / "page.css").read_text("utf-8") + _class_styles()
+    page = _template().render(
+        data=data,
+        script=_markup(script),
+        style=_markup(style),
+        policy=f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}",
+        **_view(data),
+    )
+    # A path that is not text holds surrogates, which no file could hold in turn.
+    return str(page).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters.update(
+        chip=functools.cache(_chip),
+        human=human,
+        number=_number,
+        prose=_prose,
+        steps=_steps,
+        shape=_shape,
+        tip=_tip,
+        kinds=_kinds,
+    )
+    source = (_HERE / "page.html.j2").read_text("utf-8")
+    return environment.from_string(re.sub(r"\n[ \n]+", "\n", source))  # indentation would be a third of a big page
+
+
+def _markup(text: str) -> "Markup":
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# --- what the template shows --------------------------------------------------------------------------------------
+
+
+def _view(data: dict[str, Any]) -> dict[str, Any]:
+    """What is worked out from the report: order, tree, sums."""
+    findings = sorted(data["findings"], key=lambda found: SEVERITIES.index(found["severity"]))
+    casts = sorted(data["casts"], key=lambda cast: (-cast["bytes"], -cast["count"], cast["site"] or ""))
+    findings = [found | {"id": f"f{row}", "docs": _link(found["docs"])} for row, found in enumerate(findings)]
+    casts = [cast | {"id": f"c{row}"} for row, cast in enumerate(casts)]
+    nodes, outside = _tree(data["modules"], findings, casts)
+    return {
+        "findings": findings,
+        "casts": casts,
+        "nodes": nodes,
+        "outside": outside,
+        "rules": _rules(data["rules"], findings),
+        "legend": _legend(data),
+        "severities": [(name, data["severities"].get(name, 0)) for name in SEVERITIES],
+        "module_ids": {node["path"]: node["id"] for node in nodes},
+        "fold": _CLOSED_FROM,
+    }
+
+
+def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The modules in the order of the tree, each with what happened in it; and what happened in none of them."""
+    nodes = {module["path"]: _node(module) for module in modules}
+    outside = _node({"path": "", "class": "", "parent": None, "parameters": (), "inputs": (), "outputs": ()})
+    for kind, things in (("findings", findings), ("casts", casts)):
+        for thing in things:
+            _nearest(nodes, thing["module_path"], outside)[kind].append(thing)
+    ordered = list(_walk(nodes))
+    for node in reversed(
+        ordered
+    ):  # children come after their parents, so each is complete when it is added to its parent
+        _sum_up(node, nodes.get(node["parent"]) if node["depth"] else None)
+    _sum_up(outside, None)
+    small = len(ordered) <= _OPEN_MODULES
+    troubled = sum(node["troubled"] for node in ordered) <= _OPEN_MODULES
+    for node in (*ordered, outside):
+        node["dtypes"] = sorted(node["dtypes"], key=lambda name: (_row(name), name))
+        happened = node["children"] or node["casts"] or node["findings"]
+        node["open"] = bool(node.get("depth") == 0 or (small and happened) or (troubled and node["troubled"]))
+    return ordered, outside
+
+
+def _node(module: dict[str, Any]) -> dict[str, Any]:
+    dtypes = dict.fromkeys(_kinds(module["parameters"]))
+    lists: dict[str, Any] = {"findings": [], "casts": [], "children": []}
+    return module | lists | {"dtypes": dtypes, "held": 0, "moved": 0, "found": {}, "troubled": False}
+
+
+def _nearest(nodes: dict[str, Any], path: str | None, outside: dict[str, Any]) -> Any:
+    """The node called `path`, or the closest one around it."""
+    while path:
+        if path in nodes:
+            return nodes[path]
+        path = path.rpartition(".")[0]
+    return outside
+
+
+def _walk(nodes: dict[str, Any]) -> Iterator[Any]:
+    """Depth first, without recursion: some models are deeper than Python's stack. Sets name, depth, what to close."""
+    seen: set[str] = set()
+    roots: list[Any] = []
+    for path, node in nodes.items():
+        parent = node["parent"]
+        (nodes[parent]["children"] if parent in seen else roots).append(node)
+        seen.add(path)
+    stack = [(root, 0) for root in reversed(roots)]
+    row = 0
+    while stack:
+        node, depth = stack.pop()
+        above = f"{node['parent']}." if depth else ""
+        name = node["path"].removeprefix(above) or "(root)"
+        node |= {"id": f"m{row}", "depth": depth, "indent": min(depth, _DEEPEST), "name": name}
+        stack += [(child, depth + 1) for child in reversed(node["children"])]
+        node["closes"] = depth + 1 - (stack[-1][1] if stack else 0)
+        row += 1
+        yield node
+
+
+def _sum_up(node: dict[str, Any], parent: dict[str, Any] | None) -> None:
+    """Adds to a node what it holds itself, and the whole to its parent."""
+    node["held"] += sum(tensor["bytes"] for tensor in node["parameters"])
+    node["moved"] += sum(cast["bytes"] for cast in node["casts"])
+    for found in node["findings"]:
+        node["found"][found["severity"]] = node["found"].get(found["severity"], 0) + 1
+    node["troubled"] |= any(severity in node["found"] for severity in SEVERITIES[:2])
+    if parent is not None:
+        parent["dtypes"] |= node["dtypes"]
+        parent["held"] += node["held"]
+        parent["moved"] += node["moved"]
+        for severity, count in node["found"].items():
+            parent["found"][severity] = parent["found"].get(severity, 0) + count
+        parent["troubled"] |= node["troubled"]
+
+
+def _rules(rules: dict[str, Any], findings: list[Any]) -> list[dict[str, Any]]:
+    counts = dict.fromkeys(rules, 0)
+    for found in findings:
+        counts[found["rule"]] = counts.get(found["rule"], 0) + 1
+    return [
+        rule | {"id": name, "count": counts[name], "docs": _link(rule["docs"])} for name, rule in sorted(rules.items())
+    ]
+
+
+def _link(url: str | None) -> str | None:
+    return url if url and url.startswith(("https://", "http://")) else None
+
+
+# --- dtypes -------------------------------------------------------------------------------------------------------
+
+
+def _legend(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every dtype of the report, in the table's order, with what it can hold and what of the model is in it."""
+    held: dict[str, int] = {}
+    names: set[str | None] = set()
+    for module in data["modules"]:
+        for tensor in module["parameters"]:
+            held[tensor["dtype"]] = held.get(tensor["dtype"], 0) + tensor["bytes"]
+        names |= {tensor["dtype"] for kind in ("parameters", "inputs", "outputs") for tensor in module[kind]}
+    for thing in [*data["findings"], *data["casts"]]:
+        names |= {thing["from_dtype"], thing["to_dtype"]}
+    known = sorted((name for name in names if name), key=lambda name: (_row(name), name))
+    return [{"dtype": name, "says": _says(name), "held": held.get(name, 0)} for name in known]
+
+
+def _row(dtype: str) -> int:
+    return next(row for row, (start, *_) in enumerate(COLOURS) if dtype.startswith(start))
+
+
+def short(dtype: str) -> str:
+    """`bfloat16` as `bf16`, `float8_e4m3fn` as `f8e4m3fn`; a name that is not in the table as it is."""
+    start, brief, *_ = COLOURS[_row(dtype)]
+    return brief + dtype[len(start) :]
+
+
+def _chip(dtype: str) -> "Markup":
+    name = COLOURS[_row(dtype)][2]
+    return _markup('<b class="t {}" title="{}">{}</b>').format(name, dtype, short(dtype))
+
+
+def _class_styles() -> str:
+    """A class for each row of the table, and for each depth: inline styles would need a hole in the policy."""
+    rows = {name: (hue, chroma) for *_, name, hue, chroma in COLOURS}
+    chips = [f".{name}{{--h:{hue};--c:{chroma}}}\n" for name, (hue, chroma) in rows.items()]
+    return "".join(chips + [f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1)])
+
+
+def _says(dtype: str) -> str:
+    """What a dtype holds, in a few words."""
+    if dtype not in BY_NAME:
+        return ""
+    info = TABLE[BY_NAME[dtype]]
+    return _HOLDS[info.kind](info)
+
+
+def _range(info: DtypeInfo) -> str:
+    size = f"{2**info.digits:,}" if info.digits <= 16 else f"2^{info.digits}"
+    most = f"{2**info.digits - 1:,}" if info.digits <= 16 else f"{size} - 1"
+    return f"{f'-{size}' if info.signed else '0'} to {most}"
+
+
+def _precision(info: DtypeInfo) -> str:
+    largest = 2.0**info.emax * (2 - 2.0 ** (1 - info.digits))
+    return f"{info.digits} significant bits, up to {largest:.5g}".replace("e+", "e")
+
+
+_HOLDS: dict[Kind, Callable[[DtypeInfo], str]] = {
+    Kind.BOOL: lambda info: "true or false",
+    Kind.INT: _range,
+    Kind.FLOAT: _precision,
+    Kind.COMPLEX: lambda info: f"two parts of {_precision(info)}",
+    Kind.STORAGE: lambda info: "for storage, not for arithmetic",
+}
+
+
+# --- filters ------------------------------------------------------------------------------------------------------
+
+
+def human(size: int) -> str:
+    """`4096` as `4.0 KiB`."""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if value < 999.95 or unit == "TiB":
+            break
+    return f"{value:.1f} {unit}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _prose(text: str) -> "Markup":
+    """Text with its `code` set as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # an odd number of backticks marks nothing
+        parts = [text]
+    return _markup("").join(_markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
+
+
+def _steps(origin: list[str]) -> list[dict[str, str]]:
+    """`from_numpy at data.py:17, in load: float64` in its parts; what reads otherwise stays one text."""
+    steps = ((_STEP.fullmatch(line), line) for line in origin)
+    return [match.groupdict() if match else {"what": line, "site": "", "dtype": ""} for match, line in steps]
+
+
+def _kinds(tensors: Iterable[dict[str, Any]]) -> list[str]:
+    """The dtypes among tensors, each once."""
+    return list(dict.fromkeys(tensor["dtype"] for tensor in tensors))
+
+
+def _shape(sizes: list[Any]) -> str:
+    return f"[{', '.join(str(size) for size in sizes)}]"
+
+
+def _tip(thing: dict[str, Any]) -> str | None:
+    """The whole path of a site."""
+    return f"{thing['file']}:{thing['line']}" if thing["file"] else None

@@ -1,0 +1,100 @@
+"""Where the dtype of a tensor comes from.
+
+A node is a line at which a tensor came to be; its parents are the lines of what it was computed from. Nodes hold no
+tensors, tensors hold no nodes: a table of weak references stands between them. Chains are cut at a length, so a long
+run keeps a bounded number of nodes.
+"""
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._dtypes import name_of
+from ._sites import Site
+
+_LONG = 32  # lines between a birth and now
+_SHOWN = 6
+_SWEEP = 10_000
+
+
+class Node:
+    """A line at which a tensor of one dtype came to be."""
+
+    __slots__ = ("birth", "cause", "depth", "dtype", "module", "named", "op", "parents", "site")
+
+    def __init__(
+        self,
+        op: str,
+        site: Site,
+        dtype: torch.dtype,
+        parents: tuple["Node", ...] = (),
+        module: str | None = None,
+        cause: Any = None,
+        named: bool = False,  # a parameter or buffer: `op` says which
+    ) -> None:
+        self.named = named
+        self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
+        depth = 1 + max((parent.depth for parent in parents), default=0)
+        same = parents and parents[0].dtype is dtype and cause is None
+        if depth > _LONG:
+            parents = (parents[0].birth,) if same and parents[0].birth.depth < _LONG else ()
+            depth, same = 1 + len(parents), bool(parents)
+        self.parents, self.depth = parents, depth
+        self.birth: Node = parents[0].birth if same else self
+
+    def __str__(self) -> str:
+        if self.named:
+            return f"{self.op}: {name_of(self.dtype)}"
+        return f"{self.site.expression or self.op} at {self.site}: {name_of(self.dtype)}"
+
+    def ancestors(self, most: int = 64) -> Iterator["Node"]:
+        """The node and what it came from, each once, nearest first."""
+        seen: set[int] = set()
+        queue: list[Node] = [self]
+        for node in queue:
+            if len(seen) >= most:
+                return
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                queue.extend(node.parents)
+
+    def line(self) -> tuple[str, ...]:
+        """The lines from birth to here; what lies between the first and the last ones is left out."""
+        lines: list[str] = []
+        node: Node | None = self
+        while node is not None:
+            text = str(node)
+            if not lines or lines[-1] != text:
+                lines.append(text)
+            node = node.parents[0] if node.parents else None
+        lines.reverse()
+        if len(lines) > _SHOWN:
+            lines[2 : len(lines) - _SHOWN + 3] = [f"... {len(lines) - _SHOWN + 1} more lines"]
+        return tuple(lines)
+
+
+class Lineage:
+    """The nodes of the tensors that are alive."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[weakref.ref[Tensor], Node]] = {}
+        self._limit = _SWEEP
+
+    def get(self, tensor: Tensor) -> Node | None:
+        entry = self._of.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def set(self, tensor: Tensor, node: Node) -> None:
+        known = self._of
+        known[id(tensor)] = (weakref.ref(tensor), node)
+        if len(known) > self._limit:
+            for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:
+                known.pop(key, None)
+            self._limit = max(_SWEEP, 2 * len(known))
+
+    def __len__(self) -> int:
+        return len(self._of)

@@ -1,0 +1,208 @@
+"""The dispatch mode of the recorder: every operation of torch, in forward and backward.
+
+What takes time is done only where dtypes differ. A function mode is not used: it turns off the fast paths of
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention`, and so changes what they compute.
+"""
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._events import Op
+from ._lineage import Node
+from ._operations import Trait, trait_of
+from ._sites import Site, here, site_of
+
+if TYPE_CHECKING:
+    from ._recorder import Recorder
+
+_CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_current_node = torch._C._current_autograd_node
+
+
+class Mode(TorchDispatchMode):
+    """Sees every operation."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: "Recorder") -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a frame for each operation; no compiled code runs in here
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self._recorder
+        local = recorder.local
+        kwargs = kwargs or {}
+        if not recorder.live or local.paused:
+            return func(*args, **kwargs)
+        trait = trait_of(func)
+        kept = None
+        if trait.name in recorder.before:
+            kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
+        try:
+            out = func(*args, **kwargs)
+        except Exception as error:
+            recorder.saw(error, trait.name, {f"operand {n}": t for n, t in enumerate(_tensors(args, kwargs))})
+            raise
+        local.paused += 1
+        try:
+            recorder.operations += 1
+            self._look(recorder, trait, args, kwargs, out, kept)
+        except Exception as error:  # a fault of the audit must not be one of the program
+            recorder.broken.append(error)
+        finally:
+            local.paused -= 1
+        return out
+
+    def _look(self, recorder: "Recorder", trait: Trait, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+        inputs = _tensors(args, kwargs)
+        backward = _current_node() is not None
+        if trait.several and kept is None:
+            return
+        single = isinstance(out, Tensor)
+        if trait.same:
+            self._hand_on(recorder, trait, inputs, out, single)
+            return
+        dtype = out.dtype if single else None
+        mixed = any(tensor.dtype is not dtype for tensor in inputs) if single else False
+        if backward and not mixed:
+            return
+        frame = sys._getframe(2)
+        site = here(frame)
+        if single and not trait.updates and not backward:
+            self._bear(recorder, trait, inputs, out, site)
+        asked = recorder.after.get(trait.name)
+        sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
+        if not (mixed or trait.cast or asked or sixteen or byte or kept):
+            return
+        module = recorder.module()
+        event = Op(
+            trait.name, args, kwargs, out, inputs, site, site_of(frame) is site, module, backward, recorder.autocast()
+        )
+        event.kept = kept
+        if trait.cast:
+            self._cast(recorder, event, frame)
+        elif trait.write or (mixed and trait.updates):
+            self._write(recorder, event)
+        elif mixed and backward:
+            recorder.emit("backward", event)
+        elif mixed and trait.promotes and dtype is not None and dtype.is_floating_point:
+            self._promote(recorder, event)
+        for function in asked or ():
+            recorder.guarded(function, event, recorder)
+        if sixteen:
+            recorder.emit("half", event)
+        if byte:
+            recorder.emit("byte", event)
+
+    def _hand_on(self, recorder: "Recorder", trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
+        """A view has the lines of what it shows."""
+        lineage = recorder.lineage
+        node = lineage.get(inputs[0]) if inputs else None
+        if trait.lifted and inputs:
+            site = here(sys._getframe(3))
+            if node is None or node.site is not site:
+                node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
+        if node is None:
+            return
+        if single:
+            lineage.set(out, node)
+        elif isinstance(out, (list, tuple)):
+            for tensor in out:
+                if isinstance(tensor, Tensor):
+                    lineage.set(tensor, node)
+
+    def _bear(self, recorder: "Recorder", trait: Trait, inputs: list[Tensor], out: Tensor, site: Site) -> None:
+        """A new tensor: where its dtype comes from."""
+        lineage, dtype = recorder.lineage, out.dtype
+        parents: list[Node] = []
+        for tensor in inputs:
+            node = lineage.get(tensor)
+            if node is None:
+                node = Node("first seen", site, tensor.dtype)
+                lineage.set(tensor, node)
+            if tensor.dtype is dtype:
+                parents.insert(0, node)
+            else:
+                parents.append(node)
+        if parents:
+            first = parents[0]
+            if first.site is site and first.dtype is dtype and not first.named:
+                if len(parents) == 1 or all(parent is first for parent in parents):
+                    lineage.set(out, first)
+                    return
+        cause = "autocast" if trait.cast and recorder.autocast() else None
+        lineage.set(out, Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause))
+
+    def _cast(self, recorder: "Recorder", event: Op, frame: Any) -> None:
+        source, out, site, module = event.inputs[0], event.out, event.site, event.module
+        if source.dtype is out.dtype and source.device == out.device:
+            return
+        if event.backward:
+            event.kind = "backward"
+            cause = recorder.cause()
+            if cause is not None:
+                event.site, event.module = site, module = cause
+        elif source.dtype is out.dtype:
+            event.kind = "device"
+        elif event.autocast and site_of(frame).calls not in _CASTING:
+            event.kind = "autocast"
+        else:
+            event.kind = "explicit"
+        if not event.backward:
+            recorder.remember(event.inputs, site, module)
+            if event.kind != "autocast":
+                node = recorder.lineage.get(out)
+                if node is not None and node.cause == "autocast":
+                    node.cause = None
+        recorder.cast(event.kind, "to", source, out, out.nbytes, site, module)
+        recorder.emit("cast", event)
+
+    def _write(self, recorder: "Recorder", event: Op) -> None:
+        sources = [t for t in event.inputs[1:] if t.dtype is not event.out.dtype and t.dtype is not torch.bool]
+        if event.name == "index_put_":
+            sources = [t for t in sources if t is event.inputs[-1]]
+        if not sources or event.backward:
+            return
+        source = sources[0]
+        recorder.cast("write", event.name, source, event.out, _bytes_as(source, event.out), event.site, event.module)
+        recorder.emit("write", event)
+
+    def _promote(self, recorder: "Recorder", event: Op) -> None:
+        """Operands without axes promote nothing, unless there is nothing else."""
+        out = event.out
+        alone = all(tensor.ndim == 0 for tensor in event.inputs)
+        odd = [t for t in event.inputs if t.dtype is not out.dtype and t.dtype is not torch.bool and (t.ndim or alone)]
+        if not odd:
+            return
+        recorder.remember(event.inputs, event.site, event.module)
+        for tensor in odd:
+            size = _bytes_as(tensor, out)
+            recorder.cast("promotion", event.name, tensor, out, size, event.site, event.module)
+        event.kept = odd
+        recorder.emit("mixed", event)
+
+
+def _bytes_as(tensor: Tensor, like: Tensor) -> int:
+    return tensor.numel() * like.element_size()
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found = []
+    for value in args:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif type(value) is list:
+            found += [part for part in value if isinstance(part, Tensor)]
+    if kwargs:
+        found += [value for value in kwargs.values() if isinstance(value, Tensor)]
+    return found

@@ -1,0 +1,1 @@
+"""DG5: modules, their buffers and attributes."""

@@ -1,0 +1,53 @@
+"""What is known of torch's operations: one row for each that is met, made when it is met first."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+# Besides what torch tags as pointwise, these promote their operands.
+_PROMOTING = frozenset("cat stack mse_loss smooth_l1_loss huber_loss l1_loss binary_cross_entropy dot".split())
+_WRITES = frozenset(["copy_", "index_put_", "_foreach_copy_"])
+# These give what they got, and get no line of their own in a chain.
+_SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alias lift_fresh".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    name: str  # `mul`, as in `aten.mul.Tensor`
+    cast: bool
+    write: bool  # of its second argument into its first
+    same: bool  # the result is the argument, seen otherwise
+    lifted: bool  # a tensor made from data of Python or NumPy
+    updates: bool  # its first argument, in place
+    promotes: bool
+    several: bool  # a fused or foreach operation on lists
+
+
+_traits: dict[Any, Trait] = {}
+
+
+def trait_of(func: Any) -> Trait:
+    trait = _traits.get(func)
+    if trait is None:
+        trait = _traits[func] = _look(func)
+    return trait
+
+
+def _look(func: Any) -> Trait:
+    schema = getattr(func, "_schema", None)  # higher-order operators have none
+    name = str(func) if schema is None else str(schema.name).rpartition("::")[2]
+    arguments = [] if schema is None else schema.arguments
+    alias = arguments[0].alias_info if arguments else None
+    updates = alias is not None and bool(alias.is_write)
+    pointwise = torch.Tag.pointwise in getattr(func, "tags", ())
+    return Trait(
+        name=name,
+        cast=name == "_to_copy",
+        write=name in _WRITES,
+        same=(name in _SAME or bool(getattr(func, "is_view", False))) and not updates,
+        lifted=name == "lift_fresh",
+        updates=updates,
+        promotes=pointwise or name in _PROMOTING,
+        several=name.startswith(("_foreach", "_fused", "_amp_foreach")),
+    )

@@ -1,0 +1,161 @@
+"""What the program calls besides operations: modules, autocast regions, threads, data that torch does not dispatch."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._dtypes import name_of
+from ._events import Call, on
+from ._lineage import Node
+from ._recorder import Recorder
+
+_LEAVES = 64
+
+
+@on("start")
+def replace(audit: Recorder) -> None:
+    """Replace, for the time of the audit, what the mode does not see."""
+    patches = audit.patches
+    patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
+    patches.replace(torch.autocast, "__enter__", functools.partial(_region_begins, audit))
+    patches.replace(torch.autocast, "__exit__", functools.partial(_region_ends, audit))
+    patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
+    for owner, name in (
+        (torch, "from_dlpack"),
+        (torch.utils.dlpack, "from_dlpack"),
+        (torch, "frombuffer"),
+    ):
+        patches.replace(owner, name, functools.partial(_creation, audit))
+
+
+# ---------------------------------------------------------------- modules
+
+
+def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    local, entered, left = audit.local, audit.on["entered"], audit.on["left"]
+
+    @functools.wraps(original)
+    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not audit.live or local.paused:
+            return original(self, *args, **kwargs)
+        call = Call(self, audit.path_of(self))
+        for function in entered:
+            audit.guarded(function, call, audit)
+        row = audit.calls.get(call.path)
+        if row is None:
+            row = audit.calls[call.path] = [0, _leaves(args, kwargs), []]
+        local.modules.append(call.path)
+        try:
+            out = original(self, *args, **kwargs)
+        except Exception as error:
+            audit.guarded(audit.saw, error)
+            if len(local.modules) == 1:
+                audit.guarded(audit.leaves, error)
+            raise
+        finally:
+            local.modules.pop()
+        if not row[0]:
+            row[2] = _leaves((out,), {}, result=True)
+        row[0] += 1
+        for function in left:
+            audit.guarded(function, call, audit)
+        return out
+
+    return __call__
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False) -> list[dict[str, Any]]:
+    """What tensors a module was given, or gave."""
+    rows: list[dict[str, Any]] = []
+    for name, value in (*((str(n), value) for n, value in enumerate(args)), *kwargs.items()):
+        name = "" if result else name
+        for path, tensor in _tensors_in(value, name):
+            if len(rows) < _LEAVES:
+                dtype, device = name_of(tensor.dtype), str(tensor.device)
+                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": _shape(tensor)})
+    return rows
+
+
+def _shape(tensor: Tensor) -> list[Any]:
+    try:
+        return [size if isinstance(size, int) else str(size) for size in tensor.shape]
+    except RuntimeError:  # strided nested tensors have none
+        return []
+
+
+def _tensors_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for number, part in enumerate(value[:_LEAVES]):
+            yield from _tensors_in(part, f"{path}[{number}]", depth + 1)
+    elif depth < 4 and isinstance(value, dict):
+        for key, part in value.items():
+            yield from _tensors_in(part, f"{path}[{key!r}]", depth + 1)
+
+
+# ---------------------------------------------------------------- autocast
+
+
+def _region_begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __enter__(self: Any) -> Any:
+        result = original(self)
+        audit.local.regions.append((self.device, bool(self._enabled)))
+        return result
+
+    return __enter__
+
+
+def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __exit__(self: Any, *error: Any) -> Any:
+        regions = audit.local.regions
+        for number in reversed(range(len(regions))):
+            if regions[number][0] == self.device:
+                del regions[number]
+                break
+        return original(self, *error)
+
+    return __exit__
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _thread_start(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> Any:
+        run = self.run
+
+        def audited() -> None:
+            vars(self).pop("run", None)
+            with audit.in_thread():
+                run()
+
+        if audit.live and "run" not in vars(self):
+            self.run = audited  # type: ignore[method-assign]  # taken off again when it begins
+        return original(self)
+
+    return start
+
+
+# ---------------------------------------------------------------- data
+
+
+def _creation(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes a tensor past the dispatcher."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if audit.live and isinstance(tensor, Tensor):
+            name = getattr(original, "__name__", "tensor")
+            audit.guarded(lambda: audit.lineage.set(tensor, Node(name, audit.here(), tensor.dtype)))
+        return tensor
+
+    return make

@@ -1,0 +1,239 @@
+"""The recorder: what torch does while an audit is on, turned into events.
+
+The dispatch mode shows operations, functions that are replaced for the time show modules, autocast regions and threads.
+"""
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _python_dispatch
+
+from .._rules import Finding
+from ._events import KINDS, Refusal, handlers, handlers_of
+from ._findings import Findings
+from ._lineage import Lineage, Node
+from ._mode import Mode
+from ._patches import Patches
+from ._sites import Site, here, raised_at
+
+State = TypeVar("State")
+_SEQUENCES = 50_000
+
+
+@dataclass
+class Failure:
+    """What was known of an exception where it was seen first."""
+
+    error: int  # its id: builtin exceptions take no weak references
+    module: str | None
+    autocast: bool
+    op: str | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Local(threading.local):
+    """What each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.regions: list[tuple[str, bool]] = []  # of autocast: device type, enabled
+        self.paused = 0
+        self.loading = 0  # in load_state_dict
+        self.failure: Failure | None = None
+
+
+class Recorder:
+    """One audit, while it runs; the families of rules use what is public here."""
+
+    def __init__(self, findings: Findings) -> None:
+        self.findings, self.patches, self.lineage, self.local = findings, Patches(), Lineage(), Local()
+        self.handles: list[Any] = []
+        self.optimizers: list[Any] = []  # those that `audit` was given
+        self.scalers: list[Any] = []
+        self.live = False
+        self.operations = 0
+        self.broken: list[BaseException] = []  # what went wrong in the audit itself
+        self.calls: dict[str, list[Any]] = {}  # of modules by path: how often, inputs, outputs
+        self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
+        self.before = handlers_of("before", findings.wanted)
+        self.after = handlers_of("after", findings.wanted)
+        self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._states: dict[type, Any] = {}
+        self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
+        self._mode = Mode(self)
+
+    # ------------------------------------------------------------ for the families
+
+    def find(self, rule_id: str, site: Site, **fields: Any) -> Finding | None:
+        """Enter a finding; see `Findings.add`."""
+        return self.findings.add(rule_id, site, **fields)
+
+    def here(self) -> Site:
+        """The user's line that is running."""
+        return here(sys._getframe(1))
+
+    def module(self) -> str | None:
+        """The module whose forward is running."""
+        modules = self.local.modules
+        return modules[-1] if modules else None
+
+    def autocast(self, device: str | None = None) -> bool:
+        """Whether an autocast region is enabled; in an operation torch itself would say no."""
+        for kind, enabled in reversed(self.local.regions):
+            if device is None or kind == device:
+                return enabled
+        return False
+
+    def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now."""
+        node = self.lineage.get(tensor)
+        return () if node is None else node.line()
+
+    def state(self, kind: type[State]) -> State:
+        """What a family keeps for the time of the audit."""
+        if kind not in self._states:
+            self._states[kind] = kind()
+        state: State = self._states[kind]
+        return state
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What torch does in here, in this thread, is not recorded."""
+        self.local.paused += 1
+        try:
+            yield
+        finally:
+            self.local.paused -= 1
+
+    def emit(self, kind: str, *event: Any) -> None:
+        """Call the functions for a kind of event; what they raise never reaches the program."""
+        for function in self.on[kind]:
+            self.guarded(function, *event, self)
+
+    def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.local.paused += 1
+        try:
+            return function(*args)
+        except Exception as error:  # a fault of the audit must not be one of the program
+            self.broken.append(error)
+            return None
+        finally:
+            self.local.paused -= 1
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        for device in ("cuda", "cpu"):
+            self.local.regions.append((device, torch.is_autocast_enabled(device)))
+        try:
+            self.emit("start")
+            self._mode.__enter__()
+            self.live = True
+        except BaseException:
+            self._put_back()
+            raise
+
+    def stop(self, error: BaseException | None) -> None:
+        self.live = False
+        self._mode.__exit__(None, None, None)
+        try:
+            if error is not None:
+                self.leaves(error)
+            self.emit("end")
+        finally:
+            self._put_back()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """Record in a thread that the program started. The mode's own `__enter__` keeps flags for the whole process."""
+        _python_dispatch._push_mode(self._mode)  # type: ignore[no-untyped-call]  # untyped
+        try:
+            yield
+        except Exception as error:
+            if self.live:
+                self.guarded(self.leaves, error)
+            raise
+        finally:
+            _python_dispatch._pop_mode()  # type: ignore[no-untyped-call]  # untyped
+
+    def _put_back(self) -> None:
+        self.patches.undo()
+        while self.handles:
+            self.handles.pop().remove()
+
+    # ------------------------------------------------------------ modules
+
+    def path_of(self, module: nn.Module) -> str:
+        """`Net.encoder.fc`; a module that no known one holds is a root."""
+        entry = self._paths.get(id(module))
+        if entry is None or entry[0]() is not module:
+            self.name(module)
+            entry = self._paths[id(module)]
+        return entry[1]
+
+    def name(self, root: nn.Module, title: str | None = None) -> None:
+        """Know a module and all in it by their paths."""
+        title = title or type(root).__name__.lstrip("_") or "Module"
+        taken = {path for ref, path in self._paths.values() if (known := ref()) is not None and known is not root}
+        numbers = (title, *(f"{title}#{number}" for number in range(2, 10_000)))
+        title = next(name for name in numbers if name not in taken)
+        site = self.here()
+        for name, module in root.named_modules():
+            path = f"{title}.{name}" if name else title
+            self._paths[id(module)] = (weakref.ref(module), path)
+            for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None and self.lineage.get(tensor) is None:
+                    kind = "parameter" if key in module._parameters else "buffer"
+                    self.lineage.set(tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Those that are known and alive."""
+        for ref, path in self._paths.values():
+            module = ref()
+            if module is not None:
+                yield path, module
+
+    # ------------------------------------------------------------ exceptions
+
+    def saw(self, error: BaseException, op: str | None = None, tensors: dict[str, Tensor] | None = None) -> None:
+        """An exception was raised; whether it is a finding is known when it leaves the program's modules."""
+        failure = self.local.failure
+        if failure is None or failure.error != id(error):
+            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, tensors or {})
+
+    def leaves(self, error: BaseException) -> None:
+        """An exception leaves the outermost module, or the audit."""
+        self.saw(error)
+        failure, raised = self.local.failure, raised_at(error.__traceback__)
+        if failure is None or raised is None or failure.op == "said":
+            return
+        site, frame = raised
+        event = Refusal(error, site, frame, failure.module, failure.autocast, failure.op, failure.tensors)
+        self.emit("refused", event)
+        failure.op, failure.tensors = "said", {}
+
+    # ------------------------------------------------------------ casts
+
+    def cast(self, kind: str, op: str, source: Tensor, like: Tensor, size: int, site: Site, module: str | None) -> None:
+        self.findings.cast(kind, op, source, like.dtype, like.device, size, site, module)
+
+    def remember(self, inputs: list[Tensor], site: Site, module: str | None) -> None:
+        """Which line the casts in backward will belong to that this operation causes."""
+        if any(tensor.requires_grad for tensor in inputs):
+            causes = self._causes
+            if len(causes) > _SEQUENCES:
+                for key in list(causes)[: _SEQUENCES // 2]:
+                    del causes[key]
+            causes[torch._C._autograd._get_sequence_nr() - 1] = (site, module)
+
+    def cause(self) -> tuple[Site, str | None] | None:
+        """The line in forward that the running node of backward belongs to."""
+        node = torch._C._current_autograd_node()
+        return None if node is None else self._causes.get(node._sequence_nr())

@@ -1,0 +1,306 @@
+"""What an audit found: to print, to compare, to keep."""
+
+import io
+import json
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._dtypes import name_of
+from .._rules import RULES, Finding, Report, Severity, select
+from ._baseline import Baseline, load, save
+from ._findings import Cast
+from ._recorder import Recorder
+from ._sites import Site
+
+_SHOWN = 20  # casts of a printed report
+_BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
+
+
+class AuditReport:
+    """What `audit` found; it fills while the program runs, and is complete when the audit has ended.
+
+    Attributes:
+        error: the exception that ended the program, as text, if one did.
+        seconds: how long the audit was on.
+        program: the script, of `python -m dtypeguard audit`.
+        result: what the function gave, of `audit(function, ...)`.
+        faults: exceptions of the audit itself, which the program never sees; none, unless dtypeguard has a bug.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._began = time.perf_counter()
+        self._modules: list[dict[str, Any]] | None = None
+        self.error: str | None = None
+        self.seconds = 0.0
+        self.program: str | None = None
+        self.result: Any = None
+
+    def _close(self, error: BaseException | None) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+        self._modules = _tree(self._recorder)
+
+    @property
+    def findings(self) -> Report:
+        """One `Finding` for each rule and place, the worst first."""
+        return Report(finding for finding, _ in self._recorder.findings.rows())
+
+    @property
+    def casts(self) -> list[Cast]:
+        """One `Cast` for each kind and place, by bytes."""
+        return [cast for cast, _ in self._recorder.findings.casts()]
+
+    @property
+    def faults(self) -> list[BaseException]:
+        return list(self._recorder.broken)
+
+    def origin(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now, oldest first; empty for a tensor that the audit has not seen.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     x = torch.ones(3, dtype=torch.float64)
+        ...     y = x / 255
+        >>> [line.rpartition(": ")[2] for line in report.origin(y)]
+        ['float64', 'float64']
+        """
+        return self._recorder.origin_of(tensor)
+
+    def assert_clean(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
+        """Raise where something of severity warning or error was found.
+
+        Args:
+            ignore: rules to leave out, by id, name or family.
+            baseline: a file that `save_baseline` wrote; what it holds is no longer news.
+
+        Raises:
+            AssertionError: with the findings.
+            ValueError: no such rule, or the file is no baseline.
+            FileNotFoundError: there is no such file.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     total = torch.ones(3) + torch.ones(3)
+        >>> report.assert_clean()
+        """
+        __tracebackhide__ = True
+        off = select(ignore)
+        known = None if baseline is None else load(baseline)
+        bad = [f for f in self.findings if f.severity in _BAD and f.rule not in off]
+        if known is not None:
+            bad = self._news(known, bad)
+        if bad:
+            raise AssertionError(f"the audit found {_number(len(bad), 'fault')}\n{Report(bad)}")
+
+    def save_baseline(self, path: str | os.PathLike[str]) -> None:
+        """Write what was found, so that `assert_clean(baseline=path)` fails only for what is new."""
+        save(self.findings, path)
+
+    def _news(self, known: Baseline, findings: list[Finding]) -> list[Finding]:
+        return known.new(findings)
+
+    # ------------------------------------------------------------ as data
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data; dtypes are names (`bfloat16`)."""
+        from .. import __version__
+
+        rows = [(*_plain(finding), site) for finding, site in self._recorder.findings.rows()]
+        found = [
+            {**row, **_place(site), "name": RULES[rule].name, "docs": RULES[rule].docs} for rule, row, site in rows
+        ]
+        casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
+        ids = sorted({rule for rule, _, _ in rows})
+        return {
+            "schema": 1,
+            "dtypeguard": __version__,
+            "torch": torch.__version__,
+            "program": self.program,
+            "error": self.error,
+            "seconds": round(self.seconds, 3),
+            "operations": self._recorder.operations,
+            "findings": found,
+            "casts": casts,
+            "modules": _tree(self._recorder) if self._modules is None else self._modules,
+            "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
+            "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The same as JSON; written to a file too, if one is named."""
+        text = json.dumps(self.to_dict(), indent=1)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """One page that needs nothing else: module tree, casts and findings."""
+        from ._html import render
+
+        Path(path).write_text(render(self.to_dict()), encoding="utf-8")
+
+    # ------------------------------------------------------------ as text
+
+    def __str__(self) -> str:
+        text = self._rich() if _has_rich() else self._text()
+        return text.rstrip()
+
+    def __repr__(self) -> str:
+        counts = Counter(finding.severity for finding in self.findings)
+        what = ", ".join(_number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
+        return f"<audit report: {what or 'nothing found'}; {_number(len(self.casts), 'cast')}>"
+
+    def _text(self) -> str:
+        findings, casts = self.findings, self.casts
+        parts = [str(findings)]
+        if casts:
+            parts.append(f"\ncasts, by bytes ({_number(len(casts), 'place')})")
+            width = max(len(_arrow(cast)) for cast in casts[:_SHOWN])
+            parts += [
+                f"  {_bytes(cast.bytes):>9} {cast.count:>6}x  {cast.kind:<9} {_arrow(cast):<{width}}  "
+                f"{cast.site}{f'  in {cast.module_path}' if cast.module_path else ''}"
+                for cast in casts[:_SHOWN]
+            ]
+            if len(casts) > _SHOWN:
+                parts.append(f"  ... {len(casts) - _SHOWN} more")
+        return "\n".join([*parts, "", repr(self)[1:-1]])
+
+    def _rich(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console(file=io.StringIO(), width=max(100, min(160, _width())), highlight=False)
+        table = Table(title="findings", title_justify="left", expand=True)
+        for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
+            table.add_column(column, ratio=wide or None, overflow="fold")
+        for f in self.findings:
+            often = f" (x{f.count})" if f.count > 1 else ""
+            chain = "".join(f"\n  {line}" for line in f.origin)
+            where = "\n".join(filter(None, [f.site, f.module_path]))
+            name = f"{f.rule}\n{RULES[f.rule].name}"
+            table.add_row(f.severity, name, _escape(f"{f.message}{often}{chain}\nfix: {f.fix}"), _escape(where))
+        if self.findings:
+            console.print(table)
+        else:
+            console.print("nothing found")
+        if self.casts:
+            table = Table(title="casts, by bytes", title_justify="left")
+            for column, side in (
+                ("bytes", "right"),
+                ("count", "right"),
+                ("kind", "left"),
+                ("cast", "left"),
+                ("where", "left"),
+            ):
+                table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]  # a literal
+            for cast in self.casts[:_SHOWN]:
+                where = "  ".join(filter(None, [cast.site, cast.module_path]))
+                table.add_row(_bytes(cast.bytes), str(cast.count), cast.kind, _arrow(cast), _escape(where))
+            console.print(table)
+            if len(self.casts) > _SHOWN:
+                console.print(f"... {len(self.casts) - _SHOWN} more casts")
+        console.print(repr(self)[1:-1])
+        text = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+        return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _plain(finding: Finding) -> tuple[str, dict[str, Any]]:
+    return finding.rule, _fields(finding)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in row.__slots__}
+    for name, value in values.items():
+        if isinstance(value, torch.dtype):
+            values[name] = name_of(value)
+        elif isinstance(value, tuple):
+            values[name] = list(value)
+    return values
+
+
+def _place(site: Site) -> dict[str, Any]:
+    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
+
+
+def _tree(recorder: Recorder) -> list[dict[str, Any]]:
+    """The modules that are known, parents before children."""
+    called = recorder.calls
+    alive = {path: module for path, module in recorder.modules()}
+    roots = {path.partition(".")[0] for path in called}
+    rows = []
+    for path in sorted(alive, key=lambda path: path.split(".")):
+        module = alive[path]
+        if path.partition(".")[0] not in roots:
+            continue
+        calls, inputs, outputs = called.get(path, (0, [], []))
+        parent = path.rpartition(".")[0]
+        while parent and parent not in alive:
+            parent = parent.rpartition(".")[0]
+        rows.append(
+            {
+                "path": path,
+                "class": type(module).__name__,
+                "parent": parent or None,
+                "calls": calls,
+                "parameters": [
+                    {"name": name, "kind": kind, "dtype": name_of(t.dtype), "device": str(t.device), "shape": list(t.shape), "bytes": t.nbytes}
+                    for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers))
+                    for name, t in tensors.items()
+                    if t is not None
+                ],
+                "inputs": inputs,
+                "outputs": outputs,
+            }
+        )  # fmt: skip
+    return rows
+
+
+# ---------------------------------------------------------------- text
+
+
+def _arrow(cast: Cast) -> str:
+    if cast.from_dtype is cast.to_dtype:
+        return f"{name_of(cast.from_dtype)} {cast.from_device} -> {cast.to_device}"
+    return f"{name_of(cast.from_dtype)} -> {name_of(cast.to_dtype)}"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 or what == 'info' else 's'}"
+
+
+def _has_rich() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("rich") is not None
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((120, 40)).columns

@@ -1,0 +1,119 @@
+"""Lines of the user's program: which one is running, what is written there.
+
+Floor 1 of the audit. A site is made once for each instruction; looking it up costs a walk up the stack.
+"""
+
+import ast
+import contextlib
+import dis
+import linecache
+import os
+import sys
+from itertools import islice
+from types import CodeType, FrameType, TracebackType
+
+from .._errors import caller
+
+_SHORT = 60
+_sites: dict[tuple[CodeType, int], "Site"] = {}
+
+
+class Site:
+    """One instruction of the user's program, with the line that it stands on."""
+
+    __slots__ = ("_calls", "_code", "_lasti", "file", "function", "line")
+
+    def __init__(self, code: CodeType, lasti: int, line: int) -> None:
+        self._code, self._lasti = code, lasti
+        self._calls: str | None = None
+        self.file, self.line, self.function = code.co_filename, line, code.co_name
+
+    def __str__(self) -> str:
+        return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}, in {self.function}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.file, self.line
+
+    @property
+    def source(self) -> str:
+        """The text of the line."""
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def written(self) -> str:
+        """What the instruction computes, as the program has it; nothing where there is no source."""
+        first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
+        if first is None or last is None or begin is None or end is None:
+            return ""
+        lines = [linecache.getline(self.file, number).encode() for number in range(first, last + 1)]
+        if not all(lines):
+            return ""
+        lines[-1] = lines[-1][:end]
+        lines[0] = lines[0][begin:]
+        return b" ".join(line.strip() for line in lines).decode(errors="replace")
+
+    @property
+    def expression(self) -> str:
+        """The same, shortened."""
+        text = self.written
+        if len(text) <= _SHORT:
+            return text
+        head = text.partition("(")[0]
+        return f"{head}(...)" if len(head) < _SHORT and " " not in head else f"{text[: _SHORT - 3]}..."
+
+    @property
+    def calls(self) -> str:
+        """The name of the function or method that the instruction calls, if it calls one."""
+        if self._calls is None:
+            self._calls = ""
+            with contextlib.suppress(SyntaxError, ValueError):
+                call = ast.parse(self.written, mode="eval").body
+                if isinstance(call, ast.Call):
+                    self._calls = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+        return self._calls
+
+    @property
+    def thrown_away(self) -> bool:
+        """Whether the program drops what this instruction gives it: an expression that is a statement."""
+        following = [i for i in dis.get_instructions(self._code) if i.offset > self._lasti and i.opname != "CACHE"]
+        return bool(following) and following[0].opname == "POP_TOP"
+
+
+def site_of(frame: FrameType) -> Site:
+    key = frame.f_code, frame.f_lasti
+    site = _sites.get(key)
+    if site is None:
+        site = _sites[key] = Site(*key, frame.f_lineno)
+    return site
+
+
+_NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
+
+
+def here(frame: FrameType | None = None) -> Site:
+    """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
+    frame = frame or sys._getframe(1)
+    found = caller(frame)
+    while found is None and frame is not None:
+        outer = frame.f_back
+        if outer is None:
+            found = frame
+        frame = outer
+    return _NOWHERE if found is None else site_of(found)
+
+
+def raised_at(trace: TracebackType | None) -> tuple[Site, FrameType] | None:
+    """Where the user's program was when an exception rose out of it, and the innermost frame of all."""
+    found = None
+    innermost = None
+    while trace is not None:
+        innermost = trace.tb_frame
+        if caller(innermost) is innermost:
+            key = innermost.f_code, trace.tb_lasti
+            site = _sites.get(key)
+            if site is None:
+                site = _sites[key] = Site(*key, trace.tb_lineno)
+            found = site
+        trace = trace.tb_next
+    return None if found is None or innermost is None else (found, innermost)

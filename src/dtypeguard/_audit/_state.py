@@ -1,0 +1,1 @@
+"""DG6: state that is loaded, and the default dtype."""
