@@ -16,6 +16,7 @@ from . import (  # their functions register themselves
     _export as _export,
     _modules as _modules,
     _program as _program,
+    _promotions as _promotions,
     _refusals as _refusals,
     _state as _state,
     _training as _training,

@@ -1,1 +1,418 @@
-"""DG1: conversions."""
+"""DG103 to DG109, DG111, DG112: conversions that lose a result, a value or time."""
+
+import ast
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._dtypes import name_of
+from .._rules import Severity
+from ._events import Op, on
+from ._recorder import Recorder
+from ._sites import Site
+from ._text import human
+
+_EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
+_NOISE = 0.125  # the spacing of angles from which on their sine is none
+_OFTEN, _MUCH = 10, 2**20
+_LARGEST = 10**6  # elements that are looked at in full
+
+
+@dataclass
+class Looks:
+    """How often a line was met; what costs something is done at the first few times, and then at powers of two."""
+
+    counts: dict[Any, int] = field(default_factory=dict)
+
+    def due(self, *key: Any) -> bool:
+        count = self.counts[key] = self.counts.get(key, 0) + 1
+        return count <= 4 or count & (count - 1) == 0
+
+
+# ---------------------------------------------------------------- DG103
+
+
+@on("cast", "DG103")
+def discarded(event: Op, audit: Recorder) -> None:
+    if event.direct and event.kind in ("explicit", "device") and event.site.thrown_away:
+        source, what = event.inputs[0], event.site.expression or "the cast"
+        moved = source.dtype is event.out.dtype
+        subject = _subject(event.site)
+        facts = {
+            "what": what,
+            "dtype": str(event.out.device) if moved else name_of(event.out.dtype),
+            "was": f"on {source.device}" if moved else name_of(source.dtype),
+            "subject": f"`{subject}`" if subject else "the tensor",
+            "subject_code": subject or "x",
+        }
+        audit.find(
+            "DG103", event.site, module=event.module, op=event.site.calls or event.name, facts=facts,
+            from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+        )  # fmt: skip
+
+
+def _subject(site: Site) -> str:
+    """`x` of `x.to(...)`."""
+    try:
+        call = ast.parse(site.written, mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        return ast.unparse(call.func.value)
+    return ""
+
+
+# ---------------------------------------------------------------- DG104
+
+
+@dataclass
+class Repeats:
+    rows: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+
+@on("cast", "DG104")
+def cast_again(event: Op, audit: Recorder) -> None:
+    source, rows = event.inputs[0], audit.state(Repeats).rows
+    if event.kind != "explicit" or source.is_inference() or source.numel() < 2:
+        return
+    key = id(source), event.out.dtype, event.site
+    row, version = rows.get(key), source._version
+    if row is None or row[0]() is not source or row[1] != version:
+        if len(rows) > 1000:
+            for old in [old for old, known in rows.items() if known[0]() is None and known[2] < _OFTEN]:
+                del rows[old]
+        rows[key] = [
+            weakref.ref(source),
+            version,
+            1,
+            event.module,
+            name_of(source.dtype),
+            source.nbytes,
+            event.out.nbytes,
+        ]
+    else:
+        row[2] += 1
+
+
+@on("end", "DG104")
+def repeated(audit: Recorder) -> None:
+    for (_, dtype, site), (_, _, times, module, was, size, made) in audit.state(Repeats).rows.items():
+        if times >= _OFTEN:
+            total = times * made
+            facts = {"was": was, "size": human(size), "dtype": name_of(dtype), "times": times, "total": human(total)}
+            severity = None if total >= _MUCH else Severity.INFO
+            audit.find(
+                "DG104", site, module=module, op="to", facts=facts, severity=severity, to_dtype=dtype, bytes=total
+            )
+
+
+# ---------------------------------------------------------------- DG105
+
+_UP = "compute it in float32: `.float()` before, `.to(x.dtype)` after"
+_CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from the dtype they are used in"
+_ADDITIVE = frozenset(["add", "add_", "sub", "sub_", "baddbmm", "addmm"])
+_SOFTMAX = frozenset(["_softmax", "_log_softmax", "_safe_softmax"])
+
+
+@on("cast", "DG105")
+def narrowed(event: Op, audit: Recorder) -> None:
+    """A cast to a dtype that ends earlier."""
+    source, out = event.inputs[0], event.out
+    if not (source.dtype.is_floating_point and out.dtype.is_floating_point) or event.backward or out.is_meta:
+        return
+    if _end(out.dtype) >= _end(source.dtype) or not audit.state(Looks).due("DG105", event.site):
+        return
+    lost = ~torch.isfinite(out) & torch.isfinite(source)
+    _overflow(event, int(lost.sum()), source.numel(), _CLAMP, audit)
+
+
+def _end(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max
+
+
+@on("half", "DG105")
+def computed(event: Op, audit: Recorder) -> None:
+    """What an operation gave in float16; done again in float32 where it is infinite."""
+    out, looks = event.out, audit.state(Looks)
+    if out.is_meta or not looks.due("DG105", event.site, event.name):
+        return
+    if event.name in _SOFTMAX and bool(out.isnan().any()):
+        _mask_was_all(event, audit)
+        return
+    infinite = out.isinf()
+    if not bool(infinite.any()) or torch.Tag.nondeterministic_seeded in event.func.tags:
+        return
+    if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point() and t is not out):
+        return
+    if event.name.endswith("_") or any(isinstance(a, float) and math.isinf(a) for a in event.args):
+        return  # what was there before is gone; or it was meant
+    again = event.func(*[_wider(a) for a in event.args], **{k: _wider(v) for k, v in event.kwargs.items()})
+    if not isinstance(again, Tensor) or again.dtype is torch.float16:
+        return
+    lost = infinite & again.isfinite()
+    only_mask = event.name in _ADDITIVE and not bool((out == math.inf).any())
+    severity = Severity.INFO if only_mask else None
+    _overflow(event, int(lost.sum()), out.numel(), _UP, audit, severity)
+    node = audit.lineage.get(out)
+    if only_mask and node is not None:
+        node.cause = Masked(event, int(lost.sum()), out.numel())
+
+
+@dataclass(eq=False)
+class Masked:
+    """Scores that a mask took past the end of the dtype: harmless, unless a whole row is."""
+
+    event: Op
+    lost: int
+    total: int
+
+
+def _mask_was_all(event: Op, audit: Recorder) -> None:
+    node = audit.lineage.get(event.inputs[0])
+    for ancestor in () if node is None else node.ancestors():
+        if isinstance(ancestor.cause, Masked):
+            _overflow(
+                ancestor.cause.event, ancestor.cause.lost, ancestor.cause.total, f"{_UP}, or keep the mask bool", audit
+            )
+
+
+def _wider(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype is torch.float16 else value
+    if isinstance(value, list):
+        return [_wider(part) for part in value]
+    return torch.float32 if value is torch.float16 else value
+
+
+def _overflow(
+    event: Op, count: int, total: int, advice: str, audit: Recorder, severity: Severity | None = None
+) -> None:
+    if not count:
+        return
+    source, out = event.inputs[0] if event.inputs else event.out, event.out
+    facts = {
+        "what": event.site.expression or event.name, "count": count, "total": total,
+        "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice,
+    }  # fmt: skip
+    audit.find(
+        "DG105", event.site, module=event.module, op=event.name, facts=facts, severity=severity,
+        from_dtype=source.dtype, to_dtype=out.dtype, bytes=out.nbytes, origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- DG106, DG107
+
+
+@on("write", "DG106", "DG107")
+def written(event: Op, audit: Recorder) -> None:
+    """A tensor keeps its dtype when it is written to."""
+    if audit.local.loading or event.out.is_meta:
+        return
+    out = event.out
+    source = next(t for t in reversed(event.inputs) if t.dtype is not out.dtype)
+    what = event.site.expression or event.site.source or event.name
+    facts: dict[str, Any] = {"what": what, "source": name_of(source.dtype), "dtype": name_of(out.dtype)}
+    fields: dict[str, Any] = {
+        "module": event.module, "op": event.name, "from_dtype": source.dtype, "to_dtype": out.dtype,
+        "bytes": out.nbytes, "origin": audit.origin_of(source),
+    }  # fmt: skip
+    real, whole = not out.dtype.is_complex, not out.dtype.is_floating_point and not out.dtype.is_complex
+    if source.dtype.is_complex and real:
+        lost = int((source.imag != 0).sum())
+        facts |= {
+            "loss": f": the imaginary parts of {lost} of {source.numel()} values are lost",
+            "advice": f"allocate it complex: `dtype=torch.{name_of(source.dtype)}`, or write `.real` where it is meant",
+        }
+        audit.find("DG107", event.site, facts=facts, severity=Severity.ERROR if lost else Severity.INFO, **fields)
+    elif source.dtype.is_floating_point and whole and out.dtype is not torch.bool:
+        if source.numel() <= _LARGEST:
+            lost = int((source != source.trunc()).sum())
+            if lost:
+                facts |= {"count": lost, "total": source.numel(), "dtype_code": f"torch.{name_of(out.dtype)}"}
+                audit.find("DG106", event.site, facts=facts, **fields)
+    elif source.dtype.is_floating_point and out.dtype.is_floating_point and source.dtype.itemsize > out.dtype.itemsize:
+        facts |= {"loss": ", rounded", "advice": f"allocate it in {name_of(source.dtype)}, or cast where it is meant"}
+        audit.find("DG107", event.site, facts=facts, **fields)
+
+
+# ---------------------------------------------------------------- DG108
+
+
+@on("cast", "DG108")
+def positions_cast(event: Op, audit: Recorder) -> None:
+    if not event.backward:
+        _collide(event, event.inputs[0], audit)
+
+
+@on("mixed", "DG108")
+def positions_promoted(event: Op, audit: Recorder) -> None:
+    for source in event.kept:
+        _collide(event, source, audit)
+
+
+@on("after", "DG108", ops=["arange", "linspace"])
+def positions_made(event: Op, audit: Recorder) -> None:
+    limit = _EXACT.get(event.out.dtype)
+    if limit is not None and event.out.numel() > 1 and not event.out.is_meta:
+        distinct = len(torch.unique(event.out))
+        if distinct < event.out.numel():
+            _positions(event, event.out, f"{event.out.numel()} positions, {distinct} distinct ones in", audit, None)
+
+
+def _collide(event: Op, source: Tensor, audit: Recorder) -> None:
+    """Integers that become equal."""
+    limit = _EXACT.get(event.out.dtype)
+    if limit is None or not 1 < source.numel() <= _LARGEST or source.dtype in _EXACT or source.is_meta:
+        return
+    if source.dtype.is_complex or source.dtype is torch.bool or not audit.state(Looks).due("DG108", event.site):
+        return
+    if int(source.abs().max()) <= limit:
+        return
+    values = torch.unique(source)
+    distinct = len(torch.unique(values.to(event.out.dtype)))
+    flat = source.flatten()
+    ascending = bool((flat[1:] > flat[:-1]).all())
+    if distinct == len(values) or (
+        source.is_floating_point() and not (ascending and bool((flat == flat.round()).all()))
+    ):
+        return
+    _positions(
+        event, source, f"{len(values)} distinct integers, {distinct} in", audit, None if ascending else Severity.INFO
+    )
+
+
+@on("after", "DG108", "DG501", ops=["sin", "cos", "sincos"])
+def angles(event: Op, audit: Recorder) -> None:
+    """The sine of an angle that is rounded to eighths, or to whole numbers."""
+    source = event.inputs[0]
+    if source.dtype not in _EXACT or source.is_meta or not source.numel() or event.backward:
+        return
+    if not audit.state(Looks).due("DG108", event.site, event.name):
+        return
+    largest = float(source.abs().max())
+    if not math.isfinite(largest) or largest < 1:
+        return
+    spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(source.dtype).eps
+    if spacing >= _NOISE:
+        detail = f"angles up to {largest:g} have a spacing of {spacing:g} in"
+        _positions(event, source, detail, audit, None)
+        node = audit.lineage.get(source)
+        if node is not None:
+            audit.blame((node,), f"angles up to {largest:g} have a spacing of {spacing:g} at {event.site}")
+
+
+def _positions(event: Op, source: Tensor, detail: str, audit: Recorder, severity: Severity | None) -> None:
+    facts = {"what": event.site.expression or event.name, "detail": f"{detail} {name_of(event.out.dtype)}"}
+    audit.find(
+        "DG108", event.site, module=event.module, op=event.name, facts=facts, severity=severity,
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- DG109
+
+_ARITHMETIC = frozenset("add sub mul neg rsub".split())
+
+
+@on("byte", "DG109")
+def bytes_wrap(event: Op, audit: Recorder) -> None:
+    source, out = event.inputs[0], event.out
+    if not isinstance(out, Tensor) or out.dtype is not torch.uint8 or out.is_meta or not out.numel():
+        return
+    if not audit.state(Looks).due("DG109", event.site, event.name) or out.numel() > _LARGEST:
+        return
+    advice = "compute in a wider dtype: `.int()` or `.float()` first"
+    if event.name == "bitwise_not":
+        if int(source.max()) > 1:
+            return
+        detail, advice = "of 0 and 1 in uint8 it makes 255 and 254, which both are true", "`~mask.bool()`"
+    elif event.name in _ARITHMETIC:
+        wide = [a.int() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in event.args]
+        again = event.func(*wide, **event.kwargs)
+        wrapped = int((again != out).sum())
+        if not wrapped:
+            return
+        detail = f"{wrapped} of {out.numel()} results are outside of 0 to 255 and wrap around"
+    else:
+        return
+    facts = {"what": event.site.expression or event.name, "detail": detail, "advice": advice}
+    audit.find(
+        "DG109", event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.uint8,
+        bytes=out.nbytes, origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- DG111, DG112
+
+
+@on("start", "DG111", "DG112")
+def replace(audit: Recorder) -> None:
+    for name, masks in (
+        ("multi_head_attention_forward", ("key_padding_mask", "attn_mask")),
+        ("scaled_dot_product_attention", ("attn_mask",)),
+    ):
+        audit.patches.replace(F, name, partial(_attention, audit, masks))
+    audit.patches.replace(torch, "tensor", partial(_tensor, audit))
+
+
+def _attention(audit: Recorder, masks: tuple[str, ...], original: Callable[..., Any]) -> Callable[..., Any]:
+    places = {"scaled_dot_product_attention": {3: "attn_mask"}}.get(original.__name__, {})
+
+    @wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        if audit.live and not audit.local.paused:
+            for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
+                if name in masks and isinstance(mask, Tensor) and mask.is_floating_point():
+                    audit.guarded(_look_at_mask, audit, name, mask, original.__name__)
+        return original(*args, **kwargs)
+
+    return attention
+
+
+def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:
+    site = audit.here()
+    if mask.is_meta or mask.numel() > _LARGEST or not audit.state(Looks).due("DG111", site, name):
+        return
+    ones = int((mask == 1).sum())
+    if ones and ones + int((mask == 0).sum()) == mask.numel() != ones:
+        caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
+        facts = {"argument": name, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
+        audit.find(
+            "DG111", site, module=audit.module(), op=function, facts=facts, from_dtype=mask.dtype, to_dtype=torch.bool,
+            bytes=mask.nbytes, origin=audit.origin_of(mask),
+        )  # fmt: skip
+
+
+def _tensor(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if audit.live and made.dtype is torch.float64 and kwargs.get("dtype") is None:
+            audit.guarded(_look_at_elements, audit, args, kwargs, made)
+        return made
+
+    return tensor
+
+
+def _look_at_elements(audit: Recorder, args: Any, kwargs: Any, made: Tensor) -> None:
+    value = args[0] if args else kwargs.get("data")
+    while isinstance(value, (list, tuple)) and value:
+        odd = [part for part in value if type(part).__module__ == "numpy"]
+        value = odd[0] if odd else value[0]
+    if (
+        torch.get_default_dtype() is not torch.float64
+        and type(value).__module__ == "numpy"
+        and not hasattr(value, "__len__")
+    ):
+        site, default = audit.here(), name_of(torch.get_default_dtype())
+        facts = {"what": site.expression or "torch.tensor", "default": default, "default_code": f"torch.{default}"}
+        audit.find(
+            "DG112", site, module=audit.module(), op="tensor", facts=facts, to_dtype=torch.float64, bytes=made.nbytes
+        )

@@ -8,6 +8,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     mixed        operands of several dtypes met, and promoted each other     (Op, audit)
     before       one of the named operations is about to run                 (Op, audit)
     after        one of the named operations has run                         (Op, audit)
+    scalar       an operation in forward reduced tensors to one float        (Op, audit)
     half         an operation in forward gave float16                        (Op, audit)
     byte         an operation in forward took uint8                          (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
@@ -26,7 +27,7 @@ from torch import Tensor
 from ._lineage import Node
 from ._sites import Site
 
-KINDS = tuple("start end cast write mixed before after half byte backward refused entered left".split())
+KINDS = tuple("start end cast write mixed before after scalar half byte backward refused entered left".split())
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
 
@@ -67,6 +68,7 @@ class Op:
     """One operation of torch."""
 
     name: str  # `mul`, as in `aten.mul.Tensor`
+    func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
@@ -91,6 +93,8 @@ class Refusal:
     autocast: bool
     op: str | None
     tensors: dict[str, Tensor]  # what it was about, as far as is known
+    function: type | None  # the autograd.Function whose backward ran
+    caller: Site  # the line that called the function in which it was raised
 
 
 @dataclass(slots=True)

@@ -20,6 +20,14 @@ _SHOWN = 6
 _SWEEP = 10_000
 
 
+class Cause:
+    """Why tensors have the dtype, or the device, that they have; harmless until something comes of it."""
+
+    def blame(self, audit: Any, effect: str) -> None:
+        """Something came of it."""
+        raise NotImplementedError
+
+
 class Node:
     """A line at which a tensor of one dtype came to be."""
 

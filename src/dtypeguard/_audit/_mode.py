@@ -55,14 +55,14 @@ class Mode(TorchDispatchMode):
         local.paused += 1
         try:
             recorder.operations += 1
-            self._look(recorder, trait, args, kwargs, out, kept)
+            self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.broken.append(error)
         finally:
             local.paused -= 1
         return out
 
-    def _look(self, recorder: "Recorder", trait: Trait, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+    def _look(self, recorder: "Recorder", trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
         inputs = _tensors(args, kwargs)
         backward = _current_node() is not None
         if trait.several and kept is None:
@@ -81,12 +81,23 @@ class Mode(TorchDispatchMode):
             self._bear(recorder, trait, inputs, out, site)
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        scalar = dtype is torch.float32 and not backward and not out.ndim and recorder.on["scalar"]
         byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
-        if not (mixed or trait.cast or asked or sixteen or byte or kept):
+        if not (mixed or trait.cast or asked or scalar or sixteen or byte or kept):
             return
         module = recorder.module()
         event = Op(
-            trait.name, args, kwargs, out, inputs, site, site_of(frame) is site, module, backward, recorder.autocast()
+            trait.name,
+            func,
+            args,
+            kwargs,
+            out,
+            inputs,
+            site,
+            site_of(frame) is site,
+            module,
+            backward,
+            recorder.autocast(),
         )
         event.kept = kept
         if trait.cast:
@@ -99,6 +110,8 @@ class Mode(TorchDispatchMode):
             self._promote(recorder, event)
         for function in asked or ():
             recorder.guarded(function, event, recorder)
+        if scalar:
+            recorder.emit("scalar", event)
         if sixteen:
             recorder.emit("half", event)
         if byte:
@@ -140,7 +153,9 @@ class Mode(TorchDispatchMode):
                 if len(parents) == 1 or all(parent is first for parent in parents):
                     lineage.set(out, first)
                     return
-        cause = "autocast" if trait.cast and recorder.autocast() else None
+        cause: Any = "autocast" if trait.cast and recorder.autocast() else None
+        if not inputs and dtype is recorder.leaked_dtype:
+            cause = recorder.leak
         lineage.set(out, Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause))
 
     def _cast(self, recorder: "Recorder", event: Op, frame: Any) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,10 +18,10 @@ from torch.utils import _python_dispatch
 from .._rules import Finding
 from ._events import KINDS, Refusal, handlers, handlers_of
 from ._findings import Findings
-from ._lineage import Lineage, Node
+from ._lineage import Cause, Lineage, Node
 from ._mode import Mode
 from ._patches import Patches
-from ._sites import Site, here, raised_at
+from ._sites import Site, here, raised_at, user
 
 State = TypeVar("State")
 _SEQUENCES = 50_000
@@ -36,6 +36,7 @@ class Failure:
     autocast: bool
     op: str | None = None
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    function: type | None = None
 
 
 class Local(threading.local):
@@ -59,6 +60,8 @@ class Recorder:
         self.scalers: list[Any] = []
         self.live = False
         self.operations = 0
+        self.leak: Any = None  # the cause of what is made in a default dtype that was changed
+        self.leaked_dtype: torch.dtype | None = None
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, list[Any]] = {}  # of modules by path: how often, inputs, outputs
         self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
@@ -78,6 +81,17 @@ class Recorder:
     def here(self) -> Site:
         """The user's line that is running."""
         return here(sys._getframe(1))
+
+    def user(self) -> Site:
+        """The same, past installed packages, where there is such a line."""
+        return user(sys._getframe(1))
+
+    def blame(self, nodes: Iterable[Node], effect: str) -> None:
+        """Something harmful came of tensors: the causes of their dtypes are no mere information any more."""
+        for node in nodes:
+            for ancestor in node.ancestors():
+                if isinstance(ancestor.cause, Cause):
+                    ancestor.cause.blame(self, effect)
 
     def module(self) -> str | None:
         """The module whose forward is running."""
@@ -206,7 +220,8 @@ class Recorder:
         """An exception was raised; whether it is a finding is known when it leaves the program's modules."""
         failure = self.local.failure
         if failure is None or failure.error != id(error):
-            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, tensors or {})
+            function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
+            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, tensors or {}, function)
 
     def leaves(self, error: BaseException) -> None:
         """An exception leaves the outermost module, or the audit."""
@@ -214,8 +229,10 @@ class Recorder:
         failure, raised = self.local.failure, raised_at(error.__traceback__)
         if failure is None or raised is None or failure.op == "said":
             return
-        site, frame = raised
-        event = Refusal(error, site, frame, failure.module, failure.autocast, failure.op, failure.tensors)
+        site, caller, frame = raised
+        event = Refusal(
+            error, site, frame, failure.module, failure.autocast, failure.op, failure.tensors, failure.function, caller
+        )
         self.emit("refused", event)
         failure.op, failure.tensors = "said", {}
 

@@ -1,1 +1,193 @@
-"""Exceptions of torch about dtypes and devices, and the rules that explain them."""
+"""DG110, DG505 and what else PyTorch refuses: its exceptions, with the operands and where their dtypes come from."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._dtypes import name_of
+from .._errors import DtypeGuardError, summary
+from .._rules import Severity
+from ._autocast import Applied, enter
+from ._events import Refusal, on
+from ._lineage import Node
+from ._promotions import HALF, creep
+from ._recorder import Recorder
+
+_DTYPES = re.compile(
+    r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
+    r"|without overflow|unsafe to autocast|ComplexFloat|result type"
+)
+_DEVICES = re.compile(r"same device|on the same device|different devices?\b|two devices|is on (cpu|cuda|meta|mps|xpu)")
+_HALF_WORDS = re.compile(r"fp16|bf16|float16|bfloat16|\bhalf\b", re.IGNORECASE)
+# Faults that another family names: of GradScalers, and of optimizers' state.
+_OTHERS = re.compile(r"unscale|No inf checks|for `end`|set_default_dtype")
+_BY_INDEX = re.compile(
+    r"Index put|index_put|scatter|index_add|index_copy|masked_scatter|torch\.cat|Expected self\.dtype"
+)
+_FILL = re.compile(r"cannot be converted to type .* without overflow")
+_BCE = re.compile(r"unsafe to autocast")
+_RESULT = re.compile(r"result type \w+ can't be cast")
+_INDICES = re.compile(
+    r"as indices must be|dtype int32/int64 for index|Expected .* for index|Long but (got|found)|type Long"
+)
+_FEW = 4
+
+
+@dataclass
+class Operand:
+    name: str
+    tensor: Tensor
+    node: Node | None
+
+    def __str__(self) -> str:
+        born = f" ({self.node.line()[0]})" if self.node is not None else ""
+        return f"`{self.name}` = {summary(self.tensor)}{born}"
+
+
+@on("refused")
+def refused(event: Refusal, audit: Recorder) -> None:
+    """Which rule explains an exception."""
+    reason = str(event.error).partition("\n")[0]
+    if isinstance(event.error, (DtypeGuardError, AssertionError)) or _OTHERS.search(reason):
+        return
+    if _is_users(event):
+        if event.autocast and _HALF_WORDS.search(reason):
+            _outside_autocast(event, reason, audit)
+        return
+    devices = bool(_DEVICES.search(reason))
+    if not devices and not _DTYPES.search(reason):
+        return
+    known = None if event.function is None else audit.state(Applied).sites.get(event.function)
+    if event.function is not None and known is not None:
+        enter(audit, event.function, known, f"its backward failed at {event.site}: {reason}")
+        return
+    operands = [Operand(name, tensor, audit.lineage.get(tensor)) for name, tensor in _operands(event)]
+    rule, facts = _explain(event, reason, operands, devices, audit)
+    odd = _odd(operands, devices)
+    origin = odd[0].node.line() if odd and odd[0].node is not None else ()
+    floats = [o.tensor.dtype for o in operands if o.tensor.dtype.is_floating_point]
+    facts = {
+        "what": event.site.expression or event.op or "the call",
+        "reason": reason,
+        "operands": "".join(f"; {operand}" for operand in odd[:_FEW]),
+        **facts,
+    }
+    audit.find(
+        rule, event.site, module=event.module, op=event.op, facts=facts, origin=origin, severity=Severity.ERROR,
+        from_dtype=odd[0].tensor.dtype if odd else None,
+        to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].tensor.dtype), None),
+        bytes=odd[0].tensor.nbytes if odd else 0,
+    )  # fmt: skip
+    audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
+
+
+def _explain(
+    event: Refusal, reason: str, operands: list[Operand], devices: bool, audit: Recorder
+) -> tuple[str, dict[str, Any]]:
+    """The rule, and what its texts need besides the common facts."""
+    odd = _odd(operands, devices)
+    dtypes = {operand.tensor.dtype for operand in operands}
+    if devices:
+        return "DG505", {"advice": "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"}
+    if _BCE.search(reason):
+        return "DG204", {}
+    if _FILL.search(reason):
+        return "DG206", {}
+    if event.autocast and _BY_INDEX.search(reason):
+        return "DG203", {
+            "advice": "make the target like the values: `values.new_zeros(...)`, or cast: `values.to(target.dtype)`"
+        }
+    if _RESULT.search(reason):
+        return "DG110", {
+            "advice": "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant"
+        }
+    if _INDICES.search(reason):
+        return "DG110", {"advice": "`.long()` on the indices or class targets"}
+    left = [o for o in operands if o.node is not None and o.tensor.dtype in HALF and _was_autocast(o.node)]
+    if left and not event.autocast:
+        node = left[0].node
+        assert node is not None
+        others = sorted({name_of(dtype) for dtype in dtypes - HALF if dtype.is_floating_point})
+        facts = {"dtype": name_of(left[0].tensor.dtype), "born": f" at {node.birth.site}"}
+        return "DG201", {**facts, "other": f"meets {' and '.join(others) or 'other dtypes'}"}
+    floats = [dtype for dtype in dtypes if dtype.is_floating_point]
+    if torch.float64 in floats and len(floats) > 1:
+        nodes = tuple(o.node for o in odd if o.node is not None and o.tensor.dtype is torch.float64)
+        narrow = min(floats, key=lambda dtype: dtype.itemsize)
+        return "DG101", {**creep(nodes, narrow), "how": "was refused: it mixes", "size": ""}
+    like = next((name_of(o.tensor.dtype) for o in operands if o not in odd), None)
+    return "DG110", {"advice": f"cast it: `.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
+
+
+def _was_autocast(node: Node) -> bool:
+    return any(ancestor.cause == "autocast" for ancestor in node.ancestors())
+
+
+def _odd(operands: list[Operand], devices: bool) -> list[Operand]:
+    """Those that stand against the parameters, or against most."""
+    if devices:
+        usual: Any = _usual(
+            (str(o.tensor.device) for o in operands), [str(o.tensor.device) for o in operands if _held(o)]
+        )
+        return [o for o in operands if str(o.tensor.device) != usual]
+    floats = [o for o in operands if o.tensor.dtype.is_floating_point]
+    usual = _usual((o.tensor.dtype for o in floats), [o.tensor.dtype for o in floats if _held(o)])
+    return [o for o in floats if o.tensor.dtype is not usual] or operands
+
+
+def _held(operand: Operand) -> bool:
+    return isinstance(operand.tensor, nn.Parameter) or (
+        operand.node is not None and operand.node.op.startswith("parameter ")
+    )
+
+
+def _usual(all_of: Iterable[Any], held: list[Any]) -> Any:
+    counts: dict[Any, int] = {}
+    for one in held or all_of:
+        counts[one] = counts.get(one, 0) + 1
+    return max(counts, key=lambda one: counts[one]) if counts else None
+
+
+def _operands(event: Refusal) -> list[tuple[str, Tensor]]:
+    """The tensors of the operation; where it was refused above the dispatcher, those in sight of the line."""
+    if event.tensors:
+        return list(event.tensors.items())
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, value in event.frame.f_locals.items():
+        if isinstance(value, Tensor):
+            found.setdefault(id(value), (name, value))
+        elif isinstance(value, nn.Module):
+            for key, parameter in value.named_parameters(recurse=False):
+                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
+        elif isinstance(value, (list, tuple)):
+            for number, part in enumerate(value[:_FEW]):
+                if isinstance(part, Tensor):
+                    found.setdefault(id(part), (f"{name}[{number}]", part))
+    return list(found.values())
+
+
+def _is_users(event: Refusal) -> bool:
+    """Whether the program raised it: its line is a `raise`, no call of torch."""
+    return event.op is None and event.site.raises
+
+
+def _outside_autocast(event: Refusal, reason: str, audit: Recorder) -> None:
+    """Code of the user's own, or of an extension, that took for granted that autocast casts for it."""
+    wrong = [(n, t) for n, t in _operands(event) if t.dtype is torch.float32]
+    if not wrong:
+        return
+    name, tensor = wrong[0]
+    caller = event.caller
+    facts = {
+        "what": caller.expression, "dtype": f"`{name}` in float32", "reason": reason,
+        "device": tensor.device.type,
+    }  # fmt: skip
+    audit.find(
+        "DG205", caller, module=event.module, op=event.site.function, facts=facts, from_dtype=tensor.dtype,
+        bytes=tensor.nbytes, origin=audit.origin_of(tensor),
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from types import CodeType, FrameType, TracebackType
 from .._errors import caller
 
 _SHORT = 60
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[tuple[CodeType, int], "Site"] = {}
 
 
@@ -55,12 +56,12 @@ class Site:
 
     @property
     def expression(self) -> str:
-        """The same, shortened."""
-        text = self.written
+        """The same, shortened; a whole line where the instruction stores something."""
+        text = self.source if self._instruction.startswith("STORE_") else self.written
         if len(text) <= _SHORT:
             return text
-        head = text.partition("(")[0]
-        return f"{head}(...)" if len(head) < _SHORT and " " not in head else f"{text[: _SHORT - 3]}..."
+        name = self.calls
+        return f"...{name}(...)" if name else f"{text[: _SHORT - 3]}..."
 
     @property
     def calls(self) -> str:
@@ -72,6 +73,15 @@ class Site:
                 if isinstance(call, ast.Call):
                     self._calls = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
         return self._calls
+
+    @property
+    def raises(self) -> bool:
+        """Whether the instruction is a `raise`."""
+        return self._instruction == "RAISE_VARARGS"
+
+    @property
+    def _instruction(self) -> str:
+        return dis.opname[self._code.co_code[self._lasti]]
 
     @property
     def thrown_away(self) -> bool:
@@ -103,9 +113,17 @@ def here(frame: FrameType | None = None) -> Site:
     return _NOWHERE if found is None else site_of(found)
 
 
-def raised_at(trace: TracebackType | None) -> tuple[Site, FrameType] | None:
-    """Where the user's program was when an exception rose out of it, and the innermost frame of all."""
-    found = None
+def user(frame: FrameType | None = None) -> Site:
+    """The same, past installed packages, where there is such a line."""
+    first = found = caller(frame or sys._getframe(1))
+    while found is not None and _INSTALLED in found.f_code.co_filename:
+        found = caller(found.f_back) if found.f_back is not None else None
+    return here(frame or sys._getframe(1)) if first is None else site_of(found or first)
+
+
+def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType] | None:
+    """Where an exception rose: the user's innermost line, the one that called it, and the innermost frame of all."""
+    found = before = None
     innermost = None
     while trace is not None:
         innermost = trace.tb_frame
@@ -114,6 +132,6 @@ def raised_at(trace: TracebackType | None) -> tuple[Site, FrameType] | None:
             site = _sites.get(key)
             if site is None:
                 site = _sites[key] = Site(*key, trace.tb_lineno)
-            found = site
+            found, before = site, found
         trace = trace.tb_next
-    return None if found is None or innermost is None else (found, innermost)
+    return None if found is None or innermost is None else (found, before or found, innermost)

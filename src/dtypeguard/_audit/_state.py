@@ -1,1 +1,126 @@
 """DG6: state that is loaded, and the default dtype."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._dtypes import name_of
+from .._ledger import listed
+from .._rules import Severity
+from ._events import on
+from ._lineage import Cause
+from ._recorder import Recorder
+from ._sites import Site
+from ._text import human
+
+
+@on("start", "DG601", "DG603")
+def replace_loading(audit: Recorder) -> None:
+    audit.patches.replace(nn.Module, "load_state_dict", functools.partial(_loading, audit))
+
+
+def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
+        if audit.live and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
+            audit.guarded(_compare, audit, self, state_dict, audit.user())
+        audit.local.loading += 1
+        try:
+            return original(self, state_dict, *args, **kwargs)
+        finally:
+            audit.local.loading -= 1
+
+    return load_state_dict
+
+
+def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:
+    """What loading will convert; it copies into the tensors that the model has."""
+    own = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    groups: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+    for name, target in own.items():
+        source = state.get(name)
+        if isinstance(source, Tensor) and source.dtype is not target.dtype and target.dtype is not torch.bool:
+            groups.setdefault((source.dtype, target.dtype), []).append(name)
+    path = audit.path_of(model)
+    for (was, dtype), names in groups.items():
+        facts: dict[str, Any] = {"names": listed(names), "module": path, "was": name_of(was), "dtype": name_of(dtype)}
+        fields: dict[str, Any] = {
+            "module": path, "op": "Module.load_state_dict", "from_dtype": was, "to_dtype": dtype,
+            "bytes": sum(own[name].nbytes for name in names), "parameters": names,
+        }  # fmt: skip
+        if was.is_floating_point and not dtype.is_floating_point and not dtype.is_complex:
+            broken = [name for name in names if bool((state[name] != state[name].trunc()).any())]
+            if broken:
+                value = state[broken[0]]
+                facts |= {
+                    "names": listed(broken),
+                    "value": f"{float(value[value != value.trunc()].flatten()[0]):g}, ...",
+                }
+                audit.find("DG603", site, facts=facts, **fields)
+            continue
+        facts["share"] = f"{len(names)} of {len(own)} entries"
+        if not was.is_floating_point or not dtype.is_floating_point:
+            continue
+        grown = sum(own[name].nbytes - state[name].nbytes for name in names)
+        if grown > 0:
+            facts |= {
+                "effect": f"; {human(grown)} more than the file holds",
+                "advice": f"`model.to(torch.{name_of(was)})` before loading, or `load_state_dict(..., assign=True)`",
+            }
+            audit.find("DG601", site, facts=facts, **fields)
+        else:
+            lost = any(not torch.equal(state[name].to(dtype).to(was), state[name]) for name in names)
+            facts |= {
+                "effect": "; digits are lost" if lost else "; no value is changed by that",
+                "advice": f"load into a {name_of(was)} model and convert it then, or `load_state_dict(..., assign=True)`",
+            }
+            audit.find("DG601", site, facts=facts, severity=Severity.WARNING if lost else None, **fields)
+
+
+# ---------------------------------------------------------------- DG602
+
+
+@dataclass(eq=False)
+class Leak(Cause):
+    """The default dtype was changed here."""
+
+    site: Site
+    was: torch.dtype
+    dtype: torch.dtype
+    said: bool = False
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        if not self.said:
+            self.said = True
+            facts = {"dtype": name_of(self.dtype), "was": name_of(self.was), "effect": effect}
+            audit.find(
+                "DG602", self.site, op="torch.set_default_dtype", facts=facts, from_dtype=self.was, to_dtype=self.dtype
+            )
+
+
+@on("start", "DG602")
+def replace_default(audit: Recorder) -> None:
+    for name in ("set_default_dtype", "set_default_tensor_type"):
+        audit.patches.replace(torch, name, functools.partial(_default, audit))
+
+
+def _default(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_default(*args: Any, **kwargs: Any) -> Any:
+        was = torch.get_default_dtype()
+        result = original(*args, **kwargs)
+        dtype = torch.get_default_dtype()
+        first: Leak | None = audit.leak
+        if audit.live and dtype is not was:
+            if first is not None and dtype is first.was:  # set back
+                audit.leak = audit.leaked_dtype = None
+            else:
+                audit.leak, audit.leaked_dtype = Leak(audit.here(), first.was if first else was, dtype), dtype
+        return result
+
+    return set_default

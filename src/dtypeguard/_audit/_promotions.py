@@ -1,0 +1,154 @@
+"""DG101, DG102: operands that promote each other.
+
+A promotion is harmless where its result is cast back, or is a loss that is reduced to one number in float32; that is
+known only later, so promotions stay open until the audit ends.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._dtypes import name_of
+from .._rules import Severity
+from ._events import Op, on
+from ._lineage import Node
+from ._recorder import Recorder
+from ._sites import Site
+from ._text import human, quoted
+
+HALF = frozenset([torch.float16, torch.bfloat16])
+
+
+@dataclass(eq=False)
+class Promotions:
+    """Those of one line, module and pair of dtypes."""
+
+    site: Site
+    module: str | None
+    op: str
+    narrow: torch.dtype
+    wide: torch.dtype
+    meant: bool  # autocast made the narrow operand, or the region promotes
+    nodes: tuple[Node, ...]  # of the wide operands
+    narrow_node: Node | None
+    count: int = 0
+    closed: int = 0
+    bytes: int = 0
+
+
+@dataclass(eq=False)
+class Promoted:
+    """The cause of one result's dtype."""
+
+    row: Promotions
+    open: bool = True
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self.row.closed += 1
+
+
+@dataclass
+class Open:
+    rows: dict[tuple[Any, ...], Promotions] = field(default_factory=dict)
+
+
+@on("mixed", "DG101", "DG102")
+def promoted(event: Op, audit: Recorder) -> None:
+    """Floats and integers are entered at once, floats and floats wait for the end."""
+    floats = [tensor for tensor in event.inputs if tensor.dtype.is_floating_point]
+    if not any(tensor.dtype.is_floating_point for tensor in event.kept):
+        if floats:
+            _integers(event, audit)
+        return
+    some = [tensor for tensor in floats if tensor.ndim] or floats
+    wide = max((tensor.dtype for tensor in some), key=lambda dtype: dtype.itemsize)
+    odd = [tensor for tensor in some if tensor.dtype is not wide]
+    if not odd:
+        return
+    narrow = min((tensor.dtype for tensor in odd), key=lambda dtype: dtype.itemsize)
+    if wide.itemsize == narrow.itemsize:  # float16 and bfloat16 meet in float32
+        wide = event.out.dtype
+    rows, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
+    row = rows.get(key)
+    if row is None:
+        nodes = tuple(node for t in event.inputs if t.dtype is wide and (node := audit.lineage.get(t)) is not None)
+        narrow_node = audit.lineage.get(next(tensor for tensor in odd if tensor.dtype is narrow))
+        meant = wide is not torch.float64 and (event.autocast or _from_autocast(narrow_node))
+        row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node)
+    row.count += 1
+    row.bytes += event.out.nbytes
+    cause = Promoted(row)
+    node = audit.lineage.get(event.out)
+    if node is not None:
+        node.cause = cause
+    if event.out.ndim == 0 and wide is torch.float32:
+        cause.close()
+
+
+def _integers(event: Op, audit: Recorder) -> None:
+    source = event.kept[0]
+    audit.find(
+        "DG102", event.site, module=event.module, op=event.name, severity=Severity.INFO,
+        facts=_facts(event.site, event.name, source.dtype, event.out.dtype, event.out.nbytes),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+def _from_autocast(node: Node | None) -> bool:
+    return node is not None and any(ancestor.cause == "autocast" for ancestor in node.ancestors())
+
+
+@on("cast", "DG101", "DG102")
+def cast_back(event: Op, audit: Recorder) -> None:
+    """Somebody narrows what was promoted."""
+    if event.kind == "explicit" and event.out.dtype.is_floating_point:
+        if event.out.dtype.itemsize < event.inputs[0].dtype.itemsize:
+            _close(event.inputs[0], audit, (torch.float32, torch.float64))
+
+
+@on("scalar", "DG102")
+def reduced(event: Op, audit: Recorder) -> None:
+    """A loss is one number; in float32 it is as it should be."""
+    if event.out.dtype is torch.float32:
+        _close(event.out, audit, (torch.float32,))
+
+
+def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> None:
+    node = audit.lineage.get(tensor) if audit.state(Open).rows else None
+    for ancestor in () if node is None else node.ancestors():
+        if isinstance(ancestor.cause, Promoted) and ancestor.cause.row.wide in wide:
+            ancestor.cause.close()
+
+
+@on("end", "DG101", "DG102")
+def judge(audit: Recorder) -> None:
+    for row in audit.state(Open).rows.values():
+        harmless = row.meant or row.closed >= row.count
+        rule = "DG101" if row.wide is torch.float64 else "DG102"
+        origin = row.nodes[0].line() if row.nodes else ()
+        facts = _facts(row.site, row.op, row.narrow, row.wide, row.bytes)
+        if rule == "DG101":
+            facts |= creep(row.nodes, row.narrow)
+        finding = audit.find(
+            rule, row.site, module=row.module, op=row.op, severity=Severity.INFO if harmless else None, facts=facts,
+            from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=origin,
+        )  # fmt: skip
+        if finding is not None:
+            finding.count = max(finding.count, row.count)
+        if not harmless:
+            audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
+
+
+def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
+    """The facts of DG101."""
+    birth = nodes[0].birth if nodes else None
+    where = "" if birth is None or birth.named else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
+    return {"how": "mixes", "other": name_of(other), "where": where, "like": f"torch.{name_of(other)}"}
+
+
+def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
+    return {"what": site.expression or op, "narrow": name_of(narrow), "wide": name_of(wide), "size": f", {human(size)}"}
