@@ -24,7 +24,7 @@ AUDIT_RULES = (
     Rule(
         "DG102", "implicit-promotion", _WARNING,
         "`{what}` mixes {narrow} and {wide}: the result is {wide}{size}",
-        "cast one side where it is made: `.to({narrow})` on the {wide} operand, or on the result",
+        "{advice}",
         "Operands of several dtypes are promoted without a word. A float32 table or constant turns half activations into "
         "float32, and so all that follows; between integers and floats it is usually meant.",
         f"{TYPE_PROMOTION}; {GITHUB}/lucidrains/rotary-embedding-torch/issues/9",
@@ -158,7 +158,7 @@ AUDIT_RULES = (
     # ------------------------------------------------------------ DG5: modules
     Rule(
         "DG501", "buffer-narrowed", _INFO,
-        "buffer `{buffer}` of {module} was converted from {was} to {dtype}{effect}",
+        "{which} of {module}: converted from {was} to {dtype}{effect}",
         "keep it in float32: compute it in forward, or restore it after `.to()`; cast only what is made from it",
         "`Module.to(dtype)` converts every floating buffer. Frequencies, statistics and tables are small, and need the "
         "digits.",
@@ -174,16 +174,16 @@ AUDIT_RULES = (
     ),
     Rule(
         "DG503", "attribute-stays-behind", _INFO,
-        "attribute `{attribute}` of {module} is a plain tensor: {change} left it {stays}{effect}",
-        "`self.register_buffer({attribute!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
+        "{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
+        "`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
         "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute stays where and "
         "what it was.",
         f"{MODULE}#torch.nn.Module.register_buffer; {GITHUB}/lucidrains/rotary-embedding-torch/issues/9",
     ),
     Rule(
         "DG504", "buffer-changes-dtype", _INFO,
-        "buffer `{buffer}` of {module} was {was} and became {dtype} in forward{effect}",
-        "build it in the dtype that it replaces: `.to(self.{buffer})` or `dtype=self.{buffer}.dtype`",
+        "{which} of {module} was {was} and became {dtype} in forward{effect}",
+        "build it in the dtype that it replaces: `.to(self.{name})` or `dtype=self.{name}.dtype`",
         "A table that is grown in forward is built anew in the default dtype, whatever the model was converted to.",
         f"{GITHUB}/huggingface/transformers/issues/13665",
     ),

@@ -9,22 +9,27 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .. import _errors
-from . import (  # their functions register themselves
-    _autocast as _autocast,
-    _collectives as _collectives,
-    _conversions as _conversions,
-    _export as _export,
-    _modules as _modules,
-    _program as _program,
-    _promotions as _promotions,
-    _refusals as _refusals,
-    _state as _state,
-    _training as _training,
+from . import (
+    _autocast,
+    _collectives,
+    _conversions,
+    _export,
+    _modules,
+    _program,
+    _promotions,
+    _refusals,
+    _state,
+    _training,
 )
 from ._findings import Findings
 from ._recorder import Recorder
 from ._report import AuditReport
 from ._select import Selection
+
+# Importing them registers their functions.
+FAMILIES = (
+    _program, _promotions, _conversions, _refusals, _autocast, _training, _modules, _state, _collectives, _export
+)  # fmt: skip
 
 
 class Audit:

@@ -53,7 +53,7 @@ def mixed_in_backward(event: Op, audit: Recorder) -> None:
     running: Any = torch._C._current_autograd_node()
     cls = getattr(running, "_forward_cls", None)
     known = audit.state(Applied).sites.get(cls) if cls is not None else None
-    if known is None:
+    if cls is None or known is None:
         return
     dtypes = sorted({name_of(t.dtype) for t in event.inputs if t.dtype.is_floating_point})
     if len(dtypes) > 1:

@@ -60,7 +60,7 @@ def load(path: str | os.PathLike[str]) -> Baseline:
     try:
         data = json.loads(file.read_bytes())
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no baseline {file}: write one first (--write-baseline)") from None
+        raise FileNotFoundError(f"there is no baseline {file}: write it first (--write-baseline)") from None
     except OSError as error:
         raise ValueError(f"the baseline {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # JSON, UTF-8
@@ -132,7 +132,7 @@ def _facts(finding: Finding) -> dict[str, Any]:
     """A finding as a row of a report's dict, as far as a baseline needs it."""
     facts = {name: getattr(finding, name, None) for name in _FIELDS.values()}
     place = _SITE.fullmatch(finding.site or "")
-    if place is not None:
+    if place is not None and facts["file"] is None:  # found by a watch, not by an audit
         file, line, facts["function"] = place.groups()
         facts["file"], facts["source"] = file, linecache.getline(file, int(line))
     return facts

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from .._dtypes import name_of
 from .._rules import Severity
-from ._events import Op, on
+from ._events import Op, on, readable
 from ._recorder import Recorder
 from ._sites import Site
 from ._text import human
@@ -125,9 +125,9 @@ _SOFTMAX = frozenset(["_softmax", "_log_softmax", "_safe_softmax"])
 def narrowed(event: Op, audit: Recorder) -> None:
     """A cast to a dtype that ends earlier."""
     source, out = event.inputs[0], event.out
-    if not (source.dtype.is_floating_point and out.dtype.is_floating_point) or event.backward or out.is_meta:
+    if not (source.dtype.is_floating_point and out.dtype.is_floating_point) or event.backward:
         return
-    if _end(out.dtype) >= _end(source.dtype) or not audit.state(Looks).due("DG105", event.site):
+    if _end(out.dtype) >= _end(source.dtype) or not event.readable or not audit.state(Looks).due("DG105", event.site):
         return
     lost = ~torch.isfinite(out) & torch.isfinite(source)
     _overflow(event, int(lost.sum()), source.numel(), _CLAMP, audit)
@@ -141,7 +141,7 @@ def _end(dtype: torch.dtype) -> float:
 def computed(event: Op, audit: Recorder) -> None:
     """What an operation gave in float16; done again in float32 where it is infinite."""
     out, looks = event.out, audit.state(Looks)
-    if out.is_meta or not looks.due("DG105", event.site, event.name):
+    if not event.readable or not looks.due("DG105", event.site, event.name):
         return
     if event.name in _SOFTMAX and bool(out.isnan().any()):
         _mask_was_all(event, audit)
@@ -213,7 +213,7 @@ def _overflow(
 @on("write", "DG106", "DG107")
 def written(event: Op, audit: Recorder) -> None:
     """A tensor keeps its dtype when it is written to."""
-    if audit.local.loading or event.out.is_meta:
+    if audit.local.loading or not event.readable:
         return
     out = event.out
     source = next(t for t in reversed(event.inputs) if t.dtype is not out.dtype)
@@ -260,7 +260,7 @@ def positions_promoted(event: Op, audit: Recorder) -> None:
 @on("after", "DG108", ops=["arange", "linspace"])
 def positions_made(event: Op, audit: Recorder) -> None:
     limit = _EXACT.get(event.out.dtype)
-    if limit is not None and event.out.numel() > 1 and not event.out.is_meta:
+    if limit is not None and event.out.numel() > 1 and event.readable:
         distinct = len(torch.unique(event.out))
         if distinct < event.out.numel():
             _positions(event, event.out, f"{event.out.numel()} positions, {distinct} distinct ones in", audit, None)
@@ -269,7 +269,7 @@ def positions_made(event: Op, audit: Recorder) -> None:
 def _collide(event: Op, source: Tensor, audit: Recorder) -> None:
     """Integers that become equal."""
     limit = _EXACT.get(event.out.dtype)
-    if limit is None or not 1 < source.numel() <= _LARGEST or source.dtype in _EXACT or source.is_meta:
+    if limit is None or not 1 < source.numel() <= _LARGEST or source.dtype in _EXACT or not event.readable:
         return
     if source.dtype.is_complex or source.dtype is torch.bool or not audit.state(Looks).due("DG108", event.site):
         return
@@ -292,7 +292,7 @@ def _collide(event: Op, source: Tensor, audit: Recorder) -> None:
 def angles(event: Op, audit: Recorder) -> None:
     """The sine of an angle that is rounded to eighths, or to whole numbers."""
     source = event.inputs[0]
-    if source.dtype not in _EXACT or source.is_meta or not source.numel() or event.backward:
+    if source.dtype not in _EXACT or not event.readable or not source.numel() or event.backward:
         return
     if not audit.state(Looks).due("DG108", event.site, event.name):
         return
@@ -324,7 +324,7 @@ _ARITHMETIC = frozenset("add sub mul neg rsub".split())
 @on("byte", "DG109")
 def bytes_wrap(event: Op, audit: Recorder) -> None:
     source, out = event.inputs[0], event.out
-    if not isinstance(out, Tensor) or out.dtype is not torch.uint8 or out.is_meta or not out.numel():
+    if not isinstance(out, Tensor) or out.dtype is not torch.uint8 or not event.readable or not out.numel():
         return
     if not audit.state(Looks).due("DG109", event.site, event.name) or out.numel() > _LARGEST:
         return
@@ -378,7 +378,7 @@ def _attention(audit: Recorder, masks: tuple[str, ...], original: Callable[..., 
 
 def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:
     site = audit.here()
-    if mask.is_meta or mask.numel() > _LARGEST or not audit.state(Looks).due("DG111", site, name):
+    if not readable(mask) or mask.numel() > _LARGEST or not audit.state(Looks).due("DG111", site, name):
         return
     ones = int((mask == 1).sum())
     if ones and ones + int((mask == 0).sum()) == mask.numel() != ones:

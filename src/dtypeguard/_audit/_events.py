@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._lineage import Node
 from ._sites import Site
 
 KINDS = tuple("start end cast write mixed before after scalar half byte backward refused entered left".split())
@@ -63,6 +62,14 @@ def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
     return table
 
 
+def readable(*tensors: Any) -> bool:
+    """Whether tensors have values that can be looked at now: none is fake, on meta, or of a subclass."""
+    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in tensors if isinstance(t, Tensor)):
+        return False
+    cuda: Any = torch.cuda  # which torch leaves untyped
+    return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
 @dataclass(slots=True)
 class Op:
     """One operation of torch."""
@@ -80,6 +87,11 @@ class Op:
     autocast: bool  # in an enabled region
     kind: str = ""  # of a cast
     kept: Any = None  # what `before` left for `after`
+
+    @property
+    def readable(self) -> bool:
+        """Whether its tensors have values that can be looked at now."""
+        return readable(*self.inputs, self.out)
 
 
 @dataclass(slots=True)
@@ -104,6 +116,3 @@ class Call:
     module: torch.nn.Module
     path: str
     kept: dict[str, Any] = field(default_factory=dict)  # what `entered` leaves for `left`, by rule
-
-
-__all__ = ["KINDS", "Call", "Handler", "Node", "Op", "Refusal", "handlers", "handlers_of", "on"]

@@ -68,15 +68,20 @@ class Findings:
         facts: dict[str, Any],
         severity: Severity | None = None,
         module: str | None = None,
+        about: str | None = None,
         parameters: Iterable[str] = (),
         **fields: Any,
     ) -> Finding | None:
-        """Enter a finding, or count one more; see `Finding` for the fields. None if nobody wants to hear of it."""
+        """Enter a finding, or count one more; None if nobody wants to hear of it.
+
+        Findings are one if they are of one rule, line, module and pair of dtypes, and `about` the same. See `Finding`
+        for the other fields; `facts` are what the rule's formats ask for.
+        """
         rule = RULES[rule_id]
         severity = severity or rule.severity
         if not self._selection.on(rule_id, site.file, site.line, severity):
             return None
-        key = (rule_id, site.key, module, fields.get("from_dtype"), fields.get("to_dtype"))
+        key = (rule_id, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
         known = self._findings.get(key)
         worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
         size = fields.pop("bytes", 0)

@@ -38,7 +38,7 @@ COLOURS: tuple[tuple[str, str, str, int, float], ...] = (
     ("bits", "bits", "q", 45, 0.06),
     ("", "", "x", 0, 0.0),
 )
-_STEP = re.compile(r"(?P<what>.*?) at (?P<site>.*): (?P<dtype>\w+)", re.DOTALL)
+_STEP = re.compile(r"(?P<what>.*) at (?P<site>.*): (?P<dtype>\w+)", re.DOTALL)
 _CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _CLOSED_FROM = 8  # of a longer list the rest is folded
 _OPEN_MODULES = 40  # a tree up to this size is shown open

@@ -44,6 +44,7 @@ class Node:
         named: bool = False,  # a parameter or buffer: `op` says which
     ) -> None:
         self.named = named
+        self.depth: int
         self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
         depth = 1 + max((parent.depth for parent in parents), default=0)
         same = parents and parents[0].dtype is dtype and cause is None

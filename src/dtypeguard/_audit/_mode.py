@@ -5,7 +5,6 @@ What takes time is done only where dtypes differ. A function mode is not used: i
 """
 
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,13 +23,13 @@ _CASTING = frozenset("to float half bfloat16 double type type_as int long short 
 _current_node = torch._C._current_autograd_node
 
 
-class Mode(TorchDispatchMode):
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Sees every operation."""
 
     supports_higher_order_operators = True
 
     def __init__(self, recorder: "Recorder") -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._recorder = recorder
 
     @classmethod
@@ -149,10 +148,10 @@ class Mode(TorchDispatchMode):
                 parents.append(node)
         if parents:
             first = parents[0]
-            if first.site is site and first.dtype is dtype and not first.named:
-                if len(parents) == 1 or all(parent is first for parent in parents):
-                    lineage.set(out, first)
-                    return
+            same = first.site is site and first.dtype is dtype and not first.named
+            if same and all(parent is first for parent in parents):
+                lineage.set(out, first)
+                return
         cause: Any = "autocast" if trait.cast and recorder.autocast() else None
         if not inputs and dtype is recorder.leaked_dtype:
             cause = recorder.leak

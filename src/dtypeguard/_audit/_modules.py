@@ -24,23 +24,38 @@ _MANY = 1000  # plain attributes of one module
 
 @dataclass(eq=False)
 class Stays(Cause):
-    """A fact of a module that harms only where it is used."""
+    """A fact of one tensor of a module, which harms only where it is used."""
 
     rule: str
     site: Site
-    module: str | None
+    module: str
+    name: str  # in the module
     facts: dict[str, Any]
     fields: dict[str, Any]
     said: bool = False
 
-    def enter(self, audit: Recorder) -> None:
-        audit.find(self.rule, self.site, module=self.module, facts={**self.facts, "effect": ""}, **self.fields)
-
     def blame(self, audit: Recorder, effect: str) -> None:
         if not self.said:
             self.said = True
-            facts = {**self.facts, "effect": f": {effect}"}
-            audit.find(self.rule, self.site, module=self.module, facts=facts, severity=Severity.WARNING, **self.fields)
+            enter(audit, [self], self.module, [self.name], f": {effect}", Severity.WARNING)
+
+
+def enter(
+    audit: Recorder,
+    group: list[Stays],
+    module: str,
+    names: list[str],
+    effect: str = "",
+    severity: Severity | None = None,
+) -> None:
+    """One finding for tensors to which the same happened."""
+    first = group[0]
+    kind = {"DG503": "attribute"}.get(first.rule, "buffer") + ("s" if len(names) > 1 else "")
+    facts = {**first.facts, "which": f"{kind} {listed(names)}", "name": first.name, "module": module, "effect": effect}
+    size = sum(stays.fields["bytes"] for stays in group)
+    fields = {**first.fields, "bytes": size, "parameters": names}
+    about = f"{first.module}.{first.name}" if len(group) == 1 else None
+    audit.find(first.rule, first.site, module=module, facts=facts, severity=severity, about=about, **fields)
 
 
 # ---------------------------------------------------------------- DG501, DG503: conversion
@@ -90,18 +105,38 @@ def _converted(
 ) -> None:  # fmt: skip
     device, dtype = _target(name, args, kwargs)
     root = audit.path_of(model)
+    groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
     for path, module in model.named_modules():
         full = f"{root}.{path}" if path else root
-        for key, buffer in module._buffers.items():
-            was = before.get((path, key))
-            if buffer is not None and was is not None and was.itemsize > buffer.dtype.itemsize:
-                facts = {"buffer": key, "module": full, "was": name_of(was), "dtype": name_of(buffer.dtype)}
-                fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": f"Module.{name}"}
-                cause = Stays("DG501", site, full, facts, fields)
-                audit.lineage.set(buffer, Node(f"buffer {full}.{key}", site, buffer.dtype, cause=cause, named=True))
-                cause.enter(audit)
-        for key, tensor in _plain(module):
-            _left_behind(audit, full, key, tensor, device, dtype, name, site)
+        found = [
+            *_narrowed(module, path, full, before, name, site),
+            *_left_behind(module, full, device, dtype, name, site),
+        ]
+        for tensor, stays in found:
+            kind = "attribute" if stays.rule == "DG503" else "buffer"
+            known = audit.lineage.get(tensor) if kind == "attribute" else None
+            parents = () if known is None else (known,)
+            node = Node(f"{kind} {full}.{stays.name}", site, tensor.dtype, parents, cause=stays, named=True)
+            audit.lineage.set(tensor, node)
+            key = stays.rule, stays.fields["from_dtype"], stays.fields["to_dtype"], tuple(stays.facts.values())
+            groups.setdefault(key, []).append((f"{path}.{stays.name}" if path else stays.name, stays))
+    for group in groups.values():
+        first = group[0][1]
+        if len(group) == 1:
+            enter(audit, [first], first.module, [first.name])
+        else:
+            enter(audit, [stays for _, stays in group], root, [name for name, _ in group])
+
+
+def _narrowed(
+    module: nn.Module, path: str, full: str, before: dict[tuple[str, str], torch.dtype], name: str, site: Site
+) -> Iterator[tuple[Tensor, Stays]]:
+    for key, buffer in module._buffers.items():
+        was = before.get((path, key))
+        if buffer is not None and was is not None and was.itemsize > buffer.dtype.itemsize:
+            facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
+            fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": f"Module.{name}"}
+            yield buffer, Stays("DG501", site, full, key, facts, fields)
 
 
 def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
@@ -130,24 +165,19 @@ def _plain(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _left_behind(
-    audit: Recorder, path: str, key: str, tensor: Tensor, device: torch.device | None, dtype: torch.dtype | None,
-    name: str, site: Site,
-) -> None:  # fmt: skip
-    stays = []
-    if dtype is not None and tensor.dtype.is_floating_point and tensor.dtype is not dtype:
-        stays.append(name_of(tensor.dtype))
-    if device is not None and tensor.device.type != device.type:
-        stays.append(f"on {tensor.device}")
-    if not stays:
-        return
-    change = f"`.{name}()`" if name != "to" else f"`.to({', '.join(str(part) for part in (device, dtype) if part)})`"
-    facts = {"attribute": key, "module": path, "change": change, "stays": " ".join(stays)}
-    fields = {"from_dtype": tensor.dtype, "to_dtype": dtype, "bytes": tensor.nbytes, "op": f"Module.{name}"}
-    cause = Stays("DG503", site, path, facts, fields)
-    known = audit.lineage.get(tensor)
-    parents = () if known is None else (known,)
-    audit.lineage.set(tensor, Node(f"attribute {path}.{key}", site, tensor.dtype, parents, cause=cause, named=True))
-    cause.enter(audit)
+    module: nn.Module, full: str, device: torch.device | None, dtype: torch.dtype | None, name: str, site: Site
+) -> Iterator[tuple[Tensor, Stays]]:
+    for key, tensor in _plain(module):
+        stays = []
+        if dtype is not None and tensor.dtype.is_floating_point and tensor.dtype is not dtype:
+            stays.append(name_of(tensor.dtype))
+        if device is not None and tensor.device.type != device.type:
+            stays.append(f"on {tensor.device}")
+        if stays:
+            target = ", ".join(str(part) for part in (device, dtype) if part is not None and name == "to")
+            facts = {"change": f"`.{name}({target})`", "stays": " ".join(stays)}
+            fields = {"from_dtype": tensor.dtype, "to_dtype": dtype, "bytes": tensor.nbytes, "op": f"Module.{name}"}
+            yield tensor, Stays("DG503", site, full, key, facts, fields)
 
 
 # ---------------------------------------------------------------- DG502
@@ -173,26 +203,35 @@ def running_statistics(call: Call, audit: Recorder) -> None:
 # ---------------------------------------------------------------- DG504
 
 
-@on("entered", "DG504")
-def remember_buffers(call: Call, audit: Recorder) -> None:
-    if call.module._buffers:
-        call.kept["DG504"] = {key: b.dtype for key, b in call.module._buffers.items() if b is not None}
+@on("start", "DG504")
+def replace_setattr(audit: Recorder) -> None:
+    audit.patches.replace(nn.Module, "__setattr__", functools.partial(_setattr, audit))
 
 
-@on("left", "DG504")
-def compare_buffers(call: Call, audit: Recorder) -> None:
-    for key, was in call.kept.get("DG504", {}).items():
-        buffer = call.module._buffers.get(key)
-        if buffer is None or buffer.dtype is was or not was.is_floating_point:
-            continue
-        node = audit.lineage.get(buffer)
-        site = audit.here() if node is None else node.site
-        facts = {"buffer": key, "module": call.path, "was": name_of(was), "dtype": name_of(buffer.dtype)}
-        fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": "forward"}
-        cause = Stays("DG504", site, call.path, facts, fields)
-        cause.enter(audit)
-        if node is not None:
-            node.cause = cause
+def _setattr(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    local = audit.local
+
+    @functools.wraps(original)
+    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if audit.live and local.modules and isinstance(value, Tensor):
+            old = (vars(self).get("_buffers") or {}).get(name)
+            if old is not None and old.dtype is not value.dtype:
+                audit.guarded(_replaced, audit, self, name, old.dtype, value)
+        original(self, name, value)
+
+    return set_attribute
+
+
+def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
+    if not was.is_floating_point:
+        return
+    site, path, node = audit.here(), audit.path_of(module), audit.lineage.get(buffer)
+    facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
+    fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": "forward"}
+    cause = Stays("DG504", site, path, name, facts, fields)
+    enter(audit, [cause], path, [name])
+    parents = () if node is None else (node,)
+    audit.lineage.set(buffer, Node(f"buffer {path}.{name}", site, buffer.dtype, parents, cause=cause, named=True))
 
 
 # ---------------------------------------------------------------- DG506

@@ -12,6 +12,7 @@ from .._dtypes import name_of
 from ._events import Call, on
 from ._lineage import Node
 from ._recorder import Recorder
+from ._text import shape_of
 
 _LEAVES = 64
 
@@ -39,7 +40,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     local, entered, left = audit.local, audit.on["entered"], audit.on["left"]
 
     @functools.wraps(original)
-    def __call__(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not audit.live or local.paused:
             return original(self, *args, **kwargs)
         call = Call(self, audit.path_of(self))
@@ -65,7 +66,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             audit.guarded(function, call, audit)
         return out
 
-    return __call__
+    return call_module
 
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False) -> list[dict[str, Any]]:
@@ -76,15 +77,8 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False)
         for path, tensor in _tensors_in(value, name):
             if len(rows) < _LEAVES:
                 dtype, device = name_of(tensor.dtype), str(tensor.device)
-                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": _shape(tensor)})
+                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": shape_of(tensor)})
     return rows
-
-
-def _shape(tensor: Tensor) -> list[Any]:
-    try:
-        return [size if isinstance(size, int) else str(size) for size in tensor.shape]
-    except RuntimeError:  # strided nested tensors have none
-        return []
 
 
 def _tensors_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -103,17 +97,17 @@ def _tensors_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Te
 
 def _region_begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __enter__(self: Any) -> Any:
+    def enter(self: Any) -> Any:
         result = original(self)
         audit.local.regions.append((self.device, bool(self._enabled)))
         return result
 
-    return __enter__
+    return enter
 
 
 def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def __exit__(self: Any, *error: Any) -> Any:
+    def leave(self: Any, *error: Any) -> Any:
         regions = audit.local.regions
         for number in reversed(range(len(regions))):
             if regions[number][0] == self.device:
@@ -121,7 +115,7 @@ def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
                 break
         return original(self, *error)
 
-    return __exit__
+    return leave
 
 
 # ---------------------------------------------------------------- threads

@@ -105,9 +105,9 @@ def _from_autocast(node: Node | None) -> bool:
 @on("cast", "DG101", "DG102")
 def cast_back(event: Op, audit: Recorder) -> None:
     """Somebody narrows what was promoted."""
-    if event.kind == "explicit" and event.out.dtype.is_floating_point:
-        if event.out.dtype.itemsize < event.inputs[0].dtype.itemsize:
-            _close(event.inputs[0], audit, (torch.float32, torch.float64))
+    source, out = event.inputs[0], event.out
+    if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
+        _close(source, audit, (torch.float32, torch.float64))
 
 
 @on("scalar", "DG102")
@@ -151,4 +151,14 @@ def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
 
 
 def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
-    return {"what": site.expression or op, "narrow": name_of(narrow), "wide": name_of(wide), "size": f", {human(size)}"}
+    advice = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
+    if not narrow.is_floating_point:
+        advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
+    what = site.expression or op
+    return {
+        "what": what,
+        "narrow": name_of(narrow),
+        "wide": name_of(wide),
+        "size": f", {human(size)}",
+        "advice": advice,
+    }

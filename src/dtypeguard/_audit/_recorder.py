@@ -148,7 +148,7 @@ class Recorder:
             self.local.regions.append((device, torch.is_autocast_enabled(device)))
         try:
             self.emit("start")
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self.live = True
         except BaseException:
             self._put_back()
@@ -156,7 +156,7 @@ class Recorder:
 
     def stop(self, error: BaseException | None) -> None:
         self.live = False
-        self._mode.__exit__(None, None, None)
+        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         try:
             if error is not None:
                 self.leaves(error)
@@ -167,7 +167,7 @@ class Recorder:
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[None]:
         """Record in a thread that the program started. The mode's own `__enter__` keeps flags for the whole process."""
-        _python_dispatch._push_mode(self._mode)  # type: ignore[no-untyped-call]  # untyped
+        _python_dispatch._push_mode(self._mode)
         try:
             yield
         except Exception as error:
@@ -175,7 +175,7 @@ class Recorder:
                 self.guarded(self.leaves, error)
             raise
         finally:
-            _python_dispatch._pop_mode()  # type: ignore[no-untyped-call]  # untyped
+            _python_dispatch._pop_mode()
 
     def _put_back(self) -> None:
         self.patches.undo()

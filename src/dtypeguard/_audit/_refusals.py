@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -67,8 +66,8 @@ def refused(event: Refusal, audit: Recorder) -> None:
         enter(audit, event.function, known, f"its backward failed at {event.site}: {reason}")
         return
     operands = [Operand(name, tensor, audit.lineage.get(tensor)) for name, tensor in _operands(event)]
-    rule, facts = _explain(event, reason, operands, devices, audit)
     odd = _odd(operands, devices)
+    rule, facts = _explain(event, reason, operands, odd)
     origin = odd[0].node.line() if odd and odd[0].node is not None else ()
     floats = [o.tensor.dtype for o in operands if o.tensor.dtype.is_floating_point]
     facts = {
@@ -86,13 +85,10 @@ def refused(event: Refusal, audit: Recorder) -> None:
     audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
 
 
-def _explain(
-    event: Refusal, reason: str, operands: list[Operand], devices: bool, audit: Recorder
-) -> tuple[str, dict[str, Any]]:
-    """The rule, and what its texts need besides the common facts."""
-    odd = _odd(operands, devices)
+def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
+    """The rule, and what its texts need besides the common facts; `odd` are the operands to blame."""
     dtypes = {operand.tensor.dtype for operand in operands}
-    if devices:
+    if _DEVICES.search(reason):
         return "DG505", {"advice": "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"}
     if _BCE.search(reason):
         return "DG204", {}
@@ -107,6 +103,9 @@ def _explain(
             "advice": "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant"
         }
     if _INDICES.search(reason):
+        odd[:] = [
+            o for o in operands if o.tensor.dtype not in (torch.int64, torch.bool) and not o.tensor.is_floating_point()
+        ] or odd
         return "DG110", {"advice": "`.long()` on the indices or class targets"}
     left = [o for o in operands if o.node is not None and o.tensor.dtype in HALF and _was_autocast(o.node)]
     if left and not event.autocast:

@@ -4,9 +4,8 @@ import io
 import json
 import os
 import time
-import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ from torch import Tensor, nn
 from .._dtypes import name_of
 from .._rules import RULES, Finding, Report, Severity, select
 from ._baseline import Baseline, load, save
-from ._findings import Cast
+from ._findings import Cast as Cast
 from ._recorder import Recorder
 from ._sites import Site
+from ._text import human, shape_of, size_of
 
 _SHOWN = 20  # casts of a printed report
 _BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
@@ -166,7 +166,7 @@ class AuditReport:
             parts.append(f"\ncasts, by bytes ({_number(len(casts), 'place')})")
             width = max(len(_arrow(cast)) for cast in casts[:_SHOWN])
             parts += [
-                f"  {_bytes(cast.bytes):>9} {cast.count:>6}x  {cast.kind:<9} {_arrow(cast):<{width}}  "
+                f"  {human(cast.bytes):>9} {cast.count:>6}x  {cast.kind:<9} {_arrow(cast):<{width}}  "
                 f"{cast.site}{f'  in {cast.module_path}' if cast.module_path else ''}"
                 for cast in casts[:_SHOWN]
             ]
@@ -204,7 +204,7 @@ class AuditReport:
                 table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]  # a literal
             for cast in self.casts[:_SHOWN]:
                 where = "  ".join(filter(None, [cast.site, cast.module_path]))
-                table.add_row(_bytes(cast.bytes), str(cast.count), cast.kind, _arrow(cast), _escape(where))
+                table.add_row(human(cast.bytes), str(cast.count), cast.kind, _arrow(cast), _escape(where))
             console.print(table)
             if len(self.casts) > _SHOWN:
                 console.print(f"... {len(self.casts) - _SHOWN} more casts")
@@ -237,7 +237,7 @@ def _place(site: Site) -> dict[str, Any]:
 def _tree(recorder: Recorder) -> list[dict[str, Any]]:
     """The modules that are known, parents before children."""
     called = recorder.calls
-    alive = {path: module for path, module in recorder.modules()}
+    alive = dict(recorder.modules())
     roots = {path.partition(".")[0] for path in called}
     rows = []
     for path in sorted(alive, key=lambda path: path.split(".")):
@@ -254,17 +254,20 @@ def _tree(recorder: Recorder) -> list[dict[str, Any]]:
                 "class": type(module).__name__,
                 "parent": parent or None,
                 "calls": calls,
-                "parameters": [
-                    {"name": name, "kind": kind, "dtype": name_of(t.dtype), "device": str(t.device), "shape": list(t.shape), "bytes": t.nbytes}
-                    for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers))
-                    for name, t in tensors.items()
-                    if t is not None
-                ],
+                "parameters": list(_tensors(module)),
                 "inputs": inputs,
                 "outputs": outputs,
             }
-        )  # fmt: skip
+        )
     return rows
+
+
+def _tensors(module: nn.Module) -> Iterator[dict[str, Any]]:
+    for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
+        for name, tensor in tensors.items():
+            if tensor is not None:
+                row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
+                yield {**row, "shape": shape_of(tensor), "bytes": size_of(tensor)}
 
 
 # ---------------------------------------------------------------- text
@@ -274,14 +277,6 @@ def _arrow(cast: Cast) -> str:
     if cast.from_dtype is cast.to_dtype:
         return f"{name_of(cast.from_dtype)} {cast.from_device} -> {cast.to_device}"
     return f"{name_of(cast.from_dtype)} -> {name_of(cast.to_dtype)}"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError
 
 
 def _number(count: int, what: str) -> str:

@@ -71,7 +71,7 @@ class Site:
             with contextlib.suppress(SyntaxError, ValueError):
                 call = ast.parse(self.written, mode="eval").body
                 if isinstance(call, ast.Call):
-                    self._calls = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+                    self._calls = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
         return self._calls
 
     @property

@@ -77,7 +77,7 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
             lost = any(not torch.equal(state[name].to(dtype).to(was), state[name]) for name in names)
             facts |= {
                 "effect": "; digits are lost" if lost else "; no value is changed by that",
-                "advice": f"load into a {name_of(was)} model and convert it then, or `load_state_dict(..., assign=True)`",
+                "advice": f"load into a {name_of(was)} model and convert it then, or load with `assign=True`",
             }
             audit.find("DG601", site, facts=facts, severity=Severity.WARNING if lost else None, **fields)
 

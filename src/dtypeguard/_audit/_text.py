@@ -1,4 +1,8 @@
-"""Numbers and code in messages."""
+"""Numbers, shapes and code in messages."""
+
+from typing import Any
+
+from torch import Tensor
 
 
 def human(size: float) -> str:
@@ -12,3 +16,19 @@ def human(size: float) -> str:
 
 def quoted(code: str) -> str:
     return f"`{code}`"
+
+
+def shape_of(tensor: Tensor) -> list[Any]:
+    """Sizes as plain data; symbolic ones as text."""
+    try:
+        return [size if isinstance(size, int) else str(size) for size in tensor.shape]
+    except RuntimeError:  # strided nested tensors, and parameters that are not initialised, have none
+        return []
+
+
+def size_of(tensor: Tensor) -> int:
+    """Bytes, 0 where nobody knows."""
+    try:
+        return int(tensor.nbytes)
+    except (RuntimeError, TypeError, ValueError):
+        return 0

@@ -1,0 +1,282 @@
+"""`python -m dtypeguard`: audit a program, explain a rule, look at the environment.
+
+Floor 6.
+"""
+
+import argparse
+import difflib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+import dtypeguard
+
+from ._audit._command import Usage, run
+from ._audit._select import Selection
+from ._rules import RULES, Rule, Severity, select
+
+_EXAMPLES = """\
+examples:
+  python -m dtypeguard audit train.py --lr 1e-3
+  python -m dtypeguard audit --ignore DG3 --html report.html -m mypackage.train
+  python -m dtypeguard audit --write-baseline known.json train.py   # accept what there is
+  python -m dtypeguard audit --baseline known.json train.py         # fail on what is new
+  python -m dtypeguard rules DG309
+"""
+_STATUS = """\
+exit status: the program's own if that is not 0; else 1 if there are findings, 2 for wrong usage. Rules are also chosen
+by [tool.dtypeguard] in pyproject.toml (select, ignore, severity, per-file-ignores), and switched off on a line by a
+comment: # dtypeguard: ignore[DG102]
+"""
+_OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command, and give the exit status."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except Usage as error:
+        options.parser.error(str(error))  # does not return
+        return 2
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    name = os.path.basename(sys.argv[0])
+    name = "python -m dtypeguard" if name in ("__main__.py", "-m", "") else name
+    parser = argparse.ArgumentParser(
+        name,
+        description="dtype mistakes in PyTorch programs",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+
+    def command(
+        name: str, does: Callable[[argparse.Namespace], int], says: str, **more: Any
+    ) -> argparse.ArgumentParser:
+        made = commands.add_parser(
+            name,
+            help=says,
+            description=says,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+            **more,
+        )
+        made.set_defaults(run=does, parser=made)
+        return made
+
+    ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
+    says = "run a script or a module under audit, and print what was found"
+    _audit_options(command("audit", run, says, usage=ways, epilog=_STATUS))
+    rules = command("rules", _rules, "list the rules, or explain some")
+    rules.add_argument("rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3")
+    command("check", _check, "say what the environment is; status 1 if something is wrong with it")
+    command("version", _version, "print the version")
+    return parser
+
+
+def _audit_options(audit: argparse.ArgumentParser) -> None:
+    add = audit.add_argument
+    severities = [*(severity.value for severity in Severity), "never"]
+    add(
+        "--select",
+        type=_list,
+        action="extend",
+        metavar="RULES",
+        help="only these rules: ids, names, families, with commas",
+    )
+    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="not these")
+    add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
+    add("--json", metavar="PATH", help="write the report as JSON")
+    add("--html", metavar="PATH", help="write it as a page")
+    add("--baseline", metavar="PATH", help="fail only on findings that are not in this file")
+    add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
+    add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
+    add("program", help="script, folder or archive to run, or module with -m")
+    add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="its own arguments")
+
+
+def _list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
+def _rules(options: argparse.Namespace) -> int:
+    pages: list[Rule] = []
+    rows = [] if options.rules else list(RULES.values())
+    for name in options.rules:
+        found = _named(name)
+        (rows if len(found) > 1 else pages).extend(found)
+    if rows:
+        _print_table(rows)
+    for number, rule in enumerate(pages):
+        print("\n" * bool(number or rows) + _page(rule))
+    return 0
+
+
+def _named(name: str) -> list[Rule]:
+    for spelling in (name, name.upper(), name.lower()):
+        try:
+            ids = select(spelling, "rule")
+        except ValueError:
+            continue
+        return [RULES[rule] for rule in sorted(ids)]
+    known = [word for rule in RULES.values() for word in (rule.id, rule.name)]
+    near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
+    families = ", ".join(sorted({rule[:3] for rule in RULES}))
+    meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
+    raise Usage(f"there is no rule {name!r}: {meant}")
+
+
+def _print_table(rows: Iterable[Rule]) -> None:
+    cells = [(rule.id, rule.severity.value, rule.name, _blanks(rule.says)) for rule in rows]
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("rule", "severity", "name", "says")
+        for row in cells:
+            table.add_row(*map(_plain, row))
+        Console(highlight=False).print(table)
+        return
+    widths = [max(len(row[column]) for row in cells) for column in range(3)]
+    for row in cells:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
+
+
+def _plain(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _page(rule: Rule) -> str:
+    facts = {
+        "says": _blanks(rule.says), "why": rule.why, "fix": _blanks(rule.fix),
+        "source": rule.source, "docs": rule.docs,
+    }  # fmt: skip
+    body = (_paragraph(name, text) for name, text in facts.items())
+    return "\n".join([f"{rule.id} {rule.name} ({rule.severity.value})", *body])
+
+
+def _paragraph(name: str, text: str) -> str:
+    blank = " " * 8
+    # A source is a list of addresses, which must stay whole.
+    lines = text.split("; ") if name == "source" else [text]
+    broken = (textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False) for line in lines)
+    return textwrap.indent("\n".join(part for whole in broken for part in whole), blank).replace(blank, f"{name:<8}", 1)
+
+
+def _blanks(template: str) -> str:
+    """A message's format as prose, with a mark where a finding fills something in."""
+    return re.sub(r"\{\w+[^}]*\}", "…", template)
+
+
+# --- check, version -----------------------------------------------------------------------------------------------
+
+
+def _version(_: argparse.Namespace) -> int:
+    print(dtypeguard.__version__)
+    return 0
+
+
+def _check(_: argparse.Namespace) -> int:
+    problems = []
+    for name, ask in _QUESTIONS.items():
+        try:
+            answer = ask()
+        except Exception as error:  # whatever it is, it is what the user wants to know
+            answer = f"problem: {error}"
+            problems.append(name)
+        print(f"{name:<14} {answer}")
+    if problems:
+        print(f"\nproblems with: {', '.join(problems)}")
+    return 1 if problems else 0
+
+
+def _devices() -> str:
+    names = ["cpu"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator()
+        for index in range(torch.accelerator.device_count()):
+            name = f" ({torch.cuda.get_device_name(index)})" if kind and kind.type == "cuda" else ""
+            names.append(f"{kind}:{index}{name}")
+    return ", ".join(names)
+
+
+def _kinds() -> Iterator[str]:
+    yield "cpu"
+    if torch.accelerator.is_available():
+        yield str(torch.accelerator.current_accelerator())
+
+
+def _autocast() -> str:
+    return ", ".join(f"{kind} {_dtype(torch.get_autocast_dtype(kind))}" for kind in _kinds())
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _mode() -> str:
+    variable = os.environ.get("DTYPEGUARD_MODE")
+    return f"{dtypeguard.get_mode()} (DTYPEGUARD_MODE {'is not set' if variable is None else f'= {variable!r}'})"
+
+
+def _selection() -> str:
+    chosen = Selection.read()
+    off = sorted(set(RULES) - chosen.rules)
+    parts = [str(chosen.file or "no pyproject.toml with [tool.dtypeguard]"), f"{len(chosen.rules)} of {len(RULES)} on"]
+    if off and len(off) < len(RULES) / 2:
+        parts.append(f"without {', '.join(off)}")
+    if chosen.severity is not Severity.INFO:
+        parts.append(f"from severity {chosen.severity.value}")
+    if chosen.per_file:
+        parts.append(f"{len(chosen.per_file)} per-file-ignores")
+    return "; ".join(parts)
+
+
+def _optional() -> str:
+    return ", ".join(f"{name} {_installed(name)}" for name in _OPTIONAL)
+
+
+def _installed(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+_QUESTIONS: dict[str, Callable[[], str]] = {
+    "dtypeguard": lambda: f"{dtypeguard.__version__} in {os.path.dirname(dtypeguard.__file__)}",
+    "python": lambda: f"{platform.python_version()} on {platform.system()}",
+    "torch": lambda: str(torch.__version__),
+    "devices": _devices,
+    "default dtype": lambda: _dtype(torch.get_default_dtype()),
+    "autocast": _autocast,
+    "mode": _mode,
+    "rules": _selection,
+    "optional": _optional,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
