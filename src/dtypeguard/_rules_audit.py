@@ -17,23 +17,24 @@ AUDIT_RULES = (
         "DG101", "float64-creep", _WARNING,
         "`{what}` {how} float64 and {other}{size}",
         "convert where the float64 is born: {where}`.to({like})`",
-        "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every result float64: "
-        "twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a layer refuses it.",
+        "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every result "
+        "float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a layer refuses it.",
         f"{TYPE_PROMOTION}; {GITHUB}/pytorch/pytorch/issues/36553; {GITHUB}/sgl-project/sglang/issues/29011",
     ),
     Rule(
         "DG102", "implicit-promotion", _WARNING,
         "`{what}` mixes {narrow} and {wide}: the result is {wide}{size}",
         "{advice}",
-        "Operands of several dtypes are promoted without a word. A float32 table or constant turns half activations into "
-        "float32, and so all that follows; between integers and floats it is usually meant.",
+        "Operands of several dtypes are promoted without a word. A float32 table or constant turns half activations "
+        "into float32, and so all that follows; between integers and floats it is usually meant.",
         f"{TYPE_PROMOTION}; {GITHUB}/lucidrains/rotary-embedding-torch/issues/9",
     ),
     Rule(
         "DG103", "discarded-cast", _WARNING,
         "`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
         "keep the result: `{subject_code} = {what}`",
-        "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what it is called on.",
+        "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what it is called "
+        "on.",
         f"{TENSOR_TO}",
     ),
     Rule(
@@ -78,8 +79,8 @@ AUDIT_RULES = (
         "DG109", "uint8-wraps", _WARNING,
         "`{what}`: {detail}",
         "{advice}",
-        "uint8 arithmetic is modulo 256: 3 - 5 is 254. `~` on a uint8 mask flips bits, so 1 becomes 254, which counts as "
-        "true like 255.",
+        "uint8 arithmetic is modulo 256: 3 - 5 is 254. `~` on a uint8 mask flips bits, so 1 becomes 254, which counts "
+        "as true like 255.",
         f"{GITHUB}/pytorch/pytorch/issues/24180",
     ),
     Rule(
@@ -101,8 +102,8 @@ AUDIT_RULES = (
         "DG112", "inferred-float64", _INFO,
         "`{what}` is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
         "say which dtype is meant: `torch.tensor(..., dtype={default_code})`",
-        "`torch.tensor` infers the dtype from its elements, and a `numpy.float64` looks and prints like a Python float. "
-        "What depends on such a chance differs from run to run, and from rank to rank.",
+        "`torch.tensor` infers the dtype from its elements, and a `numpy.float64` looks and prints like a Python "
+        "float. What depends on such a chance differs from run to run, and from rank to rank.",
         f"{GITHUB}/modelscope/ms-swift/issues/9550",
     ),
     # ------------------------------------------------------------ DG2: autocast
@@ -126,8 +127,8 @@ AUDIT_RULES = (
         "DG203", "autocast-leaves-operation", _ERROR,
         "`{what}` under autocast was refused: {reason}",
         "{advice}",
-        "Autocast casts the operands of the operations on its lists. Writing by index, scattering and most factories are "
-        "on none: a float32 canvas does not take half predictions.",
+        "Autocast casts the operands of the operations on its lists. Writing by index, scattering and most factories "
+        "are on none: a float32 canvas does not take half predictions.",
         f"{AMP}#autocast-op-reference; {GITHUB}/open-mmlab/mmdetection3d/issues/1842",
     ),
     Rule(
@@ -143,8 +144,8 @@ AUDIT_RULES = (
         "`{what}` under autocast got {dtype}: {reason}",
         "cast what it takes yourself: `.to(torch.get_autocast_dtype({device!r}))`, or annotate it and use "
         "`dtypeguard.enforce`",
-        "Inside a region most tensors still are float32: autocast casts for the operations on its lists only, never for "
-        "a kernel of an extension.",
+        "Inside a region most tensors still are float32: autocast casts for the operations on its lists only, never "
+        "for a kernel of an extension.",
         f"{AMP}#autocast-op-reference; {GITHUB}/meteofrance/py4cast/issues/38",
     ),
     Rule(
@@ -167,7 +168,8 @@ AUDIT_RULES = (
     Rule(
         "DG502", "half-running-stats", _WARNING,
         "`{buffer}` of {module} is {dtype}, and training updates it by {momentum:g} of the difference",
-        "keep norms in float32: `module.float()` on them after the model was converted (a float32 norm takes half inputs)",
+        "keep norms in float32: `module.float()` on them after the model was converted (a float32 norm takes half "
+        "inputs)",
         "A running average moves by a tenth of the difference or less; in half most of that is rounded away, so "
         "evaluation uses statistics that stand still.",
         f"{GITHUB}/pytorch/pytorch/issues/102922",
@@ -176,8 +178,8 @@ AUDIT_RULES = (
         "DG503", "attribute-stays-behind", _INFO,
         "{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
         "`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
-        "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute stays where and "
-        "what it was.",
+        "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute stays where "
+        "and what it was.",
         f"{MODULE}#torch.nn.Module.register_buffer; {GITHUB}/lucidrains/rotary-embedding-torch/issues/9",
     ),
     Rule(
@@ -207,16 +209,17 @@ AUDIT_RULES = (
         "DG601", "load-converts", _INFO,
         "`load_state_dict` converts {share} of {module} from {was} in the checkpoint to {dtype}: {names}{effect}",
         "{advice}",
-        "Loading copies into the tensors that the model has, and casts without a word: a bfloat16 checkpoint takes twice "
-        "its memory in a float32 model, a float32 one loses its digits in a bfloat16 model.",
+        "Loading copies into the tensors that the model has, and casts without a word: a bfloat16 checkpoint takes "
+        "twice its memory in a float32 model, a float32 one loses its digits in a bfloat16 model.",
         f"{GITHUB}/huggingface/transformers/issues/24976; {MODULE}#torch.nn.Module.load_state_dict",
     ),
     Rule(
         "DG602", "default-dtype-leaked", _ERROR,
-        "the default dtype is {dtype} since this line ({was} before), and what is made from it met other dtypes: {effect}",
+        "the default dtype is {dtype} since this line ({was} before), and what is made from it met other dtypes: "
+        "{effect}",
         "set it back (`try: ... finally: torch.set_default_dtype(torch.{was})`), or give `dtype=` to the factories",
-        "`torch.set_default_dtype` holds for the whole process. A library that sets it changes what `linspace`, `zeros` "
-        "and every new layer give in all programs that use it.",
+        "`torch.set_default_dtype` holds for the whole process. A library that sets it changes what `linspace`, "
+        "`zeros` and every new layer give in all programs that use it.",
         f"{GITHUB}/ACEsuit/mace/issues/328; https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html",
     ),
     Rule(
@@ -247,9 +250,10 @@ AUDIT_RULES = (
     Rule(
         "DG802", "dtype-baked-in", _INFO,
         "the trace holds {baked} as {dtype}{effect}",
-        "trace the model in the dtype in which it will run, or derive dtypes in the graph: `torch.zeros_like`, `.type_as`",
-        "Tracing records the dtypes that it sees as constants. A traced module that is converted afterwards still casts "
-        "to them.",
+        "trace the model in the dtype in which it will run, or derive dtypes in the graph: `torch.zeros_like`, "
+        "`.type_as`",
+        "Tracing records the dtypes that it sees as constants. A traced module that is converted afterwards still "
+        "casts to them.",
         "https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html",
     ),
 )  # fmt: skip

@@ -18,10 +18,12 @@ import types
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from ._audit import audit
 from ._baseline import Baseline, load, save
 from ._select import Selection, reaches
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OPS = os.path.join("torch", "_ops.py")
 _OUTPUTS = ("json", "html", "write_baseline")
 
 
@@ -77,12 +79,11 @@ Program = Callable[[], None]
 
 def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     """The report, and the status that Python would exit with."""
-    import dtypeguard
-
     status = 0
     report = None
     try:
-        with dtypeguard.audit(rules=options.select, ignore=options.ignore) as report:
+        with audit(rules=options.select, ignore=options.ignore) as report:
+            report.program = f"-m {options.program}" if options.module else options.program
             try:
                 program()
             except SystemExit as stop:  # no error of the program's
@@ -106,9 +107,9 @@ def _status(code: Any) -> int:
 
 def _script(path: str, arguments: list[str]) -> Program:
     """`python path arguments`: a file, or a folder or archive with a `__main__` in it."""
-    file = os.path.abspath(path)
-    if not os.path.exists(file):
-        raise Usage(f"there is no script {path}" + (f"; for a module: -m {path}" if _names_module(path) else ""))
+    file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # not normalised, as `__file__` is not
+    if not path or not os.path.exists(file):
+        raise Usage(f"there is no script {path}" + (f"; for a module: -m {path}" if _is_there(path) else ""))
     importer = None if os.path.isfile(file) and path.endswith(".py") else pkgutil.get_importer(file)
     if importer is not None:
         spec = importer.find_spec("__main__", None)
@@ -126,9 +127,10 @@ def _script(path: str, arguments: list[str]) -> Program:
     return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
 
 
-def _names_module(path: str) -> bool:
-    with contextlib.suppress(ImportError, ValueError, AttributeError):
-        return all(part.isidentifier() for part in path.split(".")) and importlib.util.find_spec(path) is not None
+def _is_there(module: str) -> bool:
+    """Whether the module's outermost package can be found; nothing is imported to see that."""
+    with contextlib.suppress(ImportError, ValueError):
+        return bool(module) and importlib.util.find_spec(module.partition(".")[0]) is not None
     return False
 
 
@@ -137,7 +139,7 @@ def _module(name: str, arguments: list[str]) -> Program:
     if name.endswith(".py"):
         raise Usage(f"-m takes a module, as in -m {name.removesuffix('.py').replace('/', '.')}, not the file {name}")
     _set_up(os.getcwd(), ["-m", *arguments])
-    if not name or name.startswith(".") or importlib.util.find_spec(name.partition(".")[0]) is None:
+    if not _is_there(name):
         raise Usage(f"there is no module {name!r}")
 
     def program() -> None:
@@ -212,8 +214,12 @@ def _show(error: BaseException) -> None:
 
 def _theirs(trace: types.TracebackType | None) -> types.TracebackType | None:
     frames = []
+    ours = False
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith((_HERE, "<frozen importlib")):
+        file = trace.tb_frame.f_code.co_filename
+        # An audit sees an operation by calling it once more from Python, so its frame brings one of torch with it.
+        ours = file.startswith((_HERE, "<frozen importlib")) or (ours and file.endswith(_OPS))
+        if not ours:
             frames.append(trace)
         trace = trace.tb_next
     kept = None

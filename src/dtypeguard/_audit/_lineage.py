@@ -6,11 +6,11 @@ run keeps a bounded number of nodes.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._dtypes import name_of
 from ._sites import Site
@@ -86,11 +86,25 @@ class Node:
         return tuple(lines)
 
 
+class _Held:
+    """A tensor that a module has: found there, for PyTorch swaps no tensor that has weak references."""
+
+    def __init__(self, module: nn.Module, key: str) -> None:
+        self._module, self._key = weakref.ref(module), key
+
+    def __call__(self) -> Tensor | None:
+        module = self._module()
+        if module is None:
+            return None
+        parameter = module._parameters.get(self._key)
+        return module._buffers.get(self._key) if parameter is None else parameter
+
+
 class Lineage:
     """The nodes of the tensors that are alive."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[weakref.ref[Tensor], Node]] = {}
+        self._of: dict[int, tuple[Callable[[], Tensor | None], Node]] = {}
         self._limit = _SWEEP
 
     def get(self, tensor: Tensor) -> Node | None:
@@ -98,12 +112,26 @@ class Lineage:
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def set(self, tensor: Tensor, node: Node) -> None:
+        if type(tensor) is Tensor or (type(tensor) is nn.Parameter and not _swaps()):
+            known = self._of
+            known[id(tensor)] = (weakref.ref(tensor), node)
+            if len(known) > self._limit:
+                self._sweep()
+
+    def hold(self, module: nn.Module, key: str, tensor: Tensor, node: Node) -> None:
+        """The same for a parameter or buffer of a module."""
+        self._of[id(tensor)] = (_Held(module, key), node)
+
+    def _sweep(self) -> None:
         known = self._of
-        known[id(tensor)] = (weakref.ref(tensor), node)
-        if len(known) > self._limit:
-            for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:
-                known.pop(key, None)
-            self._limit = max(_SWEEP, 2 * len(known))
+        for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:
+            known.pop(key, None)
+        self._limit = max(_SWEEP, 2 * len(known))
 
     def __len__(self) -> int:
         return len(self._of)
+
+
+def _swaps() -> bool:
+    """Whether modules are converted by swapping tensors, which weak references forbid."""
+    return torch.__future__.get_swap_module_params_on_conversion()

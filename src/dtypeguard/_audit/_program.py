@@ -43,12 +43,12 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not audit.live or local.paused:
             return original(self, *args, **kwargs)
-        call = Call(self, audit.path_of(self))
+        call = Call(self, audit.guarded(audit.path_of, self) or type(self).__name__)
         for function in entered:
             audit.guarded(function, call, audit)
-        row = audit.calls.get(call.path)
-        if row is None:
-            row = audit.calls[call.path] = [0, _leaves(args, kwargs), []]
+        row = audit.calls.setdefault(call.path, [0, [], []])
+        if not row[0]:
+            row[1] = audit.guarded(_leaves, args, kwargs) or []
         local.modules.append(call.path)
         try:
             out = original(self, *args, **kwargs)
@@ -60,7 +60,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         finally:
             local.modules.pop()
         if not row[0]:
-            row[2] = _leaves((out,), {}, result=True)
+            row[2] = audit.guarded(_leaves, (out,), {}, True) or []
         row[0] += 1
         for function in left:
             audit.guarded(function, call, audit)

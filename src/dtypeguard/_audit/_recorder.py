@@ -126,6 +126,25 @@ class Recorder:
         finally:
             self.local.paused -= 1
 
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """In here torch is as it is without an audit, in this thread: for what traces, and would trace the audit too."""
+        above: list[Any] = []  # modes that the program entered since
+        stack = range(_python_dispatch._len_torch_dispatch_stack())
+        there = any(_python_dispatch._get_dispatch_stack_at(n) is self._mode for n in stack)
+        while there and (not above or above[-1] is not self._mode):
+            above.append(_python_dispatch._pop_mode())  # type: ignore[no-untyped-call]  # untyped
+        for mode in reversed(above[:-1]):
+            _python_dispatch._push_mode(mode)  # type: ignore[no-untyped-call]  # untyped
+        try:
+            with self.patches.lifted(), self.paused():
+                yield
+        finally:
+            for _ in above[:-1]:
+                _python_dispatch._pop_mode()  # type: ignore[no-untyped-call]  # untyped
+            for mode in reversed(above):
+                _python_dispatch._push_mode(mode)  # type: ignore[no-untyped-call]  # untyped
+
     def emit(self, kind: str, *event: Any) -> None:
         """Call the functions for a kind of event; what they raise never reaches the program."""
         for function in self.on[kind]:
@@ -205,7 +224,7 @@ class Recorder:
             for key, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if tensor is not None and self.lineage.get(tensor) is None:
                     kind = "parameter" if key in module._parameters else "buffer"
-                    self.lineage.set(tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
+                    self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Those that are known and alive."""

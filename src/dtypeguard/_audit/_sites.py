@@ -15,6 +15,7 @@ from types import CodeType, FrameType, TracebackType
 from .._errors import caller
 
 _SHORT = 60
+_MANY = 100_000
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[tuple[CodeType, int], "Site"] = {}
 
@@ -91,11 +92,14 @@ class Site:
 
 
 def site_of(frame: FrameType) -> Site:
-    key = frame.f_code, frame.f_lasti
-    site = _sites.get(key)
-    if site is None:
-        site = _sites[key] = Site(*key, frame.f_lineno)
-    return site
+    site = _sites.get((frame.f_code, frame.f_lasti))
+    return _site(frame.f_code, frame.f_lasti, frame.f_lineno) if site is None else site
+
+
+def _site(code: CodeType, lasti: int, line: int) -> Site:
+    if len(_sites) > _MANY:  # a program that makes code as it runs
+        _sites.clear()
+    return _sites.setdefault((code, lasti), Site(code, lasti, line))
 
 
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
@@ -128,10 +132,6 @@ def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType] | Non
     while trace is not None:
         innermost = trace.tb_frame
         if caller(innermost) is innermost:
-            key = innermost.f_code, trace.tb_lasti
-            site = _sites.get(key)
-            if site is None:
-                site = _sites[key] = Site(*key, trace.tb_lineno)
-            found, before = site, found
+            found, before = _site(innermost.f_code, trace.tb_lasti, trace.tb_lineno), found
         trace = trace.tb_next
     return None if found is None or innermost is None else (found, before or found, innermost)

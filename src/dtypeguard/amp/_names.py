@@ -25,15 +25,21 @@ def unwrap(model: nn.Module) -> nn.Module:
 class Names:
     """The parameters of models by name. A model is not kept alive, nor are parameters that it replaced."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], titles: Sequence[str] = ()) -> None:
+        """Names begin with the model's title where there are several, or where titles are given."""
+        self._here: dict[int, str] = {}
+        self._once: dict[int, tuple[weakref.ref[Tensor], str]] = {}
+        self._hold(models, titles)
+        self.refresh()
+
+    def _hold(self, models: Sequence[nn.Module], titles: Sequence[str] = ()) -> None:
         models = [unwrap(model) for model in models]
         self._models = [weakref.ref(model) for model in models]
         kinds = [type(model).__name__ for model in models]
-        self._titles = [f"{kind}[{n}]" if kinds.count(kind) > 1 else kind for n, kind in enumerate(kinds)]
+        own = [f"{kind}[{n}]" if kinds.count(kind) > 1 else kind for n, kind in enumerate(kinds)]
+        self._titles = list(titles) or own
+        self._long = bool(titles) or len(models) > 1
         self.title = ", ".join(self._titles)
-        self._here: dict[int, str] = {}
-        self._once: dict[int, tuple[weakref.ref[Tensor], str]] = {}
-        self.refresh()
 
     def refresh(self) -> None:
         """Look again at what the model has."""
@@ -57,7 +63,7 @@ class Names:
             model = ref()
             if model is not None:
                 for parameter, name in named(model):
-                    yield parameter, f"{title}.{name}" if len(self._models) > 1 else name
+                    yield parameter, f"{title}.{name}" if self._long else name
 
     def has(self, parameter: Tensor) -> bool:
         return id(parameter) in self._here

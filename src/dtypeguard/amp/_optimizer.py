@@ -50,9 +50,12 @@ def is_torchs(optimizer: Optimizer) -> bool:
 class WatchedOptimizer:
     """One optimizer under watch; it is not kept alive."""
 
-    def __init__(self, optimizer: Optimizer, title: str, names: Names, ledger: Ledger, every: int) -> None:
+    def __init__(
+        self, optimizer: Optimizer, title: str, names: Names, ledger: Ledger, every: int = 1, hooks: int = 1
+    ) -> None:
+        """`hooks`: how many hooks on the optimizer before its step are the watch's own."""
         self._optimizer = weakref.ref(optimizer)
-        self.title, self._names, self._ledger, self._every = title, names, ledger, every
+        self.title, self._names, self._ledger, self._every, self._hooks = title, names, ledger, every, hooks
         self.steps = self._looks = 0
         # Of gradients, else of parameters: of each, and the one that a whole group has.
         self._dtypes: list[tuple[list[torch.dtype], torch.dtype | None]] = []
@@ -248,7 +251,7 @@ class WatchedOptimizer:
 
     def _late(self, optimizer: Optimizer) -> bool:
         """Whether gradients may change, or be left out, in the step: by the optimizer's own code, or another hook."""
-        return not is_torchs(optimizer) or len(getattr(optimizer, "_optimizer_step_pre_hooks", ())) > 1
+        return not is_torchs(optimizer) or len(getattr(optimizer, "_optimizer_step_pre_hooks", ())) > self._hooks
 
     def _look_at_gradients(self, optimizer: Optimizer, now: bool, stepped: bool = False) -> None:
         """Non-finite gradients: one element at each step on the CPU, and an eighth of all tensors now and then.

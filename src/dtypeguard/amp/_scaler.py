@@ -6,7 +6,8 @@ and saves its state as before.
 
 import copyreg
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch.amp.grad_scaler import GradScaler, OptState
@@ -25,12 +26,15 @@ class Listener(Protocol):
     def asked(self) -> None: ...
 
 
+Listeners = Sequence[Listener]
+Given = Callable[[str], Any]  # an argument of a method, by its name
 _listeners: Any = WeakIdKeyDictionary()  # of each scaler, hashable or not
+_scale_now = GradScaler.get_scale
 
 
 def scale_of(scaler: GradScaler) -> float:
     """The scale now; the watches do not hear of it."""
-    return GradScaler.get_scale(scaler)
+    return _scale_now(scaler)
 
 
 def stage_of(scaler: GradScaler, optimizer: Any) -> OptState:
@@ -38,6 +42,11 @@ def stage_of(scaler: GradScaler, optimizer: Any) -> OptState:
     states: dict[int, dict[str, Any]] = getattr(scaler, "_per_optimizer_states", {})
     stage: OptState = states.get(id(optimizer), {}).get("stage", OptState.READY)
     return stage
+
+
+def is_generated(scaler_class: type) -> bool:
+    """Whether it is a class made here."""
+    return issubclass(scaler_class, _Quiet)
 
 
 def _base(generated: type) -> type:
@@ -57,50 +66,67 @@ class _Quiet:
         return rebuild, (_base(type(self)), object, None), self.__getstate__()
 
 
-def _listening(base: Any) -> dict[str, Any]:
-    """The methods that stand in for those of `base`; what they are given goes on as it came."""
+def _scale(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
+    __tracebackhide__ = True
+    for listener in heard if scaler.is_enabled() else ():
+        call = functools.partial(listener.scaling, given("outputs"), call)
+    return call()
 
-    def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        call: Callable[[], Any] = functools.partial(base.scale, self, *args, **kwargs)
-        for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            call = functools.partial(listener.scaling, _given(args, kwargs, "outputs"), call)
+
+def _unscale(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
+    __tracebackhide__ = True
+    for listener in heard if scaler.is_enabled() else ():
+        optimizer = given("optimizer")
+        listener.unscaling(optimizer, stage_of(scaler, optimizer))
+    try:
         return call()
+    except ValueError:  # "Attempting to unscale FP16 gradients."
+        for listener in heard:
+            listener.refused(given("optimizer"))
+        raise
 
-    def unscale_(self: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _step(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
+    __tracebackhide__ = True
+    for listener in heard:
+        optimizer = given("optimizer")
+        call = functools.partial(listener.stepping, optimizer, stage_of(scaler, optimizer), call)
+    return call()
+
+
+def _update(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
+    __tracebackhide__ = True
+    result = call()
+    for listener in heard if scaler.is_enabled() else ():
+        listener.updated(given("new_scale") is not None)
+    return result
+
+
+def _get_scale(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
+    for listener in heard:
+        listener.asked()
+    return call()
+
+
+_METHODS = {"scale": _scale, "unscale_": _unscale, "step": _step, "update": _update, "get_scale": _get_scale}
+HEARD = tuple(_METHODS)
+
+
+def tell(name: str, scaler: Any, heard: Listeners, call: Callable[[], Any], args: Any, kwargs: Any) -> Any:
+    """Run `call`, which is a method of a scaler with these arguments, between what its listeners do."""
+    __tracebackhide__ = True
+    return _METHODS[name](scaler, heard, call, functools.partial(_given, args, kwargs))
+
+
+def _listening(base: Any, name: str) -> Any:
+    """The method that stands in for one of `base`; what it is given goes on as it came."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            optimizer = _given(args, kwargs, "optimizer")
-            listener.unscaling(optimizer, stage_of(self, optimizer))
-        try:
-            return base.unscale_(self, *args, **kwargs)
-        except ValueError:  # "Attempting to unscale FP16 gradients."
-            for listener in _listeners.get(self, ()):
-                listener.refused(_given(args, kwargs, "optimizer"))
-            raise
+        call: Callable[[], Any] = functools.partial(getattr(base, name), self, *args, **kwargs)
+        return tell(name, self, _listeners.get(self, ()), call, args, kwargs)
 
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        call: Callable[[], Any] = functools.partial(base.step, self, *args, **kwargs)
-        for listener in _listeners.get(self, ()):
-            optimizer = _given(args, kwargs, "optimizer")
-            call = functools.partial(listener.stepping, optimizer, stage_of(self, optimizer), call)
-        return call()
-
-    def update(self: Any, *args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        result = base.update(self, *args, **kwargs)
-        for listener in _listeners.get(self, ()) if self.is_enabled() else ():
-            listener.updated(_given(args, kwargs, "new_scale") is not None)
-        return result
-
-    def get_scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for listener in _listeners.get(self, ()):
-            listener.asked()
-        return base.get_scale(self, *args, **kwargs)
-
-    methods = (scale, unscale_, step, update, get_scale)
-    return {method.__name__: functools.wraps(getattr(base, method.__name__))(method) for method in methods}
+    return functools.wraps(inspect.unwrap(getattr(base, name)))(method)
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
@@ -110,7 +136,7 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
 @functools.cache
 def _class_for(base: Any) -> type[GradScaler]:
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    return type(base.__name__, (_Quiet, base), {**names, **_listening(base)})
+    return type(base.__name__, (_Quiet, base), {**names, **{name: _listening(base, name) for name in _METHODS}})
 
 
 def listen(scaler: GradScaler, listener: Listener) -> None:

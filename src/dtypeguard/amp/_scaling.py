@@ -20,7 +20,7 @@ from .._errors import plain
 from .._ledger import Ledger, listed
 from ._clipping import Additions, Clips, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
-from ._scaler import leave, listen, scale_of, stage_of
+from ._scaler import scale_of, stage_of
 from ._tensors import HALF, computed_in, local, spread, version_of
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
@@ -31,10 +31,11 @@ _JUDGED = 20  # how often gradients that were written to are looked at in full
 
 
 @dataclasses.dataclass(eq=False)
-class _Driven:
+class Driven:
     """One optimizer, as its scaler drives it."""
 
     watched: WatchedOptimizer
+    named: bool = True  # somebody said that this scaler drives it
     losses: int = 0  # scaled since its last step
     begun: bool = False  # and the backward of one has begun
     unscaled: bool = False  # its gradients are divided by the scale already
@@ -50,6 +51,11 @@ class _Driven:
     iterations: int = 0
     skipped: int = 0
     skips: int = 0  # in a row
+
+    @property
+    def scaled(self) -> bool:
+        """Whether its gradients are multiplied by the scale."""
+        return self.begun and self.losses > 0 and not self.unscaled
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
@@ -69,10 +75,11 @@ class _Driven:
 class Scaling:
     """A scaler under watch, and the optimizers that it drives."""
 
-    def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], device: str, ledger: Ledger) -> None:
-        self._scaler, self._device, self._ledger = weakref.ref(scaler), device, ledger
+    def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], ledger: Ledger) -> None:
+        self._scaler, self._ledger = weakref.ref(scaler), ledger
+        self._device = str(getattr(scaler, "_device", "cuda"))
         before = getattr(scaler, "_scale", None) is not None  # a loss may have been scaled before the watch began
-        self._driven = [_Driven(watched, by_hand=before) for watched in optimizers]
+        self._driven = [Driven(watched, by_hand=before) for watched in optimizers]
         self.inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
         self._losses = self._updates = 0
@@ -81,9 +88,26 @@ class Scaling:
         self._blind = False  # some scaled losses cannot be followed into their backward
         if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
             self._look_at_dtypes(self._driven[0])
-        listen(scaler, self)  # last: what was found may have raised
         for driven in self._driven if scaler.is_enabled() else ():
             self._hook(driven)
+
+    def join(self, watched: WatchedOptimizer, named: bool) -> None:
+        """Another optimizer. Whether a loss was scaled for it before is not known."""
+        driven = self._of(watched.optimizer)
+        if driven is None:
+            before = getattr(self._scaler(), "_scale", None) is not None
+            driven = Driven(watched, named=False, by_hand=before)
+            self._driven.append(driven)
+            if self.enabled:
+                self._hook(driven)
+        driven.named |= named
+
+    def part(self, optimizer: Any) -> None:
+        """An optimizer that is gone, or that another scaler drives."""
+        driven = self._of(optimizer)
+        if driven is not None:
+            driven.stepped()
+            self._driven.remove(driven)
 
     @property
     def enabled(self) -> bool:
@@ -95,15 +119,16 @@ class Scaling:
         """Whether it scales nothing: switched off, or forgotten."""
         return not self.enabled or not self._losses
 
+    @property
+    def scaler(self) -> GradScaler | None:
+        return self._scaler()
+
     def watches(self, scaler: Any) -> bool:
         return self._scaler() is scaler
 
     def close(self) -> None:
         for driven in self._driven:
             driven.stepped()
-        scaler = self._scaler()
-        if scaler is not None:
-            leave(scaler, self)
 
     def _add(self, rule: str, op: str, facts: dict[str, Any], **fields: Any) -> None:
         __tracebackhide__ = True
@@ -111,7 +136,7 @@ class Scaling:
         where = (op, facts.get("optimizer"))
         self._ledger.add(rule, where, f"GradScaler({self._device!r})", facts, op=op, **fields)
 
-    def _of(self, optimizer: Any) -> _Driven | None:
+    def _of(self, optimizer: Any) -> Driven | None:
         return next((driven for driven in self._driven if driven.watched.optimizer is optimizer), None)
 
     def _scale(self) -> float:
@@ -125,7 +150,7 @@ class Scaling:
         __tracebackhide__ = True
         if torch.compiler.is_compiling():
             return scaled()
-        now = False
+        now = not self._driven
         for driven in self._driven:
             driven.losses, driven.by_hand, now = driven.losses + 1, False, now or driven.now
         self._losses += 1
@@ -185,7 +210,7 @@ class Scaling:
             driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
             driven.additions.expect(pairs, driven.losses)
 
-    def _hook(self, driven: _Driven) -> None:
+    def _hook(self, driven: Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
         leaves = [parameter for parameter in driven.watched.parameters() if parameter.is_leaf]
         if driven.iterations >= PERIOD:
@@ -248,7 +273,7 @@ class Scaling:
             self._count(driven, optimizer, silent=driven.watched.steps == before)
         return result
 
-    def _count(self, driven: _Driven, optimizer: Optimizer, silent: bool) -> None:
+    def _count(self, driven: Driven, optimizer: Optimizer, silent: bool) -> None:
         """Whether the step was skipped; a compiled one says nothing, so the scaler is asked."""
         states: Any = getattr(self._scaler(), "_per_optimizer_states", {})
         found = states.get(id(optimizer), {}).get("found_inf_per_device", {}) if silent else {}
@@ -257,7 +282,7 @@ class Scaling:
         driven.skips = driven.skips + 1 if skipped else 0
         self._next(driven)
 
-    def _next(self, driven: _Driven) -> None:
+    def _next(self, driven: Driven) -> None:
         """Another iteration begins."""
         driven.iterations += 1
         looks = due(driven.iterations + 1)
@@ -276,7 +301,8 @@ class Scaling:
             self._next(driven)
         if not driven.losses:
             return
-        if len(self._driven) > 1 and not any(True in reached.kinds for reached in driven.reached):
+        sure = driven.named and len(self._driven) == 1
+        if not sure and not any(True in reached.kinds for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
         if stage_of(scaler, watched.optimizer) is OptState.READY:
             stage = f"on gradients that are still multiplied by the scale {self._scale():g}"
@@ -299,6 +325,8 @@ class Scaling:
             driven.unscaled = driven.late = False
         if given:
             self._start = self._last = self._scale()
+        if not self._driven:
+            return
         worst = max(self._driven, key=lambda driven: driven.skips)
         if worst.skips < _SKIPS and self._updates % PERIOD:
             return
@@ -316,7 +344,7 @@ class Scaling:
 
     # ------------------------------------------------------------ gradients
 
-    def _look_at_dtypes(self, driven: _Driven) -> None:
+    def _look_at_dtypes(self, driven: Driven) -> None:
         __tracebackhide__ = True
         parameters = list(driven.watched.parameters())
         half = [parameter for parameter in parameters if parameter.dtype is torch.float16]
@@ -324,7 +352,7 @@ class Scaling:
             facts = {"device": self._device, "share": f"{len(half)} of {len(parameters)}"}
             driven.watched.add("DG301", None, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
 
-    def _look_at_gradients(self, driven: _Driven, op: str) -> None:
+    def _look_at_gradients(self, driven: Driven, op: str) -> None:
         """Just before gradients are unscaled: were they scaled, and is nothing clipped yet?"""
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
@@ -352,13 +380,29 @@ class Scaling:
                 driven.watched.add("DG309", None, facts, parameters, op=op)
 
 
+    def clipped(self, gradient: Tensor, how: str, bound: float) -> None:
+        """PyTorch's own clipping wrote to a gradient, so that it need not be told from what became of all of them."""
+        __tracebackhide__ = True
+        for driven in self._driven:
+            parameter = next((p for p, mine in driven.watched.gradients() if mine is gradient), None)
+            if parameter is None or not driven.scaled or driven.by_hand or self._scale() == 1:
+                continue
+            kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
+            sure = driven.named and len(self._driven) == 1
+            if (kinds == {True} or (sure and kinds is None)) and any(mark.now() is not None for mark in driven.marks):
+                facts = {"how": how, "scale": self._scale(), "bound": bound / self._scale()}
+                names = [parameter for parameter, _ in driven.watched.gradients()]
+                driven.watched.add("DG309", None, facts, names, op="clip_grad")
+                driven.marks = []
+
+
 class _Reached:
     """A hook on a parameter, for the length of one step: which backwards its gradient is the sum of.
 
     Not a hook after the accumulation: torch goes on to ask an empty table of those in each backward.
     """
 
-    def __init__(self, scaling: Scaling, driven: _Driven, parameter: Any) -> None:
+    def __init__(self, scaling: Scaling, driven: Driven, parameter: Any) -> None:
         self._scaling, self._driven, self._parameter = scaling, driven, weakref.ref(parameter)
         self._known: tuple[weakref.ref[Tensor], int] | None = None  # the gradient before the last addition, its version
         self._kinds: set[bool] = set()

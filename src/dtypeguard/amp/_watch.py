@@ -3,11 +3,12 @@
 Floor 5.
 """
 
+import dataclasses
 import itertools
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -23,6 +24,7 @@ from ._average import WatchedAverage
 from ._names import Names
 from ._optimizer import SELDOM, WatchedOptimizer
 from ._probe import Probe, compiles
+from ._scaler import leave, listen
 from ._scaling import Scaling
 from ._tensors import is_copy
 
@@ -123,12 +125,12 @@ class Watch:
         for watched in self._optimizers:
             optimizer = watched.optimizer
             if optimizer is not None:
-                hooks = _Hooks(self, watched)
+                hooks = Hooks(self, watched)
                 self._handles.append(optimizer.register_step_pre_hook(hooks.before))
                 self._handles.append(optimizer.register_step_post_hook(hooks.after))
         self._compare_with_model(stepping=False)
         if scaler is not None:
-            self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
+            self._hear(scaler)
         for watched in self._optimizers:
             watched.look()
         if not compiles():
@@ -149,8 +151,7 @@ class Watch:
         self._handles.clear()
         self._probe.disarm()
         self._average = None
-        if self._scaling is not None:
-            self._scaling.close()
+        self._hear(None)
 
     def __reduce__(self) -> Any:
         """Copies are handles of a watch that is over, with what was found until then."""
@@ -198,6 +199,18 @@ class Watch:
             held = {id(parameter) for watched in self._optimizers for parameter in watched.parameters()}
             self._probe.arm(self._names.models(), held)
 
+    def _hear(self, scaler: GradScaler | None) -> None:
+        """Another scaler in the place of the one there was."""
+        __tracebackhide__ = True
+        if self._scaling is not None:
+            self._scaling.close()
+            old = self._scaling.scaler
+            if old is not None:
+                leave(old, self._scaling)
+        if scaler is not None:
+            self._scaling = Scaling(scaler, self._optimizers, self._ledger)
+            listen(scaler, self._scaling)  # last: what was found may have raised
+
     def _look_for_scaler(self, watched: WatchedOptimizer) -> None:
         """A scaler that nobody named: frameworks own it."""
         __tracebackhide__ = True
@@ -205,41 +218,58 @@ class Watch:
             return
         scaler = _calling(sys._getframe(1))
         if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
-            if self._scaling is not None:
-                self._scaling.close()
-            self._scaling = Scaling(scaler, self._optimizers, _device_of(scaler), self._ledger)
+            self._hear(scaler)
         if scaler is None and self._probe.dtype is torch.float16:
             watched.add("DG305", None, {"device": self._device}, (), from_dtype=torch.float16)
 
     def _compare_with_model(self, stepping: bool) -> None:
-        """The parameters of all optimizers against those of the model."""
         __tracebackhide__ = True
-        if self._names.gone:  # nothing can be said of what it has
+        held = {id(parameter) for watched in under_watch() for parameter in watched.parameters()}
+        for claim in compare(self._names, self._optimizers, held, stepping):
+            claim.optimizer.add(claim.rule, None, claim.facts, claim.parameters)
+
+
+def under_watch() -> list[WatchedOptimizer]:
+    """The optimizers of all watches."""
+    return [watched for watch in list(_live) for watched in watch._optimizers]
+
+
+@dataclasses.dataclass
+class Claim:
+    """What is wrong with the parameters that an optimizer holds."""
+
+    optimizer: WatchedOptimizer
+    rule: str
+    facts: dict[str, Any]
+    parameters: list[Tensor]
+    missing: list[Tensor]  # those that no optimizer holds
+
+
+def compare(names: Names, optimizers: Sequence[WatchedOptimizer], held: set[int], stepping: bool) -> Iterator[Claim]:
+    """The parameters of all optimizers against those of their models; `held` are the ids of all that any holds."""
+    if names.gone:  # nothing can be said of what it has
+        return
+    trainable = [parameter for parameter, _ in names.named() if parameter.requires_grad]
+    missing = [parameter for parameter in trainable if id(parameter) not in held]
+    strangers = {
+        watched: [parameter for parameter in watched.parameters() if not names.has(parameter)] for watched in optimizers
+    }
+    masters = {id(p): m for ps in strangers.values() for p in ps for m in _copied(p, missing)}
+    copied = {id(parameter) for parameter in masters.values()}
+    missing = [parameter for parameter in missing if id(parameter) not in copied]
+    alone = len(missing) == len(trainable)
+    for watched, foreign in strangers.items():
+        foreign = [parameter for parameter in foreign if id(parameter) not in masters]
+        gone = [parameter for parameter in foreign if names.had(parameter)]
+        if foreign and (gone or alone or _replaced(foreign, missing, stepping)):
+            total = sum(1 for _ in watched.parameters())
+            lacks = f", and lacks {listed(map(names.of, missing))}" if missing else ""
+            facts = {"count": f"{len(foreign)} of {total} parameters", "model": names.title, "missing": lacks}
+            yield Claim(watched, "DG401", facts, gone or missing or foreign, [] if gone else missing)
             return
-        held = {id(p) for watch in list(_live) for watched in watch._optimizers for p in watched.parameters()}
-        trainable = [parameter for parameter, _ in self._names.named() if parameter.requires_grad]
-        missing = [parameter for parameter in trainable if id(parameter) not in held]
-        strangers = {
-            watched: [parameter for parameter in watched.parameters() if not self._names.has(parameter)]
-            for watched in self._optimizers
-        }
-        masters = {id(p): m for ps in strangers.values() for p in ps for m in _copied(p, missing)}
-        copied = {id(parameter) for parameter in masters.values()}
-        missing = [parameter for parameter in missing if id(parameter) not in copied]
-        alone = len(missing) == len(trainable)
-        for watched, foreign in strangers.items():
-            foreign = [parameter for parameter in foreign if id(parameter) not in masters]
-            gone = [parameter for parameter in foreign if self._names.had(parameter)]
-            if foreign and (gone or alone or _replaced(foreign, missing, stepping)):
-                total = sum(1 for _ in watched.parameters())
-                lacks = f", and lacks {listed(map(self._names.of, missing))}" if missing else ""
-                facts = {"count": f"{len(foreign)} of {total} parameters", "model": self._names.title, "missing": lacks}
-                watched.add("DG401", None, facts, gone or missing or foreign)
-                return
-        lost = [parameter for parameter in missing if parameter.grad is not None]
-        if stepping and lost:
-            facts = {"share": f"{len(lost)} of {len(trainable)}"}
-            self._optimizers[0].add("DG402", None, facts, lost)
+    lost = [parameter for parameter in missing if parameter.grad is not None]
+    if stepping and lost:
+        yield Claim(optimizers[0], "DG402", {"share": f"{len(lost)} of {len(trainable)}"}, lost, lost)
 
 
 def _copied(parameter: Tensor, missing: list[Tensor]) -> list[Tensor]:
@@ -264,7 +294,7 @@ def _closed(findings: list[Finding]) -> Watch:
     return watch
 
 
-class _Hooks:
+class Hooks:
     """The hooks on one optimizer. Compiled steps are not looked into."""
 
     def __init__(self, watch: Watch, watched: WatchedOptimizer) -> None:
@@ -272,16 +302,16 @@ class _Hooks:
 
     def before(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not _unreal():
-            self._watch._before(self._watched, _closure(arguments, options))
+        if not unreal():
+            self._watch._before(self._watched, has_closure(arguments, options))
 
     def after(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not _unreal():
-            self._watch._after(self._watched, _closure(arguments, options))
+        if not unreal():
+            self._watch._after(self._watched, has_closure(arguments, options))
 
 
-def _unreal() -> bool:
+def unreal() -> bool:
     """Whether a step is compiled, captured in a CUDA graph, or of fake tensors, so that no value can be waited for."""
     if torch.compiler.is_compiling():  # first: Dynamo knows nothing of the other
         return True
@@ -291,7 +321,7 @@ def _unreal() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
-def _closure(arguments: Any, options: Any) -> bool:
+def has_closure(arguments: Any, options: Any) -> bool:
     """Whether a step makes its gradients itself."""
     return (len(arguments) > 1 and callable(arguments[1])) or options.get("closure") is not None
 
@@ -306,10 +336,6 @@ def _calling(frame: FrameType | None) -> GradScaler | None:
             return scaler if scaler.is_enabled() else None
         frame = frame.f_back
     return None
-
-
-def _device_of(scaler: GradScaler) -> str:
-    return str(getattr(scaler, "_device", "cuda"))
 
 
 # ---------------------------------------------------------------- arguments
