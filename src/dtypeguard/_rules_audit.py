@@ -23,7 +23,7 @@ AUDIT_RULES = (
     ),
     Rule(
         "DG102", "implicit-promotion", _WARNING,
-        "`{what}` mixes {narrow} and {wide}: the result is {wide}{size}",
+        "`{what}` mixes {pair}: the result is {wide}{size}",
         "{advice}",
         "Operands of several dtypes are promoted without a word. A float32 table or constant turns half activations "
         "into float32, and so all that follows; between integers and floats it is usually meant.",
@@ -241,8 +241,8 @@ AUDIT_RULES = (
     # ------------------------------------------------------------ DG8: export
     Rule(
         "DG801", "float64-in-export", _WARNING,
-        "the exported graph computes in float64: {nodes}; the parameters are {expected}{born}",
-        "convert the constant where it is made: `torch.from_numpy(x).float()`, `dtype=torch.float32`",
+        "{nodes} of the exported graph {are} float64, the parameters are {expected}: {source} (exported at {called})",
+        "{advice}",
         "A float64 constant makes all that it meets float64. Runtimes that have only float32 kernels reject the graph, "
         "or run it slowly.",
         f"{GITHUB}/Megvii-BaseDetection/YOLOX/issues/1674",

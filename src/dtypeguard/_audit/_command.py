@@ -53,13 +53,14 @@ def _check(options: argparse.Namespace) -> Baseline | None:
         for name in _OUTPUTS:
             path = getattr(options, name)
             if path is not None:
-                setattr(options, name, _writable(path))  # absolute: the program may change its folder
+                # Absolute, as the program may change its folder. A baseline is written beside itself first.
+                setattr(options, name, _writable(path, anew=name == "write_baseline"))
         return None if options.baseline is None else load(options.baseline)
     except (ValueError, OSError) as error:
         raise Usage(str(error)) from error
 
 
-def _writable(path: str) -> str:
+def _writable(path: str, anew: bool) -> str:
     """The path, absolute, if a file can be written there."""
     file = os.path.abspath(path)
     folder = os.path.dirname(file)
@@ -67,7 +68,7 @@ def _writable(path: str) -> str:
         raise ValueError(f"cannot write {path}: it is a folder")
     if not os.path.isdir(folder):
         raise ValueError(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(file if os.path.exists(file) else folder, os.W_OK):
+    if not os.access(folder if anew or not os.path.exists(file) else file, os.W_OK):
         raise ValueError(f"cannot write {path}: permission denied")
     return file
 

@@ -15,13 +15,15 @@ from torch.nn import functional as F
 from .._dtypes import name_of
 from .._rules import Severity
 from ._events import Op, on, readable
+from ._operations import trait_of
 from ._recorder import Recorder
 from ._sites import Site
-from ._text import human
+from ._text import human, size_of
 
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
 _NOISE = 0.125  # the spacing of angles from which on their sine is none
 _OFTEN, _MUCH = 10, 2**20
+_SEVERAL = 8
 _LARGEST = 10**6  # elements that are looked at in full
 
 
@@ -54,7 +56,7 @@ def discarded(event: Op, audit: Recorder) -> None:
         }
         audit.find(
             "DG103", event.site, module=event.module, op=event.site.calls or event.name, facts=facts,
-            from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+            from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
         )  # fmt: skip
 
 
@@ -88,26 +90,20 @@ def cast_again(event: Op, audit: Recorder) -> None:
         if len(rows) > 1000:
             for old in [old for old, known in rows.items() if known[0]() is None and known[2] < _OFTEN]:
                 del rows[old]
-        rows[key] = [
-            weakref.ref(source),
-            version,
-            1,
-            event.module,
-            name_of(source.dtype),
-            source.nbytes,
-            event.out.nbytes,
-        ]
+        stored = source.dtype.itemsize == 1  # int8, uint8, float8: kept narrow to save memory
+        known = weakref.ref(source), version, 1, event.module, name_of(source.dtype), size_of(source)
+        rows[key] = [*known, size_of(event.out), stored]
     else:
         row[2] += 1
 
 
 @on("end", "DG104")
 def repeated(audit: Recorder) -> None:
-    for (_, dtype, site), (_, _, times, module, was, size, made) in audit.state(Repeats).rows.items():
+    for (_, dtype, site), (_, _, times, module, was, size, made, stored) in audit.state(Repeats).rows.items():
         if times >= _OFTEN:
             total = times * made
             facts = {"was": was, "size": human(size), "dtype": name_of(dtype), "times": times, "total": human(total)}
-            severity = None if total >= _MUCH else Severity.INFO
+            severity = Severity.INFO if total < _MUCH or stored else None
             audit.find(
                 "DG104", site, module=module, op="to", facts=facts, severity=severity, to_dtype=dtype, bytes=total
             )
@@ -129,7 +125,7 @@ def narrowed(event: Op, audit: Recorder) -> None:
         return
     if _end(out.dtype) >= _end(source.dtype) or not event.readable or not audit.state(Looks).due("DG105", event.site):
         return
-    lost = ~torch.isfinite(out) & torch.isfinite(source)
+    lost = ~torch.isfinite(out.float()) & torch.isfinite(source.float())  # float8 has few operations, and some NaN only
     _overflow(event, int(lost.sum()), source.numel(), _CLAMP, audit)
 
 
@@ -146,13 +142,13 @@ def computed(event: Op, audit: Recorder) -> None:
     if event.name in _SOFTMAX and bool(out.isnan().any()):
         _mask_was_all(event, audit)
         return
+    if not trait_of(event.func).pure or event.name.startswith(("empty", "new_empty")) or not event.inputs:
+        return
     infinite = out.isinf()
-    if not bool(infinite.any()) or torch.Tag.nondeterministic_seeded in event.func.tags:
+    if not bool(infinite.any()) or any(isinstance(a, float) and math.isinf(a) for a in event.args):
         return
-    if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point() and t is not out):
+    if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point()):
         return
-    if event.name.endswith("_") or any(isinstance(a, float) and math.isinf(a) for a in event.args):
-        return  # what was there before is gone; or it was meant
     again = event.func(*[_wider(a) for a in event.args], **{k: _wider(v) for k, v in event.kwargs.items()})
     if not isinstance(again, Tensor) or again.dtype is torch.float16:
         return
@@ -203,7 +199,7 @@ def _overflow(
     }  # fmt: skip
     audit.find(
         "DG105", event.site, module=event.module, op=event.name, facts=facts, severity=severity,
-        from_dtype=source.dtype, to_dtype=out.dtype, bytes=out.nbytes, origin=audit.origin_of(source),
+        from_dtype=source.dtype, to_dtype=out.dtype, bytes=size_of(out), origin=audit.origin_of(source),
     )  # fmt: skip
 
 
@@ -221,7 +217,7 @@ def written(event: Op, audit: Recorder) -> None:
     facts: dict[str, Any] = {"what": what, "source": name_of(source.dtype), "dtype": name_of(out.dtype)}
     fields: dict[str, Any] = {
         "module": event.module, "op": event.name, "from_dtype": source.dtype, "to_dtype": out.dtype,
-        "bytes": out.nbytes, "origin": audit.origin_of(source),
+        "bytes": size_of(out), "origin": audit.origin_of(source),
     }  # fmt: skip
     real, whole = not out.dtype.is_complex, not out.dtype.is_floating_point and not out.dtype.is_complex
     if source.dtype.is_complex and real:
@@ -257,35 +253,32 @@ def positions_promoted(event: Op, audit: Recorder) -> None:
         _collide(event, source, audit)
 
 
-@on("after", "DG108", ops=["arange", "linspace"])
+@on("after", "DG108", ops=["arange"])
 def positions_made(event: Op, audit: Recorder) -> None:
-    limit = _EXACT.get(event.out.dtype)
-    if limit is not None and event.out.numel() > 1 and event.readable:
+    if event.out.dtype in _EXACT and event.out.numel() > 1 and event.readable:
         distinct = len(torch.unique(event.out))
         if distinct < event.out.numel():
             _positions(event, event.out, f"{event.out.numel()} positions, {distinct} distinct ones in", audit, None)
 
 
 def _collide(event: Op, source: Tensor, audit: Recorder) -> None:
-    """Integers that become equal."""
+    """Integers that become equal; positions are those that ascend by one step."""
     limit = _EXACT.get(event.out.dtype)
     if limit is None or not 1 < source.numel() <= _LARGEST or source.dtype in _EXACT or not event.readable:
         return
     if source.dtype.is_complex or source.dtype is torch.bool or not audit.state(Looks).due("DG108", event.site):
         return
-    if int(source.abs().max()) <= limit:
+    if not limit < float(source.abs().max()) < math.inf:  # nor NaN
         return
     values = torch.unique(source)
     distinct = len(torch.unique(values.to(event.out.dtype)))
     flat = source.flatten()
-    ascending = bool((flat[1:] > flat[:-1]).all())
-    if distinct == len(values) or (
-        source.is_floating_point() and not (ascending and bool((flat == flat.round()).all()))
-    ):
-        return
-    _positions(
-        event, source, f"{len(values)} distinct integers, {distinct} in", audit, None if ascending else Severity.INFO
-    )
+    steps = flat[1:] - flat[:-1]
+    positions = len(flat) >= _SEVERAL and bool((steps == steps[0]).all()) and float(steps[0]) != 0
+    whole = not source.is_floating_point() or bool((flat == flat.round()).all())
+    if distinct < len(values) and whole and (positions or not source.is_floating_point()):
+        detail = f"{len(values)} distinct integers, {distinct} in"
+        _positions(event, source, detail, audit, None if positions else Severity.INFO)
 
 
 @on("after", "DG108", "DG501", ops=["sin", "cos", "sincos"])
@@ -312,40 +305,64 @@ def _positions(event: Op, source: Tensor, detail: str, audit: Recorder, severity
     facts = {"what": event.site.expression or event.name, "detail": f"{detail} {name_of(event.out.dtype)}"}
     audit.find(
         "DG108", event.site, module=event.module, op=event.name, facts=facts, severity=severity,
-        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
     )  # fmt: skip
 
 
 # ---------------------------------------------------------------- DG109
 
-_ARITHMETIC = frozenset("add sub mul neg rsub".split())
+_ARITHMETIC = ["add", "sub", "mul", "neg", "rsub"]
+_IN_PLACE = [f"{name}_" for name in _ARITHMETIC]
 
 
 @on("byte", "DG109")
 def bytes_wrap(event: Op, audit: Recorder) -> None:
-    source, out = event.inputs[0], event.out
+    out = event.out
     if not isinstance(out, Tensor) or out.dtype is not torch.uint8 or not event.readable or not out.numel():
         return
-    if not audit.state(Looks).due("DG109", event.site, event.name) or out.numel() > _LARGEST:
-        return
-    advice = "compute in a wider dtype: `.int()` or `.float()` first"
-    if event.name == "bitwise_not":
-        if int(source.max()) > 1:
-            return
-        detail, advice = "of 0 and 1 in uint8 it makes 255 and 254, which both are true", "`~mask.bool()`"
-    elif event.name in _ARITHMETIC:
-        wide = [a.int() if isinstance(a, Tensor) and a.dtype is torch.uint8 else a for a in event.args]
-        again = event.func(*wide, **event.kwargs)
-        wrapped = int((again != out).sum())
-        if not wrapped:
-            return
-        detail = f"{wrapped} of {out.numel()} results are outside of 0 to 255 and wrap around"
-    else:
-        return
+    if event.name == "bitwise_not" and int(event.inputs[0].max()) == 1:  # 0 and 255 are inverted as they should be
+        detail = "of 0 and 1 in uint8 it makes 255 and 254, which both are true"
+        _wraps(event, detail, "`~mask.bool()`", audit)
+    elif event.name in _ARITHMETIC and trait_of(event.func).pure and _few_times(event.args, event.site, audit):
+        _compare(event, event.func(*map(_as_int, event.args), **event.kwargs), audit)
+
+
+@on("before", "DG109", ops=_IN_PLACE)
+def bytes_in_place(args: Any, audit: Recorder) -> Any:
+    target = args[0]
+    if target.dtype is torch.uint8 and readable(target) and target.numel() and _few_times(args, audit.here(), audit):
+        return target.int()
+    return None
+
+
+@on("after", "DG109", ops=_IN_PLACE)
+def bytes_changed(event: Op, audit: Recorder) -> None:
+    for wide in event.kept or ():
+        if isinstance(wide, Tensor) and event.out.dtype is torch.uint8:
+            plain = getattr(torch.ops.aten, event.name.rstrip("_"))
+            _compare(event, plain(wide, *map(_as_int, event.args[1:]), **event.kwargs), audit)
+
+
+def _few_times(args: Any, site: Site, audit: Recorder) -> bool:
+    return bool(args[0].numel() <= _LARGEST) and audit.state(Looks).due("DG109", site)
+
+
+def _as_int(value: Any) -> Any:
+    return value.int() if isinstance(value, Tensor) and value.dtype is torch.uint8 else value
+
+
+def _compare(event: Op, again: Tensor, audit: Recorder) -> None:
+    wrapped = int((again != event.out).sum()) if again.dtype is torch.int32 else 0
+    if wrapped:
+        detail = f"{wrapped} of {event.out.numel()} results are outside of 0 to 255 and wrap around"
+        _wraps(event, detail, "compute in a wider dtype: `.int()` or `.float()` first", audit)
+
+
+def _wraps(event: Op, detail: str, advice: str, audit: Recorder) -> None:
     facts = {"what": event.site.expression or event.name, "detail": detail, "advice": advice}
     audit.find(
         "DG109", event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.uint8,
-        bytes=out.nbytes, origin=audit.origin_of(source),
+        bytes=size_of(event.out), origin=audit.origin_of(event.inputs[0]),
     )  # fmt: skip
 
 
@@ -386,7 +403,7 @@ def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> No
         facts = {"argument": name, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
         audit.find(
             "DG111", site, module=audit.module(), op=function, facts=facts, from_dtype=mask.dtype, to_dtype=torch.bool,
-            bytes=mask.nbytes, origin=audit.origin_of(mask),
+            bytes=size_of(mask), origin=audit.origin_of(mask),
         )  # fmt: skip
 
 
@@ -414,5 +431,5 @@ def _look_at_elements(audit: Recorder, args: Any, kwargs: Any, made: Tensor) -> 
         site, default = audit.here(), name_of(torch.get_default_dtype())
         facts = {"what": site.expression or "torch.tensor", "default": default, "default_code": f"torch.{default}"}
         audit.find(
-            "DG112", site, module=audit.module(), op="tensor", facts=facts, to_dtype=torch.float64, bytes=made.nbytes
+            "DG112", site, module=audit.module(), op="tensor", facts=facts, to_dtype=torch.float64, bytes=size_of(made)
         )

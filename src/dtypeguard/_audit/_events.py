@@ -16,7 +16,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     entered, left  a module's forward begins, has ended                      (Call, audit)
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -26,6 +26,8 @@ from torch import Tensor
 
 from ._sites import Site
 
+_LEAVES = 64
+_INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple("start end cast write mixed before after scalar half byte backward refused entered left".split())
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
@@ -65,6 +67,8 @@ def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
 def readable(*tensors: Any) -> bool:
     """Whether tensors have values that can be looked at now: none is fake, on meta, or of a subclass."""
     if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in tensors if isinstance(t, Tensor)):
+        return False
+    if any(torch._C._get_dispatch_mode(key) is not None for key in _INFRA):
         return False
     cuda: Any = torch.cuda  # which torch leaves untyped
     return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
@@ -115,4 +119,17 @@ class Call:
 
     module: torch.nn.Module
     path: str
+    output: Any = None
     kept: dict[str, Any] = field(default_factory=dict)  # what `entered` leaves for `left`, by rule
+
+
+def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in nested lists, tuples and dicts, with their paths as Python writes them; not all of many."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif depth < 4 and isinstance(value, (list, tuple)):
+        for number, part in enumerate(value[:_LEAVES]):
+            yield from tensors_in(part, f"{path}[{number}]", depth + 1)
+    elif depth < 4 and isinstance(value, dict):
+        for key, part in value.items():
+            yield from tensors_in(part, f"{path}[{key!r}]", depth + 1)

@@ -11,16 +11,19 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ._compiler import unseen
 from ._events import Op
 from ._lineage import Node
 from ._operations import Trait, trait_of
 from ._sites import Site, here, site_of
+from ._text import size_of
 
 if TYPE_CHECKING:
     from ._recorder import Recorder
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
 _current_node = torch._C._current_autograd_node
+_tracing = torch._C._get_tracing_state
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -34,13 +37,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # saves a frame for each operation; no compiled code runs in here
+        return False  # `unseen` does that too, and costs nothing at each operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self._recorder
         local = recorder.local
         kwargs = kwargs or {}
-        if not recorder.live or local.paused:
+        if not recorder.live or local.paused or _tracing() is not None:
             return func(*args, **kwargs)
         trait = trait_of(func)
         kept = None
@@ -101,7 +104,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         event.kept = kept
         if trait.cast:
             self._cast(recorder, event, frame)
-        elif trait.write or (mixed and trait.updates):
+        elif trait.write or (mixed and trait.updates and trait.promotes):
             self._write(recorder, event)
         elif mixed and backward:
             recorder.emit("backward", event)
@@ -178,7 +181,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 node = recorder.lineage.get(out)
                 if node is not None and node.cause == "autocast":
                     node.cause = None
-        recorder.cast(event.kind, "to", source, out, out.nbytes, site, module)
+        recorder.cast(event.kind, "to", source, out, size_of(out), site, module)
         recorder.emit("cast", event)
 
     def _write(self, recorder: "Recorder", event: Op) -> None:
@@ -204,6 +207,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             recorder.cast("promotion", event.name, tensor, out, size, event.site, event.module)
         event.kept = odd
         recorder.emit("mixed", event)
+
+
+unseen(Mode.__torch_dispatch__, inside=True)
 
 
 def _bytes_as(tensor: Tensor, like: Tensor) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
 from .._dtypes import name_of
 from .._ledger import listed
@@ -16,6 +17,7 @@ from ._events import Call, on
 from ._lineage import Cause, Node
 from ._recorder import Recorder
 from ._sites import Site
+from ._text import size_of
 
 _HALF = frozenset([torch.float16, torch.bfloat16])
 _CONVERT = "to half bfloat16 float double cuda cpu".split()
@@ -135,7 +137,7 @@ def _narrowed(
         was = before.get((path, key))
         if buffer is not None and was is not None and was.itemsize > buffer.dtype.itemsize:
             facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
-            fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": f"Module.{name}"}
+            fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": size_of(buffer), "op": f"Module.{name}"}
             yield buffer, Stays("DG501", site, full, key, facts, fields)
 
 
@@ -176,7 +178,7 @@ def _left_behind(
         if stays:
             target = ", ".join(str(part) for part in (device, dtype) if part is not None and name == "to")
             facts = {"change": f"`.{name}({target})`", "stays": " ".join(stays)}
-            fields = {"from_dtype": tensor.dtype, "to_dtype": dtype, "bytes": tensor.nbytes, "op": f"Module.{name}"}
+            fields = {"from_dtype": tensor.dtype, "to_dtype": dtype, "bytes": size_of(tensor), "op": f"Module.{name}"}
             yield tensor, Stays("DG503", site, full, key, facts, fields)
 
 
@@ -195,7 +197,7 @@ def running_statistics(call: Call, audit: Recorder) -> None:
             facts = {"buffer": key, "module": call.path, "dtype": name_of(buffer.dtype), "momentum": momentum}
             audit.find(
                 "DG502", audit.here(), module=call.path, op=type(module).__name__, facts=facts,
-                from_dtype=buffer.dtype, to_dtype=torch.float32, bytes=buffer.nbytes,
+                from_dtype=buffer.dtype, to_dtype=torch.float32, bytes=size_of(buffer),
             )  # fmt: skip
             return
 
@@ -227,7 +229,7 @@ def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, b
         return
     site, path, node = audit.here(), audit.path_of(module), audit.lineage.get(buffer)
     facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
-    fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": buffer.nbytes, "op": "forward"}
+    fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": size_of(buffer), "op": "forward"}
     cause = Stays("DG504", site, path, name, facts, fields)
     enter(audit, [cause], path, [name])
     parents = () if node is None else (node,)
@@ -249,6 +251,9 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
     if audit.local.modules or id(call.module) in seen:
         return
     seen.add(id(call.module))
+    if any(is_lazy(parameter) for parameter in call.module.parameters()):
+        seen.discard(id(call.module))  # it has no dtypes yet
+        return
     parameters = [(name, p) for name, p in call.module.named_parameters() if p.dtype.is_floating_point]
     sizes: dict[torch.dtype, int] = {}
     for _, parameter in parameters:
@@ -263,5 +268,5 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
     }  # fmt: skip
     audit.find(
         "DG506", audit.here(), module=call.path, op="forward", facts=facts, parameters=[name for name, _ in odd],
-        from_dtype=odd[0][1].dtype, to_dtype=usual, bytes=sum(p.nbytes for _, p in odd),
+        from_dtype=odd[0][1].dtype, to_dtype=usual, bytes=sum(size_of(p) for _, p in odd),
     )  # fmt: skip

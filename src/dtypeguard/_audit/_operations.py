@@ -14,13 +14,14 @@ _SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alia
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    name: str  # `mul`, as in `aten.mul.Tensor`
+    name: str  # `mul`, as in `aten.mul.Tensor`; with its library, where that is not torch's own
     cast: bool
     write: bool  # of its second argument into its first
     same: bool  # the result is the argument, seen otherwise
     lifted: bool  # a tensor made from data of Python or NumPy
     updates: bool  # its first argument, in place
     promotes: bool
+    pure: bool  # it can be done again: torch's own, not random, and writes to nothing
     several: bool  # a fused or foreach operation on lists
 
 
@@ -36,11 +37,15 @@ def trait_of(func: Any) -> Trait:
 
 def _look(func: Any) -> Trait:
     schema = getattr(func, "_schema", None)  # higher-order operators have none
-    name = str(func) if schema is None else str(schema.name).rpartition("::")[2]
+    library, _, name = ("", "", str(func)) if schema is None else str(schema.name).rpartition("::")
+    if library != "aten":
+        name = f"{library}::{name}"
     arguments = [] if schema is None else schema.arguments
     alias = arguments[0].alias_info if arguments else None
     updates = alias is not None and bool(alias.is_write)
-    pointwise = torch.Tag.pointwise in getattr(func, "tags", ())
+    tags = getattr(func, "tags", ())
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
+    pointwise = torch.Tag.pointwise in tags
     return Trait(
         name=name,
         cast=name == "_to_copy",
@@ -49,5 +54,6 @@ def _look(func: Any) -> Trait:
         lifted=name == "lift_fresh",
         updates=updates,
         promotes=pointwise or name in _PROMOTING,
+        pure=library == "aten" and not writes and torch.Tag.nondeterministic_seeded not in tags,
         several=name.startswith(("_foreach", "_fused", "_amp_foreach")),
     )

@@ -3,7 +3,14 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
+
+import torch
+
+from ._compiler import unseen
+
+_builtins: Any = torch.jit._builtins
 
 
 @dataclass(slots=True)
@@ -31,6 +38,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
+        self._scripted: list[int] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Set `owner.name` to `make(original)`. An attribute that `owner` inherits is taken off again at the end."""
@@ -40,10 +48,22 @@ class Patches:
         if original is None:
             return
         replacement = make(getattr(owner, name) if isinstance(original, staticmethod) else original)
+        unseen(replacement)
+        self._stand_in(owner, name, original, replacement)
         setattr(owner, name, replacement)
         self._patches.append(_Patch(owner, name, original, replacement, inherited))
 
+    def _stand_in(self, owner: Any, name: str, original: Any, replacement: Any) -> None:
+        """A function written in C is found by TorchScript by its identity, and pickled by its name."""
+        op = _builtins._find_builtin(original)
+        if op is not None and isinstance(owner, ModuleType):
+            _builtins._register_builtin(replacement, op)
+            self._scripted.append(id(replacement))
+            replacement.__module__, replacement.__qualname__ = owner.__name__, name
+
     def undo(self) -> None:
+        while self._scripted:
+            _builtins._get_builtin_table().pop(self._scripted.pop(), None)
         while self._patches:
             patch = self._patches.pop()
             if patch.stands:

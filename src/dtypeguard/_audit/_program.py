@@ -2,14 +2,14 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._dtypes import name_of
-from ._events import Call, on
+from ._events import Call, on, tensors_in
 from ._lineage import Node
 from ._recorder import Recorder
 from ._text import shape_of
@@ -25,6 +25,8 @@ def replace(audit: Recorder) -> None:
     patches.replace(torch.autocast, "__enter__", functools.partial(_region_begins, audit))
     patches.replace(torch.autocast, "__exit__", functools.partial(_region_ends, audit))
     patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
+    patches.replace(torch, "compile", audit.eager.around)
+    audit.eager.needed()
     for owner, name in (
         (torch, "from_dlpack"),
         (torch.utils.dlpack, "from_dlpack"),
@@ -41,7 +43,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
 
     @functools.wraps(original)
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not audit.live or local.paused:
+        if not audit.live or local.paused or torch._C._get_tracing_state() is not None:
             return original(self, *args, **kwargs)
         call = Call(self, audit.guarded(audit.path_of, self) or type(self).__name__)
         for function in entered:
@@ -62,6 +64,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         if not row[0]:
             row[2] = audit.guarded(_leaves, (out,), {}, True) or []
         row[0] += 1
+        call.output = out
         for function in left:
             audit.guarded(function, call, audit)
         return out
@@ -74,22 +77,11 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False)
     rows: list[dict[str, Any]] = []
     for name, value in (*((str(n), value) for n, value in enumerate(args)), *kwargs.items()):
         name = "" if result else name
-        for path, tensor in _tensors_in(value, name):
+        for path, tensor in tensors_in(value, name):
             if len(rows) < _LEAVES:
                 dtype, device = name_of(tensor.dtype), str(tensor.device)
                 rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": shape_of(tensor)})
     return rows
-
-
-def _tensors_in(value: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        yield path, value
-    elif depth < 4 and isinstance(value, (list, tuple)):
-        for number, part in enumerate(value[:_LEAVES]):
-            yield from _tensors_in(part, f"{path}[{number}]", depth + 1)
-    elif depth < 4 and isinstance(value, dict):
-        for key, part in value.items():
-            yield from _tensors_in(part, f"{path}[{key!r}]", depth + 1)
 
 
 # ---------------------------------------------------------------- autocast

@@ -1,7 +1,8 @@
 """DG101, DG102: operands that promote each other.
 
-A promotion is harmless where its result is cast back, or is a loss that is reduced to one number in float32; that is
-known only later, so promotions stay open until the audit ends.
+Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
+back or was asked for on the spot. float32 for half operands harms where the result leaves a module, or meets half
+tensors again; not where it is cast back, or is a loss that is reduced to one number.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +13,11 @@ from torch import Tensor
 
 from .._dtypes import name_of
 from .._rules import Severity
-from ._events import Op, on
+from ._events import Call, Op, on, tensors_in
 from ._lineage import Node
 from ._recorder import Recorder
 from ._sites import Site
-from ._text import human, quoted
+from ._text import human, quoted, size_of
 
 HALF = frozenset([torch.float16, torch.bfloat16])
 
@@ -30,12 +31,19 @@ class Promotions:
     op: str
     narrow: torch.dtype
     wide: torch.dtype
-    meant: bool  # autocast made the narrow operand, or the region promotes
+    meant: bool  # by autocast, or by a cast on the spot
     nodes: tuple[Node, ...]  # of the wide operands
-    narrow_node: Node | None
+    both_half: bool = False
     count: int = 0
     closed: int = 0
+    harmful: int = 0
     bytes: int = 0
+
+    @property
+    def harms(self) -> bool:
+        if self.meant:
+            return False
+        return self.closed < self.count if self.wide is torch.float64 else self.harmful > 0
 
 
 @dataclass(eq=False)
@@ -44,11 +52,18 @@ class Promoted:
 
     row: Promotions
     open: bool = True
+    harmful: bool = False
 
     def close(self) -> None:
         if self.open:
             self.open = False
             self.row.closed += 1
+            self.row.harmful -= self.harmful
+
+    def harm(self) -> None:
+        if self.open and not self.harmful:
+            self.harmful = True
+            self.row.harmful += 1
 
 
 @dataclass
@@ -70,17 +85,23 @@ def promoted(event: Op, audit: Recorder) -> None:
     if not odd:
         return
     narrow = min((tensor.dtype for tensor in odd), key=lambda dtype: dtype.itemsize)
-    if wide.itemsize == narrow.itemsize:  # float16 and bfloat16 meet in float32
-        wide = event.out.dtype
+    both = wide.itemsize == narrow.itemsize  # float16 and bfloat16 meet in float32
+    wide = event.out.dtype if both else wide
     rows, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
     row = rows.get(key)
     if row is None:
         nodes = tuple(node for t in event.inputs if t.dtype is wide and (node := audit.lineage.get(t)) is not None)
-        narrow_node = audit.lineage.get(next(tensor for tensor in odd if tensor.dtype is narrow))
-        meant = wide is not torch.float64 and (event.autocast or _from_autocast(narrow_node))
-        row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node)
+        meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
+        if wide is not torch.float64:
+            narrow_node = audit.lineage.get(next(tensor for tensor in odd if tensor.dtype is narrow))
+            meant = meant or event.autocast or _from_autocast(narrow_node)
+        row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, both)
     row.count += 1
-    row.bytes += event.out.nbytes
+    row.bytes += size_of(event.out)
+    for tensor in floats:
+        if tensor.dtype is wide:
+            for earlier in _open(tensor, audit, wide):
+                earlier.harm()
     cause = Promoted(row)
     node = audit.lineage.get(event.out)
     if node is not None:
@@ -89,12 +110,19 @@ def promoted(event: Op, audit: Recorder) -> None:
         cause.close()
 
 
+def _asked_for(node: Node, site: Site) -> bool:
+    """Whether somebody widened it by hand, in the same function."""
+    birth = node.birth
+    cast = birth.op == "_to_copy" and birth.cause is None and birth.parents
+    return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
+
+
 def _integers(event: Op, audit: Recorder) -> None:
     source = event.kept[0]
     audit.find(
         "DG102", event.site, module=event.module, op=event.name, severity=Severity.INFO,
-        facts=_facts(event.site, event.name, source.dtype, event.out.dtype, event.out.nbytes),
-        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=event.out.nbytes, origin=audit.origin_of(source),
+        facts=_facts(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
     )  # fmt: skip
 
 
@@ -118,28 +146,44 @@ def reduced(event: Op, audit: Recorder) -> None:
 
 
 def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> None:
+    for promoted in _open(tensor, audit, *wide):
+        promoted.close()
+
+
+def _open(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
+    """The promotions that a tensor comes from, and nobody has closed."""
     node = audit.lineage.get(tensor) if audit.state(Open).rows else None
-    for ancestor in () if node is None else node.ancestors():
-        if isinstance(ancestor.cause, Promoted) and ancestor.cause.row.wide in wide:
-            ancestor.cause.close()
+    causes = [] if node is None else [ancestor.cause for ancestor in node.ancestors()]
+    return [cause for cause in causes if isinstance(cause, Promoted) and cause.open and cause.row.wide in wide]
+
+
+@on("left", "DG102")
+def leaves_module(call: Call, audit: Recorder) -> None:
+    """What a module gives is not what it was given."""
+    if any(row.closed < row.count for row in audit.state(Open).rows.values()):
+        for _, tensor in tensors_in(call.output):
+            if tensor.dtype is torch.float32:
+                for promoted in _open(tensor, audit, torch.float32):
+                    promoted.harm()
 
 
 @on("end", "DG101", "DG102")
 def judge(audit: Recorder) -> None:
     for row in audit.state(Open).rows.values():
-        harmless = row.meant or row.closed >= row.count
         rule = "DG101" if row.wide is torch.float64 else "DG102"
         origin = row.nodes[0].line() if row.nodes else ()
         facts = _facts(row.site, row.op, row.narrow, row.wide, row.bytes)
+        if row.both_half:
+            facts |= {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
         if rule == "DG101":
             facts |= creep(row.nodes, row.narrow)
         finding = audit.find(
-            rule, row.site, module=row.module, op=row.op, severity=Severity.INFO if harmless else None, facts=facts,
+            rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO, facts=facts,
             from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=origin,
         )  # fmt: skip
         if finding is not None:
             finding.count = max(finding.count, row.count)
-        if not harmless:
+        if row.harms:
             audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
 
 
@@ -154,11 +198,5 @@ def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: in
     advice = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
     if not narrow.is_floating_point:
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
-    what = site.expression or op
-    return {
-        "what": what,
-        "narrow": name_of(narrow),
-        "wide": name_of(wide),
-        "size": f", {human(size)}",
-        "advice": advice,
-    }
+    pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op
+    return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
 from .._rules import Finding
+from ._compiler import Eager
 from ._events import KINDS, Refusal, handlers, handlers_of
 from ._findings import Findings
 from ._lineage import Cause, Lineage, Node
@@ -58,6 +59,7 @@ class Recorder:
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
+        self.eager = Eager()
         self.live = False
         self.operations = 0
         self.leak: Any = None  # the cause of what is made in a default dtype that was changed
@@ -129,21 +131,21 @@ class Recorder:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """In here torch is as it is without an audit, in this thread: for what traces, and would trace the audit too."""
-        above: list[Any] = []  # modes that the program entered since
-        stack = range(_python_dispatch._len_torch_dispatch_stack())
-        there = any(_python_dispatch._get_dispatch_stack_at(n) is self._mode for n in stack)
-        while there and (not above or above[-1] is not self._mode):
-            above.append(_python_dispatch._pop_mode())  # type: ignore[no-untyped-call]  # untyped
+        modes: Any = _python_dispatch
+        above: list[Any] = []  # ours, and those that the program entered since
+        stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
+        while self._mode in stack and (not above or above[-1] is not self._mode):
+            above.append(modes._pop_mode())
         for mode in reversed(above[:-1]):
-            _python_dispatch._push_mode(mode)  # type: ignore[no-untyped-call]  # untyped
+            modes._push_mode(mode)
         try:
             with self.patches.lifted(), self.paused():
                 yield
         finally:
             for _ in above[:-1]:
-                _python_dispatch._pop_mode()  # type: ignore[no-untyped-call]  # untyped
+                modes._pop_mode()
             for mode in reversed(above):
-                _python_dispatch._push_mode(mode)  # type: ignore[no-untyped-call]  # untyped
+                modes._push_mode(mode)
 
     def emit(self, kind: str, *event: Any) -> None:
         """Call the functions for a kind of event; what they raise never reaches the program."""
@@ -197,6 +199,7 @@ class Recorder:
             _python_dispatch._pop_mode()
 
     def _put_back(self) -> None:
+        self.eager.over()
         self.patches.undo()
         while self.handles:
             self.handles.pop().remove()

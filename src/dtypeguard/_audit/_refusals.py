@@ -16,6 +16,7 @@ from ._events import Refusal, on
 from ._lineage import Node
 from ._promotions import HALF, creep
 from ._recorder import Recorder
+from ._text import size_of
 
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
@@ -80,7 +81,7 @@ def refused(event: Refusal, audit: Recorder) -> None:
         rule, event.site, module=event.module, op=event.op, facts=facts, origin=origin, severity=Severity.ERROR,
         from_dtype=odd[0].tensor.dtype if odd else None,
         to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].tensor.dtype), None),
-        bytes=odd[0].tensor.nbytes if odd else 0,
+        bytes=size_of(odd[0].tensor) if odd else 0,
     )  # fmt: skip
     audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
 
@@ -188,5 +189,5 @@ def _outside_autocast(event: Refusal, reason: str, audit: Recorder) -> None:
     }  # fmt: skip
     audit.find(
         "DG205", caller, module=event.module, op=event.site.function, facts=facts, from_dtype=tensor.dtype,
-        bytes=tensor.nbytes, origin=audit.origin_of(tensor),
+        bytes=size_of(tensor), origin=audit.origin_of(tensor),
     )  # fmt: skip

@@ -17,7 +17,9 @@ from .._errors import caller
 _SHORT = 60
 _MANY = 100_000
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
-_sites: dict[tuple[CodeType, int], "Site"] = {}
+_sites: dict[
+    tuple[int, int], "Site"
+] = {}  # by the code's id, which a site keeps alive: equal code may stand in two files
 
 
 class Site:
@@ -92,14 +94,15 @@ class Site:
 
 
 def site_of(frame: FrameType) -> Site:
-    site = _sites.get((frame.f_code, frame.f_lasti))
+    site = _sites.get((id(frame.f_code), frame.f_lasti))
     return _site(frame.f_code, frame.f_lasti, frame.f_lineno) if site is None else site
 
 
 def _site(code: CodeType, lasti: int, line: int) -> Site:
     if len(_sites) > _MANY:  # a program that makes code as it runs
         _sites.clear()
-    return _sites.setdefault((code, lasti), Site(code, lasti, line))
+    site = _sites.get((id(code), lasti))
+    return _sites.setdefault((id(code), lasti), Site(code, lasti, line)) if site is None else site
 
 
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)

@@ -15,7 +15,7 @@ from ._events import on
 from ._lineage import Cause
 from ._recorder import Recorder
 from ._sites import Site
-from ._text import human
+from ._text import human, size_of
 
 
 @on("start", "DG601", "DG603")
@@ -51,7 +51,7 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
         facts: dict[str, Any] = {"names": listed(names), "module": path, "was": name_of(was), "dtype": name_of(dtype)}
         fields: dict[str, Any] = {
             "module": path, "op": "Module.load_state_dict", "from_dtype": was, "to_dtype": dtype,
-            "bytes": sum(own[name].nbytes for name in names), "parameters": names,
+            "bytes": sum(size_of(own[name]) for name in names), "parameters": names,
         }  # fmt: skip
         if was.is_floating_point and not dtype.is_floating_point and not dtype.is_complex:
             broken = [name for name in names if bool((state[name] != state[name].trunc()).any())]
@@ -66,7 +66,7 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
         facts["share"] = f"{len(names)} of {len(own)} entries"
         if not was.is_floating_point or not dtype.is_floating_point:
             continue
-        grown = sum(own[name].nbytes - state[name].nbytes for name in names)
+        grown = sum(size_of(own[name]) - size_of(state[name]) for name in names)
         if grown > 0:
             facts |= {
                 "effect": f"; {human(grown)} more than the file holds",

@@ -30,6 +30,7 @@ class Step:
     record: Any
     paused: bool = False
     popped: bool = False  # the mode is off
+    over: bool = False  # what follows are hooks
 
 
 class Steps(threading.local):
@@ -38,8 +39,10 @@ class Steps(threading.local):
     def __init__(self) -> None:
         self.running: list[Step] = []
 
-    def __bool__(self) -> bool:
-        return bool(self.running)
+    @property
+    def inside(self) -> bool:
+        """Whether an optimizer is at work, and not its hooks."""
+        return any(not step.over for step in self.running)
 
 
 @on("start")
@@ -55,19 +58,19 @@ def _begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]
     steps = audit.state(Steps)
 
     @functools.wraps(original)
-    def __enter__(self: Any) -> Any:
+    def enter(self: Any) -> Any:
         if audit.live and self.name.startswith(_NAME):
             steps.running.append(Step(self))
         return original(self)
 
-    return __enter__
+    return enter
 
 
 def _ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     steps = audit.state(Steps)
 
     @functools.wraps(original)
-    def __exit__(self: Any, *error: Any) -> Any:
+    def leave(self: Any, *error: Any) -> Any:
         if any(step.record is self for step in steps.running):
             step = None
             while step is None or step.record is not self:
@@ -75,7 +78,7 @@ def _ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
                 _resume(audit, step)
         return original(self, *error)
 
-    return __exit__
+    return leave
 
 
 def _done(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,6 +88,7 @@ def _done(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def _optimizer_step_code(self: Any) -> Any:
         if steps.running:
+            steps.running[-1].over = True
             _resume(audit, steps.running[-1])
         return original(self)
 
@@ -102,7 +106,7 @@ def _pause(audit: Recorder, optimizer: Optimizer, arguments: Any, options: Any) 
     audit.local.paused += 1
     if _python_dispatch._get_current_dispatch_mode() is audit._mode:
         step.popped = True
-        _python_dispatch._pop_mode()  # type: ignore[no-untyped-call]  # untyped
+        _python_dispatch._pop_mode()
 
 
 def _hooks(optimizer: Optimizer) -> Iterable[Any]:

@@ -53,7 +53,7 @@ class Training:
     """What is known of the program's training besides its optimizers and scalers."""
 
     sixteen: set[int] = field(default_factory=set)  # ids of parameters that float16 autocast has cast
-    suspicions: dict[tuple[str, str], Suspicion] = field(default_factory=dict)
+    suspicions: dict[tuple[WatchedOptimizer, str], Suspicion] = field(default_factory=dict)
 
 
 @on("start", *_RULES)
@@ -83,12 +83,12 @@ def _built(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     optimizers = audit.state(Optimizers)
 
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if audit.live:
             audit.guarded(optimizers.meet, audit, self, True)
 
-    return __init__
+    return build
 
 
 def _hook(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, arguments: Any, options: Any) -> None:
@@ -167,10 +167,9 @@ def _compare(audit: Recorder, met: Met, stepping: bool) -> None:
     names: Names = met.names if met.names.models() else _unheld(audit, met, held)
     for claim in compare(names, [met.watched], held, stepping) if names.models() else ():
         suspicions = audit.state(Training).suspicions
-        key = met.watched.title, claim.rule
-        known = suspicions.get(key)
-        if known is not None and known.claim.optimizer is met.watched:
-            known.looks += 1
+        key = met.watched, claim.rule
+        if key in suspicions:
+            suspicions[key].looks += 1
             continue
         missing = [weakref.ref(parameter) for parameter in claim.missing]
         said = list(dict.fromkeys(names.of(parameter) for parameter in claim.parameters))
@@ -195,6 +194,4 @@ def _say(audit: Recorder, suspicion: Suspicion) -> None:
         return
     title, claim = suspicion.claim.optimizer.title, suspicion.claim
     facts = {"optimizer": title, **claim.facts}
-    audit.find(
-        claim.rule, suspicion.site, facts=facts, about=title, parameters=suspicion.names, op=f"{title}.step"
-    )
+    audit.find(claim.rule, suspicion.site, facts=facts, about=title, parameters=suspicion.names, op=f"{title}.step")

@@ -61,24 +61,25 @@ document.documentElement.classList.add("js");
     let opened = null;  // the modules that were open before the search
     const filterModules = (words) => {
       if (words.length && !opened) opened = modules.map((m) => m.element.open);
-      const hits = modules.map((m) => matches(m, words)), some = words.length > 0 && !hits.every(Boolean);
+      const hits = modules.map((m) => matches(m, words)), narrowed = !hits.every(Boolean);
       const within = new Array(modules.length).fill(false);
       const total = hits.filter((hit, i) => hit && modules[i].counted).length;
       for (let i = modules.length - 1; i >= 0; i--) {  // children come after their parents
         const m = modules[i];
         show(m, hits[i] || within[i]);
         if ((hits[i] || within[i]) && m.parent >= 0) within[m.parent] = true;
-        const hit = some && hits[i], around = some && !hits[i];
+        const hit = narrowed && hits[i], around = narrowed && !hits[i];
         if (m.hit !== hit) m.element.classList.toggle("hit", m.hit = hit);
         if (m.around !== around) m.element.classList.toggle("around", m.around = around);
       }
-      if (words.length) {
-        const few = hits.filter(Boolean).length <= 20;
-        if (total <= 200) modules.forEach((m, i) => { if (within[i] || (few && hits[i])) m.element.open = true; });
-      } else if (opened) {
-        opened.forEach((open, i) => { if (modules[i].element.open !== open) modules[i].element.open = open; });
-        opened = null;
+      if (opened) {
+        const some = total <= 200, few = total <= 20;
+        modules.forEach((m, i) => {
+          const open = opened[i] || (words.length > 0 && ((some && within[i]) || (few && hits[i])));
+          if (m.element.open !== open) m.element.open = open;
+        });
       }
+      if (!words.length) opened = null;
       return total;
     };
 

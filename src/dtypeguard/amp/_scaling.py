@@ -379,7 +379,6 @@ class Scaling:
                 parameters = [parameter for parameter, _ in driven.watched.gradients()]
                 driven.watched.add("DG309", None, facts, parameters, op=op)
 
-
     def clipped(self, gradient: Tensor, how: str, bound: float) -> None:
         """PyTorch's own clipping wrote to a gradient, so that it need not be told from what became of all of them."""
         __tracebackhide__ = True
