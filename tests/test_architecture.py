@@ -11,15 +11,23 @@ import dtypeguard
 
 SOURCE = Path(dtypeguard.__file__).parent
 FLOORS = {
-    "_dtypes": 1, "_config": 1, "_errors": 1, "_rules": 1,
+    "_dtypes": 1, "_config": 1, "_errors": 1, "_rule": 1, "_rules_amp": 1, "_rules_audit": 1, "_rules": 1,
     "_spec": 2, "_anchor": 2, "_contract": 2, "_verify": 2, "_ledger": 2,
     "_axes": 3, "_check": 3, "_cast": 3, "_mend": 3,
     "_emit": 4, "_run": 4, "_codegen": 4,
     "_enforce": 5, "_forward": 5, "_guard": 5, "distributed": 5,
     "amp": 5, "amp._tensors": 5, "amp._names": 5, "amp._optimizer": 5, "amp._average": 5,
     "amp._probe": 5, "amp._clipping": 5, "amp._scaler": 5, "amp._scaling": 5, "amp._watch": 5,
+    "_audit": 5, "_audit._audit": 5, "_audit._autocast": 5, "_audit._averages": 5, "_audit._baseline": 5,
+    "_audit._collectives": 5, "_audit._command": 5, "_audit._compiler": 5, "_audit._conversions": 5,
+    "_audit._events": 5, "_audit._export": 5, "_audit._findings": 5, "_audit._html": 5, "_audit._integers": 5,
+    "_audit._lineage": 5, "_audit._looks": 5, "_audit._mode": 5, "_audit._modules": 5, "_audit._operations": 5,
+    "_audit._optimizers": 5, "_audit._overflow": 5, "_audit._patches": 5, "_audit._program": 5,
+    "_audit._promotions": 5, "_audit._ranks": 5, "_audit._recorder": 5, "_audit._refusals": 5, "_audit._report": 5,
+    "_audit._scalers": 5, "_audit._select": 5, "_audit._sites": 5, "_audit._state": 5, "_audit._steps": 5,
+    "_audit._text": 5, "_audit._training": 5,
     "integrations": 5, "integrations._run": 5, "integrations.lightning": 5, "integrations.transformers": 5,
-    "__init__": 6,
+    "__init__": 6, "__main__": 6,
 }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ AUDIT_RULES = (
     ),
     Rule(
         "DG108", "positions-collide", _WARNING,
-        "`{what}`: {detail}",
+        "`{what}`: {detail}{effect}",
         "compute positions and angles in float32 (or as integers), and cast only the result",
         "bfloat16 has 8 bits of significand, float16 has 11: integers above 256 and 2048 are rounded, so neighbouring "
         "positions become equal, and the sine of a large angle is noise.",
@@ -93,7 +93,7 @@ AUDIT_RULES = (
     Rule(
         "DG111", "mask-is-added", _WARNING,
         "{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
-        "give a bool mask: `{argument}.bool()`{caution}",
+        "give a bool mask: `{code}.bool()`{caution}",
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 in it makes a "
         "position a little more likely.",
         f"{GITHUB}/pytorch/pytorch/issues/92554",

@@ -14,7 +14,9 @@ from . import (
     _collectives,
     _conversions,
     _export,
+    _integers,
     _modules,
+    _overflow,
     _program,
     _promotions,
     _refusals,
@@ -22,13 +24,15 @@ from . import (
     _training,
 )
 from ._findings import Findings
+from ._mode import Mode
 from ._recorder import Recorder
 from ._report import AuditReport
 from ._select import Selection
 
 # Importing them registers their functions.
 FAMILIES = (
-    _program, _promotions, _conversions, _refusals, _autocast, _training, _modules, _state, _collectives, _export
+    _program, _promotions, _conversions, _overflow, _integers, _refusals, _autocast, _training, _modules, _state,
+    _collectives, _export,
 )  # fmt: skip
 
 
@@ -121,7 +125,7 @@ def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any
     '`x.to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `x` stays float32'
     """
     selection = Selection.read(rules, ignore)
-    recorder = Recorder(Findings(selection))
+    recorder = Recorder(Findings(selection), Mode)
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
         return _call(Audit(recorder, ()), *args, **kwargs)
     names = "model", "optimizer", "scaler"

@@ -1,4 +1,4 @@
-"""torch.compile in an audit: compiled functions run as they are written, and Dynamo does not look at the audit itself."""
+"""torch.compile in an audit: compiled functions run as written, and Dynamo does not look at the audit itself."""
 
 import functools
 import sys

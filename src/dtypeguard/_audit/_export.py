@@ -1,7 +1,6 @@
-"""DG8, export and trace: float64 in an exported graph, dtypes that a trace holds as constants. And what compiles.
+"""DG8, export and trace: float64 in an exported graph, dtypes that a trace holds as constants.
 
-While torch exports or traces, the audit is out of the way: what comes out is what would have come out without it. A
-compiled function runs as it is written, since no compiler takes a dispatch mode.
+While torch exports or traces, the audit is out of the way: what comes out is what would have come out without it.
 """
 
 import contextlib
@@ -26,17 +25,13 @@ from ._events import Call, Op, on
 from ._recorder import Recorder
 from ._sites import Site
 
-_DYNAMO, _EXPORTER = "torch._dynamo.eval_frame", "torch.export._trace"
+_EXPORTER = "torch.export._trace"
 _F64, _SHOWN = torch.float64, 3
 
 
 @on("start")
 def replace(audit: Recorder) -> None:
-    """Replace, for the time of the audit, what compiles, exports and traces."""
-    if _DYNAMO in sys.modules:
-        _run_as_written(audit)
-    else:
-        audit.patches.replace(torch, "compile", functools.partial(_compile, audit))
+    """Replace, for the time of the audit, what exports and traces."""
     exporter = sys.modules.get(_EXPORTER)
     if exporter is None or isinstance(exporter, _Later):
         audit.handles.append(_Later.join(audit))
@@ -55,38 +50,6 @@ def _aside(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     return call
-
-
-# ---------------------------------------------------------------- compile
-
-
-def _compile(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if audit.live and not audit.state(_Compiler).off:
-            audit.guarded(_run_as_written, audit)
-        return result
-
-    return compile
-
-
-@dataclass
-class _Compiler:
-    off: bool = False
-
-
-def _run_as_written(audit: Recorder) -> None:
-    """Leave the compiler off; by itself it would mark functions that it meets in an audit as never to be compiled."""
-    audit.state(_Compiler).off = True
-    audit.patches.replace(sys.modules[_DYNAMO], "_callback_from_stance", functools.partial(_no_callback, audit))
-
-
-def _no_callback(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    def callback_from_stance(callback: Any) -> Any:
-        return None if audit.live else original(callback)
-
-    return functools.wraps(original)(callback_from_stance)
 
 
 # ---------------------------------------------------------------- export

@@ -5,7 +5,7 @@ What takes time is done only where dtypes differ. A function mode is not used: i
 """
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +15,9 @@ from ._compiler import unseen
 from ._events import Op
 from ._lineage import Node
 from ._operations import Trait, trait_of
-from ._sites import Site, here, site_of
+from ._recorder import Recorder
+from ._sites import Site, direct, here, site_of
 from ._text import size_of
-
-if TYPE_CHECKING:
-    from ._recorder import Recorder
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
 _current_node = torch._C._current_autograd_node
@@ -31,7 +29,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     supports_higher_order_operators = True
 
-    def __init__(self, recorder: "Recorder") -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._recorder = recorder
 
@@ -52,7 +50,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         try:
             out = func(*args, **kwargs)
         except Exception as error:
-            recorder.saw(error, trait.name, {f"operand {n}": t for n, t in enumerate(_tensors(args, kwargs))})
+            recorder.saw(error, trait.name, _tensors(args, kwargs))
             raise
         local.paused += 1
         try:
@@ -64,7 +62,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             local.paused -= 1
         return out
 
-    def _look(self, recorder: "Recorder", trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+    def _look(self, recorder: Recorder, trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
         inputs = _tensors(args, kwargs)
         backward = _current_node() is not None
         if trait.several and kept is None:
@@ -96,7 +94,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             out,
             inputs,
             site,
-            site_of(frame) is site,
+            direct(frame),
             module,
             backward,
             recorder.autocast(),
@@ -108,7 +106,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self._write(recorder, event)
         elif mixed and backward:
             recorder.emit("backward", event)
-        elif mixed and trait.promotes and dtype is not None and dtype.is_floating_point:
+        elif mixed and trait.promotes and dtype is not None and (dtype.is_floating_point or dtype.is_complex):
             self._promote(recorder, event)
         for function in asked or ():
             recorder.guarded(function, event, recorder)
@@ -119,7 +117,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if byte:
             recorder.emit("byte", event)
 
-    def _hand_on(self, recorder: "Recorder", trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
+    def _hand_on(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
         """A view has the lines of what it shows."""
         lineage = recorder.lineage
         node = lineage.get(inputs[0]) if inputs else None
@@ -136,7 +134,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 if isinstance(tensor, Tensor):
                     lineage.set(tensor, node)
 
-    def _bear(self, recorder: "Recorder", trait: Trait, inputs: list[Tensor], out: Tensor, site: Site) -> None:
+    def _bear(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site) -> None:
         """A new tensor: where its dtype comes from."""
         lineage, dtype = recorder.lineage, out.dtype
         parents: list[Node] = []
@@ -160,7 +158,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             cause = recorder.leak
         lineage.set(out, Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause))
 
-    def _cast(self, recorder: "Recorder", event: Op, frame: Any) -> None:
+    def _cast(self, recorder: Recorder, event: Op, frame: Any) -> None:
         source, out, site, module = event.inputs[0], event.out, event.site, event.module
         if source.dtype is out.dtype and source.device == out.device:
             return
@@ -184,7 +182,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         recorder.cast(event.kind, "to", source, out, size_of(out), site, module)
         recorder.emit("cast", event)
 
-    def _write(self, recorder: "Recorder", event: Op) -> None:
+    def _write(self, recorder: Recorder, event: Op) -> None:
         sources = [t for t in event.inputs[1:] if t.dtype is not event.out.dtype and t.dtype is not torch.bool]
         if event.name == "index_put_":
             sources = [t for t in sources if t is event.inputs[-1]]
@@ -194,7 +192,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         recorder.cast("write", event.name, source, event.out, _bytes_as(source, event.out), event.site, event.module)
         recorder.emit("write", event)
 
-    def _promote(self, recorder: "Recorder", event: Op) -> None:
+    def _promote(self, recorder: Recorder, event: Op) -> None:
         """Operands without axes promote nothing, unless there is nothing else."""
         out = event.out
         alone = all(tensor.ndim == 0 for tensor in event.inputs)
@@ -224,5 +222,5 @@ def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
         elif type(value) is list:
             found += [part for part in value if isinstance(part, Tensor)]
     if kwargs:
-        found += [value for value in kwargs.values() if isinstance(value, Tensor)]
+        found += [value for key, value in kwargs.items() if isinstance(value, Tensor) and key != "out"]
     return found

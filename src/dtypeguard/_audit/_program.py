@@ -45,6 +45,8 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not audit.live or local.paused or torch._C._get_tracing_state() is not None:
             return original(self, *args, **kwargs)
+        if not local.modules:
+            local.failure = None  # ids of exceptions are used again
         call = Call(self, audit.guarded(audit.path_of, self) or type(self).__name__)
         for function in entered:
             audit.guarded(function, call, audit)
@@ -125,7 +127,11 @@ def _thread_start(audit: Recorder, original: Callable[..., Any]) -> Callable[...
 
         if audit.live and "run" not in vars(self):
             self.run = audited  # type: ignore[method-assign]  # taken off again when it begins
-        return original(self)
+        try:
+            return original(self)
+        except BaseException:
+            vars(self).pop("run", None)
+            raise
 
     return start
 

@@ -74,32 +74,33 @@ class Open:
 @on("mixed", "DG101", "DG102")
 def promoted(event: Op, audit: Recorder) -> None:
     """Floats and integers are entered at once, floats and floats wait for the end."""
-    floats = [tensor for tensor in event.inputs if tensor.dtype.is_floating_point]
-    if not any(tensor.dtype.is_floating_point for tensor in event.kept):
-        if floats:
+    floats = [tensor for tensor in event.inputs if _real(tensor) is not None]
+    if all(_real(tensor) is None for tensor in event.kept):
+        if floats and event.out.dtype.is_floating_point:
             _integers(event, audit)
         return
     some = [tensor for tensor in floats if tensor.ndim] or floats
-    wide = max((tensor.dtype for tensor in some), key=lambda dtype: dtype.itemsize)
-    odd = [tensor for tensor in some if tensor.dtype is not wide]
-    if not odd:
+    dtypes = {dtype for tensor in some if (dtype := _real(tensor)) is not None}
+    if len(dtypes) < 2:
         return
-    narrow = min((tensor.dtype for tensor in odd), key=lambda dtype: dtype.itemsize)
+    wide, narrow = max(dtypes, key=lambda dtype: dtype.itemsize), min(dtypes, key=lambda dtype: dtype.itemsize)
     both = wide.itemsize == narrow.itemsize  # float16 and bfloat16 meet in float32
     wide = event.out.dtype if both else wide
     rows, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
     row = rows.get(key)
     if row is None:
-        nodes = tuple(node for t in event.inputs if t.dtype is wide and (node := audit.lineage.get(t)) is not None)
+        nodes = tuple(node for t in floats if _real(t) is wide and (node := audit.lineage.get(t)) is not None)
+        if audit.leak is not None:
+            audit.leak.met |= any(ancestor.cause is audit.leak for node in nodes for ancestor in node.ancestors())
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         if wide is not torch.float64:
-            narrow_node = audit.lineage.get(next(tensor for tensor in odd if tensor.dtype is narrow))
+            narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
             meant = meant or event.autocast or _from_autocast(narrow_node)
         row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, both)
     row.count += 1
     row.bytes += size_of(event.out)
     for tensor in floats:
-        if tensor.dtype is wide:
+        if _real(tensor) is wide:
             for earlier in _open(tensor, audit, wide):
                 earlier.harm()
     cause = Promoted(row)
@@ -108,6 +109,12 @@ def promoted(event: Op, audit: Recorder) -> None:
         node.cause = cause
     if event.out.ndim == 0 and wide is torch.float32:
         cause.close()
+
+
+def _real(tensor: Tensor) -> torch.dtype | None:
+    """The dtype of a floating tensor, or of the parts of a complex one."""
+    dtype = tensor.dtype
+    return dtype if dtype.is_floating_point else dtype.to_real() if dtype.is_complex else None
 
 
 def _asked_for(node: Node, site: Site) -> bool:

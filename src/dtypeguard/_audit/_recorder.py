@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._errors import caller
 from .._rules import Finding
 from ._compiler import Eager
 from ._events import KINDS, Refusal, handlers, handlers_of
 from ._findings import Findings
 from ._lineage import Cause, Lineage, Node
-from ._mode import Mode
 from ._patches import Patches
 from ._sites import Site, here, raised_at, user
 
@@ -36,8 +37,9 @@ class Failure:
     module: str | None
     autocast: bool
     op: str | None = None
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, weakref.ref[Tensor]] = field(default_factory=dict)
     function: type | None = None
+    said: bool = False
 
 
 class Local(threading.local):
@@ -54,7 +56,7 @@ class Local(threading.local):
 class Recorder:
     """One audit, while it runs; the families of rules use what is public here."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, mode: Callable[["Recorder"], TorchDispatchMode]) -> None:
         self.findings, self.patches, self.lineage, self.local = findings, Patches(), Lineage(), Local()
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
@@ -72,7 +74,7 @@ class Recorder:
         self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._states: dict[type, Any] = {}
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
-        self._mode = Mode(self)
+        self._mode = mode(self)
 
     # ------------------------------------------------------------ for the families
 
@@ -88,11 +90,11 @@ class Recorder:
         """The same, past installed packages, where there is such a line."""
         return user(sys._getframe(1))
 
-    def blame(self, nodes: Iterable[Node], effect: str) -> None:
+    def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause) -> None:
         """Something harmful came of tensors: the causes of their dtypes are no mere information any more."""
         for node in nodes:
             for ancestor in node.ancestors():
-                if isinstance(ancestor.cause, Cause):
+                if isinstance(ancestor.cause, kind):
                     ancestor.cause.blame(self, effect)
 
     def module(self) -> str | None:
@@ -130,7 +132,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """In here torch is as it is without an audit, in this thread: for what traces, and would trace the audit too."""
+        """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
         modes: Any = _python_dispatch
         above: list[Any] = []  # ours, and those that the program entered since
         stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
@@ -138,10 +140,12 @@ class Recorder:
             above.append(modes._pop_mode())
         for mode in reversed(above[:-1]):
             modes._push_mode(mode)
+        self.eager.over()
         try:
             with self.patches.lifted(), self.paused():
                 yield
         finally:
+            self.eager.needed()
             for _ in above[:-1]:
                 modes._pop_mode()
             for mode in reversed(above):
@@ -203,6 +207,9 @@ class Recorder:
         self.patches.undo()
         while self.handles:
             self.handles.pop().remove()
+        self.optimizers, self.scalers = [], []
+        self._states.clear()
+        self._causes.clear()
 
     # ------------------------------------------------------------ modules
 
@@ -238,25 +245,33 @@ class Recorder:
 
     # ------------------------------------------------------------ exceptions
 
-    def saw(self, error: BaseException, op: str | None = None, tensors: dict[str, Tensor] | None = None) -> None:
+    def saw(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
         """An exception was raised; whether it is a finding is known when it leaves the program's modules."""
         failure = self.local.failure
         if failure is None or failure.error != id(error):
             function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
-            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, tensors or {}, function)
+            some = {f"operand {n}": weakref.ref(t) for n, t in enumerate(tensors) if type(t) in (Tensor, nn.Parameter)}
+            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, some, function)
 
     def leaves(self, error: BaseException) -> None:
         """An exception leaves the outermost module, or the audit."""
         self.saw(error)
-        failure, raised = self.local.failure, raised_at(error.__traceback__)
-        if failure is None or raised is None or failure.op == "said":
+        failure = self.local.failure
+        if failure is None or failure.said:
             return
-        site, caller, frame = raised
+        failure.said = True
+        raised = raised_at(error.__traceback__)
+        if raised is None:  # the program's line is further out
+            frame = caller(sys._getframe(1))
+            if frame is None:
+                return
+            raised = here(frame), here(frame), frame
+        site, outer, frame = raised
+        tensors = {name: tensor for name, ref in failure.tensors.items() if (tensor := ref()) is not None}
         event = Refusal(
-            error, site, frame, failure.module, failure.autocast, failure.op, failure.tensors, failure.function, caller
+            error, site, frame, failure.module, failure.autocast, failure.op, tensors, failure.function, outer
         )
         self.emit("refused", event)
-        failure.op, failure.tensors = "said", {}
 
     # ------------------------------------------------------------ casts
 

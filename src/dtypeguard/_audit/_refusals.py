@@ -1,5 +1,6 @@
 """DG110, DG505 and what else PyTorch refuses: its exceptions, with the operands and where their dtypes come from."""
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ from ._text import size_of
 
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
-    r"|without overflow|unsafe to autocast|ComplexFloat|result type"
+    r"|without overflow|unsafe to autocast|ComplexFloat|result type|bool tensor|of type LongTensor|ScalarType"
 )
-_DEVICES = re.compile(r"same device|on the same device|different devices?\b|two devices|is on (cpu|cuda|meta|mps|xpu)")
+_DEVICES = re.compile(
+    r"same device|on the same device|different devices?\b|two devices|is on (cpu|cuda|meta|mps|xpu)"
+    r"|not on the expected device|1D CPU int64 tensor|device type for generator|out of meta|device type tensor to numpy"
+)
 _HALF_WORDS = re.compile(r"fp16|bf16|float16|bfloat16|\bhalf\b", re.IGNORECASE)
 # Faults that another family names: of GradScalers, and of optimizers' state.
-_OTHERS = re.compile(r"unscale|No inf checks|for `end`|set_default_dtype")
+_OTHERS = re.compile(r"unscale|No inf checks")
+_OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 _BY_INDEX = re.compile(
     r"Index put|index_put|scatter|index_add|index_copy|masked_scatter|torch\.cat|Expected self\.dtype"
 )
@@ -54,6 +59,8 @@ def refused(event: Refusal, audit: Recorder) -> None:
     """Which rule explains an exception."""
     reason = str(event.error).partition("\n")[0]
     if isinstance(event.error, (DtypeGuardError, AssertionError)) or _OTHERS.search(reason):
+        return
+    if _OPTIMIZERS in event.frame.f_code.co_filename and "for `end`" in reason:
         return
     if _is_users(event):
         if event.autocast and _HALF_WORDS.search(reason):
@@ -90,7 +97,8 @@ def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Ope
     """The rule, and what its texts need besides the common facts; `odd` are the operands to blame."""
     dtypes = {operand.tensor.dtype for operand in operands}
     if _DEVICES.search(reason):
-        return "DG505", {"advice": "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"}
+        advice = "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"
+        return "DG505", {"advice": "`.cpu()` on the lengths" if "lengths" in reason else advice}
     if _BCE.search(reason):
         return "DG204", {}
     if _FILL.search(reason):
@@ -120,6 +128,12 @@ def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Ope
         nodes = tuple(o.node for o in odd if o.node is not None and o.tensor.dtype is torch.float64)
         narrow = min(floats, key=lambda dtype: dtype.itemsize)
         return "DG101", {**creep(nodes, narrow), "how": "was refused: it mixes", "size": ""}
+    if event.autocast and left:
+        return "DG203", {
+            "advice": "cast one side: `.float()` on what autocast made half, or `.to(x.dtype)` on the other"
+        }
+    if "bool tensor" in reason:
+        return "DG110", {"advice": "`~mask` in place of `1 - mask`, or `mask.float()`"}
     like = next((name_of(o.tensor.dtype) for o in operands if o not in odd), None)
     return "DG110", {"advice": f"cast it: `.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
 

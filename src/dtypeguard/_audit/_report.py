@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -112,8 +113,6 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain data; dtypes are names (`bfloat16`)."""
-        from .. import __version__
-
         rows = [(*_plain(finding), site) for finding, site in self._recorder.findings.rows()]
         found = [
             {**row, **_place(site), "name": RULES[rule].name, "docs": RULES[rule].docs} for rule, row, site in rows
@@ -122,7 +121,7 @@ class AuditReport:
         ids = sorted({rule for rule, _, _ in rows})
         return {
             "schema": 1,
-            "dtypeguard": __version__,
+            "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
             "torch": torch.__version__,
             "program": self.program,
             "error": self.error,

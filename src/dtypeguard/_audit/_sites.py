@@ -12,10 +12,14 @@ import sys
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
+import torch
+
 from .._errors import caller
 
 _SHORT = 60
 _MANY = 100_000
+_MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
+_BETWEEN = frozenset([torch._ops.__file__, torch.utils._python_dispatch.__file__])
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[
     tuple[int, int], "Site"
@@ -25,11 +29,13 @@ _sites: dict[
 class Site:
     """One instruction of the user's program, with the line that it stands on."""
 
-    __slots__ = ("_calls", "_code", "_lasti", "file", "function", "line")
+    __slots__ = ("_calls", "_code", "_lasti", "_thrown", "_written", "file", "function", "line")
 
     def __init__(self, code: CodeType, lasti: int, line: int) -> None:
         self._code, self._lasti = code, lasti
         self._calls: str | None = None
+        self._written: str | None = None
+        self._thrown: bool | None = None
         self.file, self.line, self.function = code.co_filename, line, code.co_name
 
     def __str__(self) -> str:
@@ -47,6 +53,11 @@ class Site:
     @property
     def written(self) -> str:
         """What the instruction computes, as the program has it; nothing where there is no source."""
+        if self._written is None:
+            self._written = self._read()
+        return self._written
+
+    def _read(self) -> str:
         first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
         if first is None or last is None or begin is None or end is None:
             return ""
@@ -89,8 +100,10 @@ class Site:
     @property
     def thrown_away(self) -> bool:
         """Whether the program drops what this instruction gives it: an expression that is a statement."""
-        following = [i for i in dis.get_instructions(self._code) if i.offset > self._lasti and i.opname != "CACHE"]
-        return bool(following) and following[0].opname == "POP_TOP"
+        if self._thrown is None:
+            following = (i for i in dis.get_instructions(self._code) if i.offset > self._lasti)
+            self._thrown = next((i.opname == "POP_TOP" for i in following if i.opname != "CACHE"), False)
+        return self._thrown
 
 
 def site_of(frame: FrameType) -> Site:
@@ -112,12 +125,22 @@ def here(frame: FrameType | None = None) -> Site:
     """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
     frame = frame or sys._getframe(1)
     found = caller(frame)
+    while found is not None and found.f_code.co_name in _MODES:  # of the program: not its own line
+        found = None if found.f_back is None else caller(found.f_back)
     while found is None and frame is not None:
         outer = frame.f_back
         if outer is None:
             found = frame
         frame = outer
     return _NOWHERE if found is None else site_of(found)
+
+
+def direct(frame: FrameType) -> bool:
+    """Whether the program's own line calls torch here, but for modes that stand between."""
+    found: FrameType | None = frame
+    while found is not None and (found.f_code.co_name in _MODES or found.f_code.co_filename in _BETWEEN):
+        found = found.f_back
+    return found is not None and caller(found) is found
 
 
 def user(frame: FrameType | None = None) -> Site:

@@ -12,7 +12,7 @@ from .._dtypes import name_of
 from .._ledger import listed
 from .._rules import Severity
 from ._events import on
-from ._lineage import Cause
+from ._lineage import Cause, Node
 from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, size_of
@@ -74,12 +74,15 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
             }
             audit.find("DG601", site, facts=facts, **fields)
         else:
-            lost = any(not torch.equal(state[name].to(dtype).to(was), state[name]) for name in names)
-            facts |= {
-                "effect": "; digits are lost" if lost else "; no value is changed by that",
-                "advice": f"load into a {name_of(was)} model and convert it then, or load with `assign=True`",
-            }
-            audit.find("DG601", site, facts=facts, severity=Severity.WARNING if lost else None, **fields)
+            after = {name: state[name].to(dtype).to(was) for name in names}
+            burst = [name for name in names if bool((~after[name].isfinite() & state[name].isfinite()).any())]
+            lost = burst or any(not torch.equal(after[name], state[name]) for name in names)
+            effect = (
+                f"; {listed(burst)} overflow" if burst else "; digits are lost" if lost else "; no value is changed"
+            )
+            advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
+            severity = Severity.ERROR if burst else None
+            audit.find("DG601", site, facts={**facts, "effect": effect, "advice": advice}, severity=severity, **fields)
 
 
 # ---------------------------------------------------------------- DG602
@@ -93,9 +96,10 @@ class Leak(Cause):
     was: torch.dtype
     dtype: torch.dtype
     said: bool = False
+    met: bool = False  # something of it met other dtypes, while it lasted
 
     def blame(self, audit: Recorder, effect: str) -> None:
-        if not self.said:
+        if not self.said and (self.met or audit.leak is self):  # a loader that sets it back is no leak
             self.said = True
             facts = {"dtype": name_of(self.dtype), "was": name_of(self.was), "effect": effect}
             audit.find(
@@ -107,6 +111,21 @@ class Leak(Cause):
 def replace_default(audit: Recorder) -> None:
     for name in ("set_default_dtype", "set_default_tensor_type"):
         audit.patches.replace(torch, name, functools.partial(_default, audit))
+    audit.patches.replace(nn.Module, "register_parameter", functools.partial(_registration, audit))
+
+
+def _registration(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Parameters are made past the dispatcher."""
+
+    @functools.wraps(original)
+    def register_parameter(self: nn.Module, name: str, param: Any) -> None:
+        original(self, name, param)
+        if audit.live and audit.leak is not None and isinstance(param, Tensor) and param.dtype is audit.leaked_dtype:
+            title = f"parameter {type(self).__name__}.{name}"
+            node = audit.guarded(lambda: Node(title, audit.here(), param.dtype, cause=audit.leak, named=True))
+            audit.guarded(audit.lineage.hold, self, name, param, node)
+
+    return register_parameter
 
 
 def _default(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
