@@ -8,11 +8,15 @@ STAMP := .venv/.installed
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
-.PHONY: help .venv demo test test-slow test-all fuzz bench lint types docs examples clean
+BROWSER := $(shell command -v chromium && command -v chromedriver)
+AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
+
+.PHONY: help .venv browser demo test test-slow test-all fuzz bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "demo      train a small model on digits, with contracts on"
+	@echo "browser   install Chromium, for the tests of the report's page"
 	@echo "test      the test suite, without what takes long"
 	@echo "test-all  the test suite, whole"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
@@ -34,10 +38,17 @@ $(STAMP): pyproject.toml constraints-dev.txt
 	$(PIP) install --quiet -c constraints-dev.txt -e . --group dev
 	@touch $@
 
+# The pages of reports are tested in a real browser, where the distribution has one; tests say so where it does not.
+browser:
+ifeq ($(BROWSER),)
+	-command -v apt-get > /dev/null && $(AS_ROOT) apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive $(AS_ROOT) apt-get install -qq -y chromium chromium-driver > /dev/null
+endif
+
 demo: .venv
 	$(PYTHON) examples/digits.py
 
-test: .venv
+test: .venv browser
 	$(PYTHON) -m pytest -n 2 -m "not slow"
 
 test-slow: .venv

@@ -32,7 +32,7 @@ AUDIT_RULES = (
     Rule(
         "DG103", "discarded-cast", _WARNING,
         "`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
-        "keep the result: `{subject_code} = {what}`",
+        "keep the result: `{target} = {what}`",
         "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what it is called "
         "on.",
         f"{TENSOR_TO}",

@@ -17,6 +17,7 @@ from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, size_of
 
+_TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 _OFTEN, _BIG, _MUCH = 10, 2**16, 2**20  # times, bytes of one result, bytes in all
 
 
@@ -34,7 +35,7 @@ def discarded(event: Op, audit: Recorder) -> None:
             "dtype": str(event.out.device) if moved else name_of(event.out.dtype),
             "was": f"on {source.device}" if moved else name_of(source.dtype),
             "subject": f"`{subject}`" if subject else "the tensor",
-            "subject_code": subject or "x",
+            "target": subject if isinstance(_parsed(subject), _TARGETS) else "result",
         }
         audit.find(
             "DG103", event.site, module=event.module, op=event.site.calls or event.name, facts=facts,
@@ -44,13 +45,15 @@ def discarded(event: Op, audit: Recorder) -> None:
 
 def _subject(site: Site) -> str:
     """`x` of `x.to(...)`."""
+    call = _parsed(site.written)
+    return ast.unparse(call.func.value) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
+
+
+def _parsed(code: str) -> ast.expr | None:
     try:
-        call = ast.parse(site.written, mode="eval").body
+        return ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError):
-        return ""
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-        return ast.unparse(call.func.value)
-    return ""
+        return None
 
 
 # ---------------------------------------------------------------- DG104

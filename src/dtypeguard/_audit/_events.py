@@ -9,6 +9,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     before       one of the named operations is about to run                 (Op, audit)
     after        one of the named operations has run                         (Op, audit)
     scalar       an operation in forward reduced tensors to one float        (Op, audit)
+    ended        an operation in forward gave no floats, while promotions are open  (Op, audit)
     half         an operation in forward gave float16                        (Op, audit)
     byte         an operation in forward took uint8                          (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
@@ -28,7 +29,7 @@ from ._sites import Site
 
 _LEAVES = 64
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
-KINDS = tuple("start end cast write mixed before after scalar half byte backward refused entered left".split())
+KINDS = tuple("start end cast write mixed before after scalar ended half byte backward refused entered left".split())
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
 

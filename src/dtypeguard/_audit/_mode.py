@@ -75,15 +75,19 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         mixed = any(tensor.dtype is not dtype for tensor in inputs) if single else False
         if backward and not mixed:
             return
-        frame = sys._getframe(2)
+        try:
+            frame = sys._getframe(2)
+        except ValueError:  # a thread without Python, of a process group
+            return
         site = here(frame)
         if single and not trait.updates and not backward:
             self._bear(recorder, trait, inputs, out, site)
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and not out.ndim and recorder.on["scalar"]
         byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
-        if not (mixed or trait.cast or asked or scalar or sixteen or byte or kept):
+        if not (mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept):
             return
         module = recorder.module()
         event = Op(
@@ -110,6 +114,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self._promote(recorder, event)
         for function in asked or ():
             recorder.guarded(function, event, recorder)
+        if ended:
+            recorder.emit("ended", event)
         if scalar:
             recorder.emit("scalar", event)
         if sixteen:

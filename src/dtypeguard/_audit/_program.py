@@ -3,10 +3,12 @@
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from .._dtypes import name_of
 from ._events import Call, on, tensors_in
@@ -55,7 +57,9 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             row[1] = audit.guarded(_leaves, args, kwargs) or []
         local.modules.append(call.path)
         try:
-            out = original(self, *args, **kwargs)
+            # TorchScript keeps no text of an error that comes out of a mode.
+            with audit.unseen() if isinstance(self, ScriptModule) else nullcontext():
+                out = original(self, *args, **kwargs)
         except Exception as error:
             audit.guarded(audit.saw, error)
             if len(local.modules) == 1:

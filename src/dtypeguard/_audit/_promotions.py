@@ -2,9 +2,11 @@
 
 Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
 back or was asked for on the spot. float32 for half operands harms where the result leaves a module, or meets half
-tensors again; not where it is cast back, or is a loss that is reduced to one number.
+tensors again, or is kept; not where it is cast back, or ends as a loss, as integers, or as numbers of Python.
 """
 
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,7 +45,8 @@ class Promotions:
     def harms(self) -> bool:
         if self.meant:
             return False
-        return self.closed < self.count if self.wide is torch.float64 else self.harmful > 0
+        alone = self.wide is torch.float64 or self.module is None  # a module's own business may stay in it
+        return self.closed < self.count if alone else self.harmful > 0
 
 
 @dataclass(eq=False)
@@ -51,12 +54,14 @@ class Promoted:
     """The cause of one result's dtype."""
 
     row: Promotions
+    audit: Recorder
     open: bool = True
     harmful: bool = False
 
     def close(self) -> None:
         if self.open:
             self.open = False
+            self.audit.promotions -= 1
             self.row.closed += 1
             self.row.harmful -= self.harmful
 
@@ -95,15 +100,16 @@ def promoted(event: Op, audit: Recorder) -> None:
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         if wide is not torch.float64:
             narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
-            meant = meant or event.autocast or _from_autocast(narrow_node)
+            meant = meant or event.autocast or _is_meant(narrow_node)
         row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, both)
     row.count += 1
     row.bytes += size_of(event.out)
     for tensor in floats:
         if _real(tensor) is wide:
-            for earlier in _open(tensor, audit, wide):
+            for earlier in open_promotions(tensor, audit, wide):
                 earlier.harm()
-    cause = Promoted(row)
+    cause = Promoted(row, audit)
+    audit.promotions += 1
     node = audit.lineage.get(event.out)
     if node is not None:
         node.cause = cause
@@ -133,8 +139,11 @@ def _integers(event: Op, audit: Recorder) -> None:
     )  # fmt: skip
 
 
-def _from_autocast(node: Node | None) -> bool:
-    return node is not None and any(ancestor.cause == "autocast" for ancestor in node.ancestors())
+def _is_meant(node: Node | None) -> bool:
+    """Whether the narrow operand is autocast's, or a parameter of which an average is kept."""
+    if node is None:
+        return False
+    return node.op.startswith("parameter ") or any(ancestor.cause == "autocast" for ancestor in node.ancestors())
 
 
 @on("cast", "DG101", "DG102")
@@ -152,14 +161,38 @@ def reduced(event: Op, audit: Recorder) -> None:
         _close(event.out, audit, (torch.float32,))
 
 
+@on("ended", "DG102")
+@on("after", "DG102", ops=["_softmax", "_log_softmax", "logsumexp", "topk", "sort", "linalg_vector_norm"])
+def ended(event: Op, audit: Recorder) -> None:
+    """What autocast too would compute in float32, or what gives integers and bools."""
+    for tensor in event.inputs:
+        _close(tensor, audit, (torch.float32,))
+
+
+@on("start", "DG102")
+def replace(audit: Recorder) -> None:
+    for name in ("tolist", "numpy"):
+        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
+
+
+def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if audit.promotions and not audit.local.paused:
+            audit.guarded(_close, self, audit, (torch.float32,))
+        return original(self, *args, **kwargs)
+
+    return leave
+
+
 def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> None:
-    for promoted in _open(tensor, audit, *wide):
+    for promoted in open_promotions(tensor, audit, *wide):
         promoted.close()
 
 
-def _open(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
+def open_promotions(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
     """The promotions that a tensor comes from, and nobody has closed."""
-    node = audit.lineage.get(tensor) if audit.state(Open).rows else None
+    node = audit.lineage.get(tensor) if audit.promotions else None
     causes = [] if node is None else [ancestor.cause for ancestor in node.ancestors()]
     return [cause for cause in causes if isinstance(cause, Promoted) and cause.open and cause.row.wide in wide]
 
@@ -167,10 +200,10 @@ def _open(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]
 @on("left", "DG102")
 def leaves_module(call: Call, audit: Recorder) -> None:
     """What a module gives is not what it was given."""
-    if any(row.closed < row.count for row in audit.state(Open).rows.values()):
+    if audit.promotions:
         for _, tensor in tensors_in(call.output):
             if tensor.dtype is torch.float32:
-                for promoted in _open(tensor, audit, torch.float32):
+                for promoted in open_promotions(tensor, audit, torch.float32):
                     promoted.harm()
 
 
@@ -207,3 +240,10 @@ def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: in
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
     pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op
     return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}
+
+
+def harm(tensors: Iterable[Tensor], audit: Recorder) -> None:
+    """What was promoted was refused."""
+    for tensor in tensors:
+        for promoted in open_promotions(tensor, audit, torch.float32):
+            promoted.harm()

@@ -63,6 +63,7 @@ class Recorder:
         self.scalers: list[Any] = []
         self.eager = Eager()
         self.live = False
+        self.promotions = 0  # that are open
         self.operations = 0
         self.leak: Any = None  # the cause of what is made in a default dtype that was changed
         self.leaked_dtype: torch.dtype | None = None
@@ -131,8 +132,8 @@ class Recorder:
             self.local.paused -= 1
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
+    def unseen(self) -> Iterator[None]:
+        """In here the mode is off, in this thread; not merely paused, which costs something at each operation."""
         modes: Any = _python_dispatch
         above: list[Any] = []  # ours, and those that the program entered since
         stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
@@ -140,16 +141,24 @@ class Recorder:
             above.append(modes._pop_mode())
         for mode in reversed(above[:-1]):
             modes._push_mode(mode)
-        self.eager.over()
         try:
-            with self.patches.lifted(), self.paused():
+            with self.paused():
                 yield
         finally:
-            self.eager.needed()
             for _ in above[:-1]:
                 modes._pop_mode()
             for mode in reversed(above):
                 modes._push_mode(mode)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
+        self.eager.over()
+        try:
+            with self.patches.lifted(), self.unseen():
+                yield
+        finally:
+            self.eager.needed()
 
     def emit(self, kind: str, *event: Any) -> None:
         """Call the functions for a kind of event; what they raise never reaches the program."""
@@ -229,10 +238,11 @@ class Recorder:
         title = next(name for name in numbers if name not in taken)
         site = self.here()
         for name, module in root.named_modules():
+            scripted = isinstance(module, torch.jit.ScriptModule)
             path = f"{title}.{name}" if name else title
             self._paths[id(module)] = (weakref.ref(module), path)
             for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is not None and self.lineage.get(tensor) is None:
+                if tensor is not None and not scripted and self.lineage.get(tensor) is None:
                     kind = "parameter" if key in module._parameters else "buffer"
                     self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
 

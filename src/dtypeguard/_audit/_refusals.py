@@ -15,7 +15,7 @@ from .._rules import Severity
 from ._autocast import Applied, enter
 from ._events import Refusal, on
 from ._lineage import Node
-from ._promotions import HALF, creep
+from ._promotions import HALF, creep, harm
 from ._recorder import Recorder
 from ._text import size_of
 
@@ -90,6 +90,7 @@ def refused(event: Refusal, audit: Recorder) -> None:
         to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].tensor.dtype), None),
         bytes=size_of(odd[0].tensor) if odd else 0,
     )  # fmt: skip
+    harm([operand.tensor for operand in operands], audit)
     audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
 
 

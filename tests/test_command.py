@@ -1,0 +1,704 @@
+"""`python -m dtypeguard`: programs run as Python runs them, findings fail, wrong usage is said beforehand."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+import dtypeguard
+from dtypeguard.__main__ import main
+from dtypeguard._rules import RULES
+
+BAD = (
+    "import torch\n\ndef step(x):\n    x.to(torch.bfloat16)\n    return x\n\nstep(torch.ones(3))\n"  # DG103, in line 4
+)
+GOOD = "import torch\n\nprint(torch.ones(3).sum().item())\n"
+REPORT = re.compile(r"^audit report: .*$", re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder to work in; `sys` is put back afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def command(folder, capsys):
+    """Runs a command in this process: status, stdout, stderr."""
+
+    def run(*arguments):
+        try:
+            status = main([*map(str, arguments)])
+        except SystemExit as stop:
+            status = stop.code
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def write(folder):
+    def to(path, text):
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return to
+
+
+def python(*arguments):
+    run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
+    return run.returncode, run.stdout, run.stderr
+
+
+# --- programs, side by side with Python
+
+STATE = """
+'''A docstring.'''
+import sys
+print(__name__, __file__, __package__, __doc__, __cached__, type(__loader__).__name__, type(__builtins__).__name__)
+print(__spec__ and (__spec__.name, __spec__.origin), sys.argv, sys.path[0], __annotations__)
+print(sorted(globals()))
+import __main__
+print(__main__.__dict__ is globals(), sys.modules["__main__"] is __main__)
+"""
+PROGRAMS = {
+    "nothing": "",
+    "state": STATE,
+    "main": "def main(): print('ran')\nif __name__ == '__main__': main()",
+    "status 3": "import sys; sys.exit(3)",
+    "status 0": "import sys; print('a'); sys.exit(0); print('b')",
+    "status None": "raise SystemExit",
+    "status True": "raise SystemExit(True)",
+    "status text": "import sys; sys.exit('no such thing')",
+    "status object": "import sys; sys.exit(['a', 1])",
+    "raises": "def f():\n    g()\ndef g():\n    raise ValueError('no')\nf()",
+    "raises with a cause": "try:\n    1 / 0\nexcept Exception as e:\n    raise KeyError('x') from e",
+    "raises in a handler": "try:\n    1 / 0\nexcept Exception:\n    [][1]",
+    "raises a group": "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
+    "raises a class": "class Odd(BaseException): pass\nraise Odd",
+    "raises in an import": "import broken",
+    "raises a note": "e = ValueError('no'); e.add_note('a note'); raise e",
+    "raises after output": "import sys\nprint('out'); print('err', file=sys.stderr)\nraise OSError(2, 'gone')",
+    "own excepthook": "import sys\nsys.excepthook = lambda *e: print('mine', e[0].__name__)\n1 / 0",
+    "syntax error": "x = 1\ndef f(:\n    pass",
+    "indentation error": "def f():\npass",
+    "unclosed": "x = (1,\n",
+    "Latin-1": b"# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n",
+    "BOM": b"\xef\xbb\xbfprint('bom')\n",
+    "CRLF": b"x = 1\r\nprint(x)\r\n",
+    "shebang": "#!/usr/bin/env python\nprint('ran')",
+    "sibling": "import helper; print(helper.NAME, helper.__file__)",
+    "relative import": "from . import helper",
+    "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
+    "getsource": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
+    "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
+    "dataclass": "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\nprint(A())",
+    "arguments": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--json')\n"
+                 "p.add_argument('rest', nargs='*')\n"
+                 "print(p.parse_args())",
+    "changes its folder": "import os\nos.chdir('/')\nprint(os.getcwd())",
+    "changes stdout": "import sys, io\nsys.stdout = io.StringIO()\nprint('lost')",
+    "prints without a newline": "print('x', end='')",
+    "deletes itself": "import os\nos.remove(__file__)\nprint('gone')",
+    "threads": "import threading\nt = threading.Thread(target=print, args=('thread',)); t.start(); t.join()",
+    "unicode": "print('é 漢字 \\N{SNOWMAN}')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.filterwarnings("ignore::ImportWarning")
+def test_a_script_runs_as_under_python(command, write, program):
+    write("helper.py", "NAME = 'the helper'")
+    write("sub/helper.py", "NAME = 'the helper beside it'")
+    write("sub/broken.py", "def f(): return 1 / 0\nf()")
+    arguments = "sub/app.py", "--json", "a b", "--", "-m", "x"
+    write("sub/app.py", program)
+    status, out, err = python(*arguments)
+    write("sub/app.py", program)  # one deletes it
+    mine = command("audit", *arguments)
+    assert mine[0] == status
+    assert mine[1].startswith(out)
+    assert mine[2] == err
+    assert len(REPORT.findall(mine[1])) == 1
+
+
+@pytest.mark.parametrize("option", [(), ("-m",)])
+@pytest.mark.parametrize("data", [b"x = 1\0", b"x = '\xe9'\n", b"# -*- coding: nonsense -*-\n", b"def f(:\n    pass"])
+def test_what_is_no_python(command, write, data, option):
+    write("app.py", data)
+    status, out, err = command("audit", *option, "app" if option else "app.py")
+    assert status == 1
+    assert err.splitlines()[-1].startswith("SyntaxError: ")
+    assert "_command.py" not in err
+    assert REPORT.search(out)
+
+
+@pytest.mark.parametrize(
+    "name", ["app", "app.txt", "app.pyw", "a b.py", "-app.py", "äpp.py", "link.py", "./app", "deep/../app"]
+)
+def test_names_of_scripts(command, write, folder, name):
+    write(name.removeprefix("deep/../"), STATE)
+    (folder / "deep").mkdir()
+    if name == "link.py":
+        write("deep/real.py", STATE)
+        write("deep/helper.py", "")
+        os.remove("link.py")
+        os.symlink("deep/real.py", "link.py")
+    arguments = ["--", name] if name.startswith("-") else [name]
+    status, out, err = python(*([f"./{name}"] if name.startswith("-") else [name]))
+    mine = command("audit", *arguments)
+    if name.startswith("-"):
+        assert mine[0] == 0
+    else:
+        assert (mine[0], mine[2]) == (status, err)
+        assert mine[1].startswith(out)
+
+
+def test_an_absolute_path(command, write, folder):
+    path = str(folder / write("app.py", STATE))
+    assert command("audit", path)[1].startswith(python(path)[1])
+
+
+PACKAGE = {
+    "pkg/__init__.py": "print('package')",
+    "pkg/__main__.py": STATE + "from . import part; from .deep import leaf",
+    "pkg/part.py": "print('part', __name__)",
+    "pkg/run.py": STATE + "from . import part\nfrom pkg import part as again\nprint(part is again)",
+    "pkg/deep/__init__.py": "",
+    "pkg/deep/leaf.py": "from .. import part\nprint(__name__, __package__)",
+    "pkg/exits.py": "import sys; sys.exit(7)",
+    "pkg/raises.py": "from .part import nothing",
+    "bad/__init__.py": "import no_such_thing_at_all",
+    "bad/run.py": "",
+    "space/run.py": STATE,
+    "alone.py": STATE,
+}
+
+
+@pytest.mark.parametrize("module", ["pkg", "pkg.run", "pkg.deep.leaf", "pkg.exits", "pkg.raises", "space.run", "alone"])
+def test_a_module_runs_as_under_python(command, write, module):
+    for path, text in PACKAGE.items():
+        write(path, text)
+    status, out, err = python("-m", module, "--lr", "1e-3", "-m", "--")
+    mine = command("audit", "-m", module, "--lr", "1e-3", "-m", "--")
+    assert mine[0] == status
+    assert mine[1].startswith(out)
+    frames = re.compile(r'  File "<frozen runpy>".*\n')  # Python shows its own way in
+    assert mine[2] == frames.sub("", err)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("no_such_module", "there is no module 'no_such_module'"),
+        ("pkg.nothing", "there is no module 'pkg.nothing'"),
+        ("pkg.part.deeper", "there is no module 'pkg.part.deeper'"),
+        ("pkg.deep", "the package pkg.deep cannot be run: it has no __main__"),
+        ("space", "the package space cannot be run: it has no __main__"),
+        ("no_such.module", "there is no module 'no_such.module'"),
+        (".pkg", "there is no module '.pkg'"),
+        ("", "there is no module ''"),
+        ("pkg..run", "there is no module 'pkg..run'"),
+        ("alone.py", "-m takes a module, as in -m alone, not the file alone.py"),
+        ("pkg/run.py", "-m takes a module, as in -m pkg.run, not the file pkg/run.py"),
+        ("sys", "cannot run sys: it holds no Python code"),
+    ],
+)
+def test_modules_that_cannot_be_run(command, write, module, message):
+    for path, text in PACKAGE.items():
+        write(path, text)
+    status, out, err = command("audit", "-m", module)
+    assert status == 2
+    assert err.splitlines()[-1].endswith(f"audit: error: {message}")
+    assert "Traceback" not in err
+    assert not REPORT.search(out)
+
+
+def test_a_package_whose_import_fails_shows_its_traceback(command, write):
+    for path, text in PACKAGE.items():
+        write(path, text)
+    status, out, err = command("audit", "-m", "bad.run")
+    assert (status, err.splitlines()[-1]) == (1, "ModuleNotFoundError: No module named 'no_such_thing_at_all'")
+    assert REPORT.search(out)
+
+
+@pytest.mark.parametrize("archive", ["app", "app.zip"])
+def test_a_folder_or_an_archive_with_a_main(command, write, folder, archive):
+    write("src/__main__.py", STATE + "import helper")
+    write("src/helper.py", "print('helper', __file__)")
+    if archive == "app":
+        (folder / "src").rename("app")
+    else:
+        with zipfile.ZipFile("app.zip", "w") as file:
+            for name in ("__main__.py", "helper.py"):
+                file.write(f"src/{name}", name)
+    status, out, err = python(archive, "a")
+    mine = command("audit", archive, "a")
+    assert (mine[0], mine[2]) == (status, err)
+    assert mine[1].startswith(out)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no/such/script.py", "there is no script no/such/script.py"),
+        ("", "there is no script "),
+        ("empty", "cannot run empty: there is no __main__ in it"),
+        ("alone", "there is no script alone; for a module: -m alone"),
+    ],
+)
+def test_scripts_that_are_not_there(command, write, folder, path, message):
+    (folder / "empty").mkdir()
+    write("alone.py", "")
+    status, out, err = command("audit", path)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].endswith(f"audit: error: {message}")
+
+
+def test_a_script_that_cannot_be_read(command, write, monkeypatch):
+    def open_code(path):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("dtypeguard._audit._command.io.open_code", open_code)
+    status, _, err = command("audit", write("app.py", GOOD))
+    assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot read app.py: Permission denied")
+
+
+# --- verdicts
+
+
+@pytest.mark.parametrize(
+    ("program", "options", "status"),
+    [
+        (GOOD, [], 0),
+        (BAD, [], 1),
+        (BAD, ["--fail-on", "never"], 0),
+        (BAD, ["--fail-on", "error"], 0),
+        (BAD, ["--fail-on", "warning"], 1),
+        (BAD, ["--fail-on=info"], 1),
+        (BAD, ["--ignore", "DG103"], 0),
+        (BAD, ["--ignore", "DG1"], 0),
+        (BAD, ["--ignore", "discarded-cast"], 0),
+        (BAD, ["--ignore", "DG2,DG103,"], 0),
+        (BAD, ["--ignore", "DG2", "--ignore", "DG103"], 0),
+        (BAD, ["--ignore", "DG2"], 1),
+        (BAD, ["--select", "DG2"], 0),
+        (BAD, ["--select", "DG1"], 1),
+        (BAD, ["--select", "DG2, DG1"], 1),
+        (BAD, ["--select", "DG1", "--ignore", "DG103"], 0),
+        (BAD + "raise SystemExit(5)", [], 5),  # the program's own status comes first
+        (BAD + "raise SystemExit(0)", [], 1),
+        (BAD + "1 / 0", ["--fail-on", "never"], 1),
+        (GOOD + "1 / 0", [], 1),
+        (BAD.replace("float16)", "float16)  # dtypeguard: ignore[DG103]"), [], 0),
+        (BAD.replace("float16)", "float16)  # dtypeguard: ignore"), [], 0),
+        (BAD.replace("float16)", "float16)  # dtypeguard: ignore[DG104]"), [], 1),
+        (
+            BAD.replace("x.to(torch.bfloat16)", "x.to(  # dtypeguard: ignore[DG103]\n        torch.bfloat16\n    )"),
+            [],
+            0,
+        ),
+        (
+            BAD.replace("x.to(torch.bfloat16)", "x.to(\n        torch.bfloat16\n    )  # dtypeguard: ignore[DG103]"),
+            [],
+            0,
+        ),
+        (BAD.replace("    x.to", "    '# dtypeguard: ignore'; x.to"), [], 1),
+    ],
+)
+def test_status(command, write, program, options, status):
+    code, out, _ = command("audit", *options, write("app.py", program))
+    assert code == status
+    assert REPORT.search(out)
+
+
+def test_pyproject_counts_and_arguments_come_first(command, write):
+    write("app.py", BAD)
+    write("pyproject.toml", "[tool.dtypeguard]\nignore = ['DG1']\n")
+    assert command("audit", "app.py")[0] == 0
+    assert command("audit", "--select", "DG1", "app.py")[0] == 1
+    write("pyproject.toml", "[tool.dtypeguard]\nper-file-ignores = {'app.py' = ['DG1']}\n")
+    assert command("audit", "--select", "DG1", "app.py")[0] == 0
+    write("pyproject.toml", "[tool.dtypeguard]\nseverity = 'error'\n")
+    assert command("audit", "app.py")[0] == 0
+
+
+def test_the_report_of_a_program_that_raises(command, write):
+    status, out, err = command("audit", write("app.py", BAD + "raise ValueError('no')"))
+    assert status == 1
+    assert "DG103" in out
+    assert err.splitlines()[-1] == "ValueError: no"
+    assert "dtypeguard" not in err
+
+
+TRACEBACKS = """
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(3, 2))
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 2
+    @staticmethod
+    def backward(ctx, g): return g @ torch.ones(7)
+def f():
+    try:
+        torch.ones(3) @ torch.ones(4)
+    except RuntimeError:
+        try:
+            net(torch.ones(2, 4, requires_grad=True))
+        except RuntimeError:
+            Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
+f()
+"""
+
+
+def test_a_traceback_out_of_torch_has_no_frames_of_ours(command, write):
+    write("app.py", TRACEBACKS)
+    assert command("audit", "app.py")[2] == python("app.py")[2]
+
+
+def test_an_interrupt(command, write):
+    status, out, err = command("audit", write("app.py", BAD + "raise KeyboardInterrupt"))
+    assert (status, err.splitlines()[-1]) == (130, "KeyboardInterrupt")
+    assert "DG103" in out
+
+
+# --- files
+
+
+def test_json_and_html(command, write, folder):
+    write("app.py", BAD + "import os; os.makedirs('elsewhere'); os.chdir('elsewhere')")
+    assert command("audit", "--json", "report.json", "--html", "report.html", "app.py")[0] == 1
+    data = json.loads((folder / "report.json").read_text())
+    assert [(found["rule"], found["line"]) for found in data["findings"]] == [("DG103", 4)]
+    assert (data["program"], data["error"]) == ("app.py", None)
+    assert "DG103" in (folder / "report.html").read_text()
+
+
+def test_json_of_a_program_that_raises(command, write, folder):
+    command("audit", "--json", "report.json", write("app.py", BAD + "raise ValueError('no')"))
+    assert json.loads((folder / "report.json").read_text())["error"] == "ValueError: no"
+
+
+def test_the_status_of_a_program_is_no_error(command, write, folder):
+    command("audit", "--json", "report.json", write("app.py", "raise SystemExit(3)"))
+    assert json.loads((folder / "report.json").read_text())["error"] is None
+
+
+def test_baselines(command, write, folder):
+    write("app.py", BAD)
+    status, out, _ = command("audit", "--write-baseline", "known.json", "app.py")
+    assert status == 0
+    assert out.endswith(f"1 known from now on in {folder / 'known.json'}\n")
+    status, out, _ = command("audit", "--baseline", "known.json", "app.py")
+    assert (status, out.splitlines()[-1]) == (0, "1 known in known.json, 0 new")
+    write("app.py", "# a line above\n" + BAD)
+    assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
+    write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")
+    status, out, _ = command("audit", "--baseline", "known.json", "app.py")
+    assert status == 1
+    assert re.search(r"^1 known in known.json, 1 new\n  warning DG103 discarded-cast  app.py:10, in other: ", out, re.M)
+    assert "app.py:4, in step" not in out.partition("1 new")[2]
+    both = ["--baseline", "known.json", "--write-baseline", "known.json"]
+    assert command("audit", *both, "app.py")[0] == 1  # says what is new, once
+    assert command("audit", *both, "app.py")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--json", "no/such/report.json"], "cannot write no/such/report.json: there is no folder *no/such"),
+        (["--html", "no/report.html"], "cannot write no/report.html: there is no folder *no"),
+        (["--write-baseline", "no/known.json"], "cannot write no/known.json: there is no folder *no"),
+        (["--json", "folder"], "cannot write folder: it is a folder"),
+        (["--json", "."], "cannot write .: it is a folder"),
+        (["--html", "app.py/report.html"], "cannot write app.py/report.html: there is no folder *app.py"),
+        (["--json", ""], "cannot write : it is a folder"),
+        (["--baseline", "gone.json"], "there is no baseline *gone.json: write it first (--write-baseline)"),
+        (["--baseline", "app.py"], "*app.py is no baseline: Expecting value*"),
+        (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
+        (["--ignore", "DG999"], "ignore='DG999' is no rule: *"),
+        (["--select", "nonsense"], "rules='nonsense' is no rule: *"),
+        (["--fail-on", "fatal"], "argument --fail-on: invalid choice: 'fatal' (choose from *"),
+        (["--json"], "the following arguments are required: *"),
+        (["--nonsense"], "*"),
+    ],
+)
+def test_wrong_options_are_said_before_the_program_runs(command, write, folder, options, message):
+    (folder / "folder").mkdir()
+    before = sorted(os.listdir())
+    status, out, err = command("audit", *options, write("app.py", "open('ran', 'w')"))
+    assert (status, out) == (2, "")
+    last = err.splitlines()[-1].partition("audit: error: ")[2]
+    assert re.fullmatch(re.escape(message).replace(r"\*", ".*"), last)
+    assert "Traceback" not in err
+    assert sorted(os.listdir()) == sorted([*before, "app.py"])
+
+
+def test_no_permission_is_said_before_the_program_runs(command, write, folder, monkeypatch):
+    monkeypatch.setattr("dtypeguard._audit._command.os.access", lambda path, mode: False)
+    status, _, err = command("audit", "--json", "a.json", write("app.py", "open('ran', 'w')"))
+    assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot write a.json: permission denied")
+    assert not (folder / "ran").exists()
+
+
+def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, folder):
+    write("pyproject.toml", "[tool.dtypeguard]\nselct = []")
+    status, _, err = command("audit", write("app.py", "open('ran', 'w')"))
+    assert status == 2
+    assert err.splitlines()[-1].endswith(
+        "has no key 'selct' (did you mean 'select'?): use select, ignore, severity, per-file-ignores"
+    )
+    assert not (folder / "ran").exists()
+
+
+def test_a_disk_that_is_full_is_said_after_the_report(command, write, monkeypatch):
+    def to_json(self, path=None):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dtypeguard._audit.AuditReport.to_json", to_json)
+    status, out, _ = command("audit", "--json", "a.json", write("app.py", GOOD))
+    assert (status, out.splitlines()[-1]) == (2, "cannot write: [Errno 28] No space left on device")
+    assert REPORT.search(out)
+
+
+# --- whole processes
+
+
+def audit(*arguments, **options):
+    run = [sys.executable, "-W", "error", "-m", "dtypeguard", "audit", *arguments]
+    return subprocess.run(run, capture_output=True, text=True, **options)
+
+
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, i): return torch.tensor([i]).float()
+
+def step(x):
+    x.to(torch.bfloat16)
+
+if __name__ == "__main__":
+    for method in ("fork", "spawn"):
+        for batch in DataLoader(Numbers(), 4, num_workers=1, multiprocessing_context=method):
+            step(batch)
+    print("done")
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_data_loader(write, folder):
+    run = audit(write("app.py", LOADER))
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith("done\n")
+    assert len(REPORT.findall(run.stdout)) == 1
+
+
+def test_a_child_that_the_program_forks_prints_no_report(write, folder):
+    program = BAD + (
+        "import os, sys\nchild = os.fork()\nif child:\n    print('waited', os.waitpid(child, 0)[1], flush=True)\n"
+        "else:\n    step(torch.ones(3)); sys.exit(4)\n"
+    )
+    run = audit(write("app.py", program))
+    assert (run.returncode, run.stderr) == (1, "")
+    assert run.stdout.startswith("waited 1024\n")
+    assert len(REPORT.findall(run.stdout)) == 1
+
+
+def test_exit_handlers_and_threads_that_outlive_the_script(write, folder):
+    program = (
+        "import atexit, threading, time, torch, __main__\nVALUE = 7\n"
+        "atexit.register(lambda: print('exit', __main__.VALUE))\n"
+        "def later():\n    time.sleep(0.3); print('thread', __main__.VALUE, torch.ones(2).sum().item())\n"
+        "threading.Thread(target=later).start()\n"
+    )
+    run = audit(write("app.py", program))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.splitlines()[-2:] == ["thread 7 2.0", "exit 7"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_seen_enough(write, folder):
+    write("app.py", "print('x' * 200_000)")
+    line = f"{sys.executable} -m dtypeguard audit app.py | head -c 10"
+    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert "Traceback" not in run.stderr or "app.py" in run.stderr
+    rules = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m dtypeguard rules | true"], capture_output=True, text=True
+    )
+    assert rules.stderr == ""
+
+
+def test_a_terminal_that_cannot_show_it_all(write, folder):
+    run = audit(write("app.py", BAD), env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (run.returncode, run.stderr) == (1, "")
+    assert "DG103" in run.stdout
+
+
+def test_safe_path_is_respected(write, folder):
+    write("app.py", "import sys; print(sys.path[0])")
+    command = [sys.executable, "-P", "-m", "dtypeguard", "audit", "app.py"]
+    mine = subprocess.run(command, capture_output=True, text=True).stdout
+    assert mine.startswith(python("-P", "app.py")[1])
+
+
+# --- rules
+
+
+def test_all_rules(command):
+    status, out, err = command("rules")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == list(RULES)
+    assert "{" not in out
+
+
+@pytest.mark.parametrize("name", ["DG309", "dg309", "clip-before-unscale", "Clip-Before-Unscale"])
+def test_one_rule(command, name):
+    status, out, _ = command("rules", name)
+    rule = RULES["DG309"]
+    assert status == 0
+    assert out.startswith(
+        "\nDG309 clip-before-unscale (error)\nsays    gradients of … were clipped" if out[0] == "\n" else "DG309"
+    )
+    for part in (rule.why, rule.docs, *rule.source.split("; ")):
+        assert part in " ".join(out.split())
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_every_rule_has_a_page(command, name):
+    status, out, _ = command("rules", name)
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines() if line[0] != " "] == [
+        name,
+        "says",
+        "why",
+        "fix",
+        "source",
+        "docs",
+    ]
+
+
+def test_a_family_and_a_rule(command):
+    _, out, _ = command("rules", "DG4", "DG301")
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("DG")] == [
+        *(rule for rule in RULES if rule.startswith("DG4")),
+        "DG301",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("DG3090", "there is no rule 'DG3090': did you mean DG309"),
+        ("unscale_twice", "there is no rule 'unscale_twice': did you mean unscale-twice"),
+        ("unscale", "there is no rule 'unscale': did you mean unscale-twice"),
+        ("zzz", "there is no rule 'zzz': there are ids, names, and the families "),
+        ("", "there is no rule ''"),
+    ],
+)
+def test_rules_that_there_are_not(command, name, message):
+    status, out, err = command("rules", name)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].partition("error: ")[2].startswith(message)
+
+
+def test_rules_on_a_terminal(command, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert all(rule in command("rules")[1] for rule in RULES)
+
+
+# --- check, version, usage
+
+
+def test_check(command, write):
+    status, out, err = command("check")
+    assert (status, err) == (0, "")
+    facts = dict(
+        re.split(r" {1,}", line.replace("default dtype", "default_dtype"), maxsplit=1) for line in out.splitlines()
+    )
+    assert list(facts) == [
+        "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "rules", "optional",
+    ]  # fmt: skip
+    assert facts["default_dtype"] == "float32"
+    assert facts["mode"].startswith("lenient (")
+    assert facts["rules"].endswith(f"{len(RULES)} of {len(RULES)} on")
+    assert "cpu" in facts["devices"]
+    assert re.search(r"rich \S+, jinja2 \S+, hypothesis \S+, pytest \S+", facts["optional"])
+
+
+def test_check_says_what_is_selected(command, write, folder):
+    write(
+        "pyproject.toml",
+        "[tool.dtypeguard]\nignore = ['DG309']\nseverity = 'warning'\nper-file-ignores = {a = ['DG3']}",
+    )
+    status, out, _ = command("check")
+    assert status == 0
+    expected = f"{len(RULES) - 1} of {len(RULES)} on; without DG309; from severity warning; 1 per-file-ignores"
+    assert f"rules          {folder / 'pyproject.toml'}; {expected}\n" in out
+
+
+def test_check_fails_on_what_is_wrong(command, write):
+    write("pyproject.toml", "[tool.dtypeguard]\nselct = []")
+    status, out, _ = command("check")
+    assert status == 1
+    assert "has no key 'selct'" in out
+    assert out.endswith("\nproblems with: rules\n")
+
+
+def test_a_mode_that_there_is_not():
+    run = subprocess.run(
+        [sys.executable, "-m", "dtypeguard", "check"], capture_output=True, text=True,
+        env={**os.environ, "DTYPEGUARD_MODE": "strickt"},
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].endswith(
+        "DTYPEGUARD_MODE='strickt' is not a mode: use one of 'strict', 'lenient', 'warn', 'off'"
+    )
+
+
+def test_version(command):
+    assert command("version") == (0, f"{dtypeguard.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["audit"], ["audit", "-m"], ["version", "x"], ["check", "--x"], ["--nonsense"]]
+)
+def test_wrong_usage(command, arguments):
+    status, out, err = command(*arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith("usage: python -m dtypeguard")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["audit"], ["rules"], ["check"], ["version"]])
+def test_help(command, arguments):
+    status, out, err = command(*arguments, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: python -m dtypeguard")
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_the_script_is_the_module(folder):
+    script = os.path.join(os.path.dirname(sys.executable), "dtypeguard")
+    if not os.path.exists(script):
+        pytest.skip("no console script beside this interpreter")
+    run = subprocess.run([script, "version"], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, f"{dtypeguard.__version__}\n")
