@@ -185,7 +185,7 @@ def render(title: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _origin(value: Any) -> tuple[str, ...]:
-    return origin_of(value) if origin_of is not None and isinstance(value, torch.Tensor) else ()
+    return origins[-1](value) if origins and isinstance(value, torch.Tensor) else ()
 
 
 def error_of(
@@ -222,8 +222,8 @@ def error_of(
     return error
 
 
-# Where the dtype of a tensor was born, line by line; an audit says, while one runs.
-origin_of: Callable[[torch.Tensor], tuple[str, ...]] | None = None
+# Audits that are running say where the dtype of a tensor was born, line by line.
+origins: list[Callable[[torch.Tensor], tuple[str, ...]]] = []
 
 _known_files: dict[str, bool] = {}
 # The frames of these files never are the user's own line.

@@ -42,7 +42,6 @@ class Audit:
     def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
         self._recorder, self._models = recorder, list(models)
         self._report = AuditReport(recorder)
-        self._outer: Any = None
         self._used = False
 
     def __enter__(self) -> AuditReport:
@@ -52,13 +51,13 @@ class Audit:
         for model in self._models:
             self._recorder.name(model)
         self._recorder.start()
-        self._outer, _errors.origin_of = _errors.origin_of, self._recorder.origin_of
+        _errors.origins.append(self._recorder.origin_of)
         return self._report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        _errors.origin_of = self._outer
+        _errors.origins.remove(self._recorder.origin_of)
         try:
             self._recorder.stop(error)
         finally:

@@ -2,9 +2,12 @@
 
 An average is known from how it is written: it takes nine tenths or more of itself, and the rest from elsewhere. What one
 update should change is computed from samples, in float32, and what it did change is seen at later updates. An element
-is lost if it should have moved by its spacing since the first look, always in one direction, and stands where it stood.
+is lost if it should move, always in one direction, and stands where it stood at the first look. Averages that take one
+part in a hundred or less are stuck then, since half a spacing would take fifty spacings of distance. The others may only
+lag: they must have missed a whole spacing.
 """
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +32,10 @@ from ._steps import Steps
 
 _MOST = 0.1  # share of what is new
 _STUCK = 0.9  # share of elements
-_FAR = 8  # spacings between an average and what it follows; closer, it has arrived
-_LOOKS = 3
+_PART = 0.25  # of the sample, that must be owed a move
+_FAR, _NEAR = 8, 1  # spacings between an average and what it follows; closer, it has arrived
+_LITTLE = 0.01  # share of what is new, with which a half average cannot follow
+_LOOKS = 4
 _ELEMENTS, _TENSORS, _PLACES = 64, 16, 4096
 _SLOW = 1e-3  # the share that is assumed where it is not known
 _LISTS = "_foreach_mul_ _foreach_add_ _foreach_sub_ _foreach_lerp_".split()
@@ -44,6 +49,7 @@ class Update:
     change: Tensor  # of the sample, in float32
     distance: Tensor | None  # to what it follows
     source: Tensor | None
+    slow: bool  # it takes so little of what is new
 
 
 @dataclass(eq=False)
@@ -75,9 +81,11 @@ class Track:
         one_way = (change.sign() == self.least.sign()) & (change != 0)
         self.least = torch.where(one_way, torch.minimum(change.abs(), self.least.abs()) * change.sign(), 0.0)
         spacing = now.abs() * torch.finfo(self.dtype).eps
-        owed = (self.least.abs() * (self.updates - self.since) >= spacing) & (change.abs() <= 0.55 * spacing)
+        owed = (self.least != 0) & (change.abs() <= 0.55 * spacing)
         if update.distance is not None:
-            owed &= update.distance.abs() >= _FAR * spacing
+            owed &= update.distance.abs() >= (_NEAR if update.slow else _FAR) * spacing
+        if not update.slow:
+            owed &= self.least.abs() * (self.updates - self.since) >= spacing
         still = now == self.first
         self.owed, self.lost, stood = torch.stack([owed.sum(), (owed & still).sum(), still.sum()]).tolist()
         if stood < _STUCK * len(now):
@@ -195,7 +203,7 @@ def _towards(target: Tensor, source: Tensor, share: float, taken: float | None =
         if mine is None or theirs is None or target.stride() != source.stride() or target.device != source.device:
             return None
         distance = theirs / (taken or 1.0) - mine
-        return Update(share * distance, distance, source)
+        return Update(share * distance, distance, source, share <= _LITTLE)
 
     return read
 
@@ -210,11 +218,12 @@ def _by(audit: Recorder, target: Tensor, step: Tensor, share: float) -> Read | N
         if theirs is None or target.stride() != step.stride() or target.device != step.device:
             return None
         if abs(share) != 1:
-            return Update(share * theirs, theirs, None)
+            return Update(share * theirs, theirs, None, abs(share) <= _LITTLE)
         source = _source(audit, target, step)
         mine, goal = _sample(target), None if source is None else _sample(source)
         distance = None if mine is None or goal is None else goal - mine
-        return Update(share * theirs, distance, source)
+        slow = distance is not None and bool((theirs.abs() <= 2 * _LITTLE * distance.abs()).float().mean() >= _STUCK)
+        return Update(share * theirs, distance, source, slow)
 
     return read
 
@@ -305,7 +314,7 @@ def _judge(audit: Recorder, averages: Averages, event: Op) -> None:
     ready = [track for track in tracks if track.updates == most and track.looks >= _LOOKS]
     owed, lost = sum(track.owed for track in ready), sum(track.lost for track in ready)
     sampled = sum(track.sampled for track in ready)
-    if len(ready) < 0.8 * len(tracks) or owed < max(1, 0.1 * sampled) or lost < _STUCK * owed or key in averages.said:
+    if len(ready) < 0.8 * len(tracks) or owed < max(1, _PART * sampled) or lost < _STUCK * owed or key in averages.said:
         return
     stuck = [track for track in ready if track.owed and track.lost >= _STUCK * track.owed]
     if any(track.place in _trained(audit) for track in stuck):
@@ -347,9 +356,12 @@ def _averaging(audit: Recorder, original: Callable[..., Any]) -> Callable[..., A
 
     @functools.wraps(original)
     def update_parameters(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        functions = (getattr(self, "avg_fn", None), getattr(self, "multi_avg_fn", None))
+        own = all(getattr(function, "__module__", "torch.").startswith("torch.") for function in functions)
         averages.updating += 1
         try:
-            result = original(self, model, *args, **kwargs)
+            with audit.paused() if own else contextlib.nullcontext():
+                result = original(self, model, *args, **kwargs)
         finally:
             averages.updating -= 1
         if audit.live:

@@ -82,6 +82,13 @@ def cast_again(event: Op, audit: Recorder) -> None:
         row[2] += 1
 
 
+@on("swapped", "DG104")
+def swapped(first: Tensor, second: Tensor, audit: Recorder) -> None:
+    rows = audit.state(Repeats).rows
+    for key in [key for key in rows if key[0] in (id(first), id(second))]:
+        del rows[key]
+
+
 @on("end", "DG104")
 def repeated(audit: Recorder) -> None:
     for (_, dtype, site), (_, _, times, module, was, size, made, stored) in audit.state(Repeats).rows.items():

@@ -13,6 +13,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     half         an operation in forward gave float16                        (Op, audit)
     byte         an operation in forward took uint8                          (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
+    swapped      `torch.utils.swap_tensors` is about to be called               (Tensor, Tensor, audit)
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
 """
@@ -25,11 +26,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._dtypes import TABLE, Kind
 from ._sites import Site
 
 _LEAVES = 64
+_STORED = frozenset(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE)
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
-KINDS = tuple("start end cast write mixed before after scalar ended half byte backward refused entered left".split())
+KINDS = tuple(
+    "start end cast write mixed before after scalar ended half byte backward swapped refused entered left".split()
+)
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
 
@@ -66,9 +71,14 @@ def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
 
 
 def readable(*tensors: Any) -> bool:
-    """Whether tensors have values that can be looked at now: none is fake, on meta, or of a subclass."""
-    if any(type(t) not in (Tensor, torch.nn.Parameter) or t.is_meta for t in tensors if isinstance(t, Tensor)):
-        return False
+    """Whether the values of tensors can be looked at now: none is fake, on meta, sparse, quantized, or of a subclass."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor):
+            plain = (
+                type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
+            )
+            if not plain or tensor.is_nested or tensor.is_quantized or tensor.dtype in _STORED:
+                return False
     if any(torch._C._get_dispatch_mode(key) is not None for key in _INFRA):
         return False
     cuda: Any = torch.cuda  # which torch leaves untyped

@@ -47,38 +47,41 @@ def integers_cast(event: Op, audit: Recorder) -> None:
         return
     if source.dtype in (*_EXACT, torch.float32) and not out.dtype.is_floating_point and out.dtype is not torch.bool:
         _used(source, f"used as integers at {event.site}", audit)
-    whole = not source.is_floating_point() or (event.readable and bool((source == source.round()).all()))
-    if out.dtype in _EXACT and whole:
+    if _due(event, source, audit) and (not source.is_floating_point() or bool((source == source.round()).all())):
         _collide(event, source, source.to(out.dtype), audit)
 
 
 @on("mixed", "DG108")
 def integers_promoted(event: Op, audit: Recorder) -> None:
     for source in event.kept:
-        if event.out.dtype in _EXACT and not source.is_floating_point():
+        if not source.is_floating_point() and _due(event, source, audit):
             _collide(event, source, source.to(event.out.dtype), audit)
 
 
 @on("after", "DG108", ops=["arange"])
 def integers_made(event: Op, audit: Recorder) -> None:
-    if event.out.dtype in _EXACT and event.readable:
+    if _due(event, None, audit):
         _collide(event, torch.arange(event.out.numel()) + _EXACT[event.out.dtype], event.out, audit)
 
 
 @on("after", "DG108", ops=["cumsum"])
 def integers_summed(event: Op, audit: Recorder) -> None:
-    source, out = event.inputs[0], event.out
-    if out.dtype in _EXACT and event.readable and bool((source == source.round()).all()):
-        _collide(event, source.double().cumsum(event.args[1]), out, audit)
+    source = event.inputs[0]
+    if _due(event, None, audit) and bool((source == source.round()).all()):
+        _collide(event, source.double().cumsum(event.args[1]), event.out, audit)
+
+
+def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
+    """Whether to look at the half numbers that are made here, from others or anew."""
+    if event.out.dtype not in _EXACT or not 1 < event.out.numel() <= LARGEST:
+        return False
+    if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
+        return False
+    return event.readable and audit.state(Looks).due("DG108", event.site)
 
 
 def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None:
-    limit = _EXACT[event.out.dtype]
-    if exact.dtype in (*_EXACT, torch.bool) or exact.is_complex():
-        return
-    if not event.readable or not 1 < exact.numel() <= LARGEST:
-        return
-    if not audit.state(Looks).due("DG108", event.site) or not limit < float(exact.abs().max()) < math.inf:  # nor NaN
+    if not exact.numel() or not _EXACT[event.out.dtype] < float(exact.abs().max()) < math.inf:  # nor NaN
         return
     there, left = len(torch.unique(exact)), len(torch.unique(rounded))
     if left < there:

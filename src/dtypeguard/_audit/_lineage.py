@@ -109,7 +109,14 @@ class Lineage:
 
     def get(self, tensor: Tensor) -> Node | None:
         entry = self._of.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
+        if entry is None or entry[0]() is not tensor or entry[1].dtype is not tensor.dtype:  # changed in place
+            return None
+        return entry[1]
+
+    def forget(self, *tensors: Tensor) -> None:
+        """Drop the weak references to tensors."""
+        for tensor in tensors:
+            self._of.pop(id(tensor), None)
 
     def set(self, tensor: Tensor, node: Node) -> None:
         if type(tensor) is Tensor or (type(tensor) is nn.Parameter and not _swaps()):

@@ -165,6 +165,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         lineage.set(out, Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause))
 
     def _cast(self, recorder: Recorder, event: Op, frame: Any) -> None:
+        if not event.inputs:  # of a transform of torch.func
+            return
         source, out, site, module = event.inputs[0], event.out, event.site, event.module
         if source.dtype is out.dtype and source.device == out.device:
             return
@@ -189,6 +191,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         recorder.emit("cast", event)
 
     def _write(self, recorder: Recorder, event: Op) -> None:
+        if not isinstance(event.out, Tensor):
+            return
         sources = [t for t in event.inputs[1:] if t.dtype is not event.out.dtype and t.dtype is not torch.bool]
         if event.name == "index_put_":
             sources = [t for t in sources if t is event.inputs[-1]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
@@ -114,6 +115,9 @@ def _converted(
             *_narrowed(module, path, full, before, name, site),
             *_left_behind(module, full, device, dtype, name, site),
         ]
+        for key, parameter in module._parameters.items():
+            if parameter is not None and audit.lineage.get(parameter) is None and not isinstance(module, ScriptModule):
+                audit.lineage.hold(module, key, parameter, Node(f"Module.{name}", site, parameter.dtype))
         for tensor, stays in found:
             kind = "attribute" if stays.rule == "DG503" else "buffer"
             known = audit.lineage.get(tensor) if kind == "attribute" else None

@@ -1,6 +1,7 @@
 """Functions of torch that are replaced for the time of an audit, each put back as it was."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -11,15 +12,19 @@ import torch
 from ._compiler import unseen
 
 _builtins: Any = torch.jit._builtins
+_lock = threading.RLock()
+# Of each place, those that stand one on another: audits may end in another order than they began.
+_stacks: dict[tuple[int, str], list["_Patch"]] = {}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Patch:
     owner: Any
     name: str
     original: Any
     replacement: Any
     inherited: bool
+    over: bool = False
 
     @property
     def stands(self) -> bool:
@@ -34,7 +39,7 @@ class _Patch:
 
 
 class Patches:
-    """What was replaced, so that it can be undone."""
+    """What one audit replaced, so that it can be undone."""
 
     def __init__(self) -> None:
         self._patches: list[_Patch] = []
@@ -42,16 +47,19 @@ class Patches:
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Set `owner.name` to `make(original)`. An attribute that `owner` inherits is taken off again at the end."""
-        own = vars(owner)
-        inherited = name not in own
-        original = own.get(name, getattr(owner, name, None))
-        if original is None:
-            return
-        replacement = make(getattr(owner, name) if isinstance(original, staticmethod) else original)
-        unseen(replacement)
-        self._stand_in(owner, name, original, replacement)
-        setattr(owner, name, replacement)
-        self._patches.append(_Patch(owner, name, original, replacement, inherited))
+        with _lock:
+            own = vars(owner)
+            inherited = name not in own
+            original = own.get(name, getattr(owner, name, None))
+            if original is None:
+                return
+            replacement = make(getattr(owner, name) if isinstance(original, staticmethod) else original)
+            unseen(replacement)
+            self._stand_in(owner, name, original, replacement)
+            setattr(owner, name, replacement)
+            patch = _Patch(owner, name, original, replacement, inherited)
+            self._patches.append(patch)
+            _stacks.setdefault((id(owner), name), []).append(patch)
 
     def _stand_in(self, owner: Any, name: str, original: Any, replacement: Any) -> None:
         """A function written in C is found by TorchScript by its identity, and pickled by its name."""
@@ -62,12 +70,19 @@ class Patches:
             replacement.__module__, replacement.__qualname__ = owner.__name__, name
 
     def undo(self) -> None:
-        while self._scripted:
-            _builtins._get_builtin_table().pop(self._scripted.pop(), None)
-        while self._patches:
-            patch = self._patches.pop()
-            if patch.stands:
-                patch.undo()
+        with _lock:
+            while self._scripted:
+                _builtins._get_builtin_table().pop(self._scripted.pop(), None)
+            while self._patches:
+                patch = self._patches.pop()
+                patch.over = True
+                stack = _stacks[id(patch.owner), patch.name]
+                while stack and stack[-1].over:
+                    last = stack.pop()
+                    if last.stands:
+                        last.undo()
+                if not stack:
+                    del _stacks[id(patch.owner), patch.name]
 
     @contextlib.contextmanager
     def lifted(self) -> Iterator[None]:

@@ -29,12 +29,14 @@ def replace(audit: Recorder) -> None:
     patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
     patches.replace(torch, "compile", audit.eager.around)
     audit.eager.needed()
+    patches.replace(torch.utils, "swap_tensors", functools.partial(_swap, audit))
+    creation = functools.cache(functools.partial(_creation, audit))  # torch.from_dlpack stands in two places
     for owner, name in (
         (torch, "from_dlpack"),
         (torch.utils.dlpack, "from_dlpack"),
         (torch, "frombuffer"),
     ):
-        patches.replace(owner, name, functools.partial(_creation, audit))
+        patches.replace(owner, name, creation)
 
 
 # ---------------------------------------------------------------- modules
@@ -155,3 +157,22 @@ def _creation(audit: Recorder, original: Callable[..., Any]) -> Callable[..., An
         return tensor
 
     return make
+
+
+def _swap(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """It refuses tensors that have weak references."""
+
+    @functools.wraps(original)
+    def swap_tensors(t1: Tensor, t2: Tensor) -> None:
+        if audit.live:
+            nodes = audit.lineage.get(t1), audit.lineage.get(t2)
+            audit.lineage.forget(t1, t2)
+            audit.emit("swapped", t1, t2)
+            original(t1, t2)
+            for tensor, node in zip((t2, t1), nodes, strict=True):
+                if node is not None:
+                    audit.lineage.set(tensor, node)
+        else:
+            original(t1, t2)
+
+    return swap_tensors

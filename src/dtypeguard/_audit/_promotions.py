@@ -107,6 +107,8 @@ def promoted(event: Op, audit: Recorder) -> None:
     for tensor in floats:
         if _real(tensor) is wide:
             for earlier in open_promotions(tensor, audit, wide):
+                if earlier.row is row:
+                    row.meant = True  # the line meets its own result: an accumulator, which is wide for a reason
                 earlier.harm()
     cause = Promoted(row, audit)
     audit.promotions += 1

@@ -134,21 +134,15 @@ class Recorder:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """In here the mode is off, in this thread; not merely paused, which costs something at each operation."""
-        modes: Any = _python_dispatch
-        above: list[Any] = []  # ours, and those that the program entered since
-        stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
-        while self._mode in stack and (not above or above[-1] is not self._mode):
-            above.append(modes._pop_mode())
-        for mode in reversed(above[:-1]):
-            modes._push_mode(mode)
+        above = self._leave()
         try:
             with self.paused():
                 yield
         finally:
             for _ in above[:-1]:
-                modes._pop_mode()
+                _python_dispatch._pop_mode()
             for mode in reversed(above):
-                modes._push_mode(mode)
+                _python_dispatch._push_mode(mode)
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -182,7 +176,7 @@ class Recorder:
             self.local.regions.append((device, torch.is_autocast_enabled(device)))
         try:
             self.emit("start")
-            self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.live = True
         except BaseException:
             self._put_back()
@@ -190,7 +184,7 @@ class Recorder:
 
     def stop(self, error: BaseException | None) -> None:
         self.live = False
-        self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._leave()
         try:
             if error is not None:
                 self.leaves(error)
@@ -200,7 +194,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[None]:
-        """Record in a thread that the program started. The mode's own `__enter__` keeps flags for the whole process."""
+        """Record in a thread that the program started."""
         _python_dispatch._push_mode(self._mode)
         try:
             yield
@@ -209,7 +203,18 @@ class Recorder:
                 self.guarded(self.leaves, error)
             raise
         finally:
-            _python_dispatch._pop_mode()
+            self._leave()
+
+    def _leave(self) -> list[Any]:
+        """Take the mode off this thread's stack; what was popped: those that the program entered since, and ours."""
+        modes: Any = _python_dispatch
+        popped: list[Any] = []
+        stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
+        while self._mode in stack and (not popped or popped[-1] is not self._mode):
+            popped.append(modes._pop_mode())
+        for mode in reversed(popped[:-1]):
+            modes._push_mode(mode)
+        return popped
 
     def _put_back(self) -> None:
         self.eager.over()

@@ -136,14 +136,15 @@ def close(audit: Recorder) -> None:
 @on("entered", "DG305")
 def region(call: Call, audit: Recorder) -> None:
     """Which parameters a layer casts to float16, to train them."""
-    module = call.module
-    if not audit.autocast() or not module.training or not torch.is_grad_enabled():
+    module, sixteen = call.module, audit.state(Training).sixteen
+    cast = audit.autocast()
+    if not (cast or sixteen) or not module.training or not torch.is_grad_enabled():
         return
     for parameter in module._parameters.values():
         if parameter is not None and parameter.ndim > 1 and parameter.requires_grad:
             device = parameter.device.type
-            if autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16:
-                audit.state(Training).sixteen.add(id(parameter))
+            half = cast and autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
+            (sixteen.add if half else sixteen.discard)(id(parameter))
 
 
 def _half_without_scaler(audit: Recorder, met: Met) -> None:
