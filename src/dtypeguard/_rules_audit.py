@@ -106,6 +106,15 @@ AUDIT_RULES = (
         "float. What depends on such a chance differs from run to run, and from rank to rank.",
         f"{GITHUB}/modelscope/ms-swift/issues/9550",
     ),
+    Rule(
+        "DG113", "epsilon-vanishes", _WARNING,
+        "`{what}`: {value:g} is 0 in float16, and `{use}` gives {count} infinite or NaN values",
+        "an eps that float16 has, 1e-4 and up, or compute it in float32",
+        "The smallest float16 is 6e-8, so the 1e-8 or 1e-12 that keeps a division or a logarithm from zero is zero "
+        "itself.",
+        f"{GITHUB}/pytorch/pytorch/issues/8860; "
+        "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
+    ),
     # ------------------------------------------------------------ DG2: autocast
     Rule(
         "DG201", "half-leaves-autocast", _ERROR,

@@ -311,10 +311,11 @@ def _judge(audit: Recorder, averages: Averages, event: Op) -> None:
     key = event.site.key
     tracks = averages.sites.get(key, [])
     most = max((track.updates for track in tracks), default=0)
-    ready = [track for track in tracks if track.updates == most and track.looks >= _LOOKS]
+    done = [track for track in tracks if track.updates == most]
+    ready = [track for track in done if track.looks >= _LOOKS]
     owed, lost = sum(track.owed for track in ready), sum(track.lost for track in ready)
-    sampled = sum(track.sampled for track in ready)
-    if len(ready) < 0.8 * len(tracks) or owed < max(1, _PART * sampled) or lost < _STUCK * owed or key in averages.said:
+    sampled = sum(track.sampled for track in done)
+    if len(done) < 0.8 * len(tracks) or owed < max(1, _PART * sampled) or lost < _STUCK * owed or key in averages.said:
         return
     stuck = [track for track in ready if track.owed and track.lost >= _STUCK * track.owed]
     if any(track.place in _trained(audit) for track in stuck):

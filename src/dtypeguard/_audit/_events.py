@@ -71,7 +71,7 @@ def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
 
 
 def readable(*tensors: Any) -> bool:
-    """Whether the values of tensors can be looked at now: none is fake, on meta, sparse, quantized, or of a subclass."""
+    """Whether tensors have values to look at: none is fake, on meta, sparse, quantized, or of a subclass."""
     for tensor in tensors:
         if isinstance(tensor, Tensor):
             plain = (

@@ -192,9 +192,9 @@ def _wraps(event: Op, detail: str, advice: str, audit: Recorder) -> None:
 
 @on("cast", "DG109")
 def bytes_cast(event: Op, audit: Recorder) -> None:
-    """A picture that is saved without a clamp."""
+    """A picture that is saved without a clamp, labels of which one is -100."""
     source = event.inputs[0]
-    if event.out.dtype is not torch.uint8 or not source.is_floating_point() or not event.readable:
+    if event.out.dtype is not torch.uint8 or source.is_complex() or not event.readable or event.kind == "device":
         return
     if source.numel() <= LARGEST and audit.state(Looks).due("DG109", event.site):
         whole = source.float().trunc()

@@ -120,7 +120,7 @@ def _converted(
                 audit.lineage.hold(module, key, parameter, Node(f"Module.{name}", site, parameter.dtype))
         for tensor, stays in found:
             kind = "attribute" if stays.rule == "DG503" else "buffer"
-            known = audit.lineage.get(tensor) if kind == "attribute" else None
+            known = audit.lineage.get(tensor)
             parents = () if known is None else (known,)
             node = Node(f"{kind} {full}.{stays.name}", site, tensor.dtype, parents, cause=stays, named=True)
             audit.lineage.set(tensor, node)

@@ -1,4 +1,4 @@
-"""DG105, DG111: values that leave their dtype, and masks that mask nothing."""
+"""DG105, DG111, DG113: values that leave their dtype at either end, and masks that mask nothing."""
 
 import math
 from collections.abc import Callable
@@ -22,6 +22,9 @@ from ._text import size_of
 _UP = "compute it in float32: `.float()` before, `.to(x.dtype)` after"
 _CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from the dtype they are used in"
 _ADDITIVE = frozenset(["add", "add_", "sub", "sub_", "baddbmm", "addmm"])
+_ADDED = frozenset(["add", "add_", "clamp", "clamp_min", "clamp_min_", "maximum"])
+_DIVISIONS = frozenset(["div", "log", "reciprocal", "rsqrt", "pow"])
+_SMALLEST = 2.0**-25  # what is smaller is 0 in float16
 _SOFTMAX = ["_softmax", "_log_softmax", "_safe_softmax"]
 _ATTENTION = [
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
@@ -36,6 +39,15 @@ class Masked:
     site: Site
     facts: dict[str, Any]
     fields: dict[str, Any]
+
+
+@dataclass(eq=False)
+class Vanished:
+    """A number that is 0 in the dtype it was added in."""
+
+    site: Site
+    value: float
+    module: str | None
 
 
 @on("cast", "DG105")
@@ -55,12 +67,13 @@ def _end(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).max
 
 
-@on("half", "DG105")
+@on("half", "DG105", "DG113")
 def computed(event: Op, audit: Recorder) -> None:
     """What an operation gave in float16; done again in float32 where it is infinite."""
     out = event.out
     if not event.readable or not trait_of(event.func).pure or not event.inputs:
         return
+    _epsilons(event, audit)
     if event.name.startswith(("empty", "new_empty")) or not audit.state(Looks).due("DG105", event.site, event.name):
         return
     infinite = out.isinf()
@@ -72,6 +85,26 @@ def computed(event: Op, audit: Recorder) -> None:
     if isinstance(again, Tensor) and again.dtype is not torch.float16:
         values = again if event.name in _ADDITIVE else again.abs()
         _overflow(event, infinite & again.isfinite(), values, _UP, audit)
+
+
+def _epsilons(event: Op, audit: Recorder) -> None:
+    """DG113: a number that is 0 in float16, and a division or logarithm for which it was put there."""
+    if event.name in _ADDED:
+        small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < _SMALLEST]
+        node = audit.lineage.get(event.out)
+        if small and node is not None:
+            node.cause = Vanished(event.site, small[0], event.module)
+    elif event.name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+        wrong = int((~event.out.isfinite()).sum())
+        nodes = [node for tensor in event.inputs if (node := audit.lineage.get(tensor)) is not None] if wrong else []
+        for cause in (ancestor.cause for node in nodes for ancestor in node.ancestors(8)):
+            if isinstance(cause, Vanished):
+                use = event.site.expression or event.name
+                facts = {"what": cause.site.expression, "value": cause.value, "use": use, "count": wrong}
+                audit.find(
+                    "DG113", cause.site, module=cause.module, op=event.name, facts=facts,
+                    from_dtype=torch.float16, bytes=size_of(event.out),
+                )  # fmt: skip
 
 
 def _wider(value: Any) -> Any:

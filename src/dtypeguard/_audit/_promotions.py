@@ -57,8 +57,10 @@ class Promoted:
     audit: Recorder
     open: bool = True
     harmful: bool = False
+    cast: bool = False  # back
 
-    def close(self) -> None:
+    def close(self, cast: bool = False) -> None:
+        self.cast |= cast
         if self.open:
             self.open = False
             self.audit.promotions -= 1
@@ -69,6 +71,14 @@ class Promoted:
         if self.open and not self.harmful:
             self.harmful = True
             self.row.harmful += 1
+
+    def refused(self) -> None:
+        """Where it ended does not count any more."""
+        if not self.open and not self.cast:
+            self.open = True
+            self.audit.promotions += 1
+            self.row.closed -= 1
+        self.harm()
 
 
 @dataclass
@@ -153,7 +163,8 @@ def cast_back(event: Op, audit: Recorder) -> None:
     """Somebody narrows what was promoted."""
     source, out = event.inputs[0], event.out
     if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
-        _close(source, audit, (torch.float32, torch.float64))
+        for promoted in _promotions(source, audit):
+            promoted.close(cast=True)
 
 
 @on("scalar", "DG102")
@@ -194,9 +205,14 @@ def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> No
 
 def open_promotions(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
     """The promotions that a tensor comes from, and nobody has closed."""
-    node = audit.lineage.get(tensor) if audit.promotions else None
+    every = _promotions(tensor, audit) if audit.promotions else []
+    return [promoted for promoted in every if promoted.open and promoted.row.wide in wide]
+
+
+def _promotions(tensor: Tensor, audit: Recorder) -> list[Promoted]:
+    node = audit.lineage.get(tensor) if audit.state(Open).rows else None
     causes = [] if node is None else [ancestor.cause for ancestor in node.ancestors()]
-    return [cause for cause in causes if isinstance(cause, Promoted) and cause.open and cause.row.wide in wide]
+    return [cause for cause in causes if isinstance(cause, Promoted)]
 
 
 @on("left", "DG102")
@@ -247,5 +263,5 @@ def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: in
 def harm(tensors: Iterable[Tensor], audit: Recorder) -> None:
     """What was promoted was refused."""
     for tensor in tensors:
-        for promoted in open_promotions(tensor, audit, torch.float32):
-            promoted.harm()
+        for promoted in _promotions(tensor, audit):
+            promoted.refused()

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._errors import caller
 from .._rules import Finding
 from ._compiler import Eager
 from ._events import KINDS, Refusal, handlers, handlers_of
@@ -275,13 +274,9 @@ class Recorder:
         if failure is None or failure.said:
             return
         failure.said = True
-        raised = raised_at(error.__traceback__)
-        if raised is None:  # the program's line is further out
-            frame = caller(sys._getframe(1))
-            if frame is None:
-                return
-            raised = here(frame), here(frame), frame
-        site, outer, frame = raised
+        site, outer, frame = raised_at(error.__traceback__)
+        if frame is None:
+            return
         tensors = {name: tensor for name, ref in failure.tensors.items() if (tensor := ref()) is not None}
         event = Refusal(
             error, site, frame, failure.module, failure.autocast, failure.op, tensors, failure.function, outer

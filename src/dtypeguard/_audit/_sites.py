@@ -151,8 +151,11 @@ def user(frame: FrameType | None = None) -> Site:
     return here(frame or sys._getframe(1)) if first is None else site_of(found or first)
 
 
-def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType] | None:
-    """Where an exception rose: the user's innermost line, the one that called it, and the innermost frame of all."""
+def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType | None]:
+    """Where an exception rose: the user's innermost line, the one that called it, and the innermost frame of all.
+
+    Where the program's own lines are all further out, it is the one that is running.
+    """
     found = before = None
     innermost = None
     while trace is not None:
@@ -160,4 +163,5 @@ def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType] | Non
         if caller(innermost) is innermost:
             found, before = _site(innermost.f_code, trace.tb_lasti, trace.tb_lineno), found
         trace = trace.tb_next
-    return None if found is None or innermost is None else (found, before or found, innermost)
+    found = found or here(sys._getframe(1))
+    return found, before or found, innermost

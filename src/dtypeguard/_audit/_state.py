@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .._dtypes import name_of
 from .._ledger import listed
@@ -83,6 +84,45 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
             advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
             severity = Severity.ERROR if burst else None
             audit.find("DG601", site, facts={**facts, "effect": effect, "advice": advice}, severity=severity, **fields)
+
+
+@on("start", "DG601")
+def replace_optimizers(audit: Recorder) -> None:
+    audit.patches.replace(Optimizer, "load_state_dict", functools.partial(_loading_state, audit))
+
+
+def _loading_state(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Optimizer, state_dict: Any) -> Any:
+        if audit.live:
+            audit.guarded(_compare_states, audit, self, state_dict, audit.user())
+        return original(self, state_dict)
+
+    return load_state_dict
+
+
+def _compare_states(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:
+    """An optimizer casts its state to the dtype of its parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    lost: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+    for parameter, number in zip(parameters, numbers, strict=False):
+        for key, value in state_dict["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.ndim and value.dtype.is_floating_point:
+                dtype = parameter.dtype
+                if value.dtype.itemsize > dtype.itemsize and not torch.equal(value.to(dtype).to(value.dtype), value):
+                    lost.setdefault((value.dtype, dtype), []).append(f"{key} of parameter {number}")
+    title = type(optimizer).__name__
+    for (was, dtype), names in lost.items():
+        facts = {
+            "names": listed(names), "module": title, "was": name_of(was), "dtype": name_of(dtype),
+            "share": f"{len(names)} tensors of state", "effect": "; digits are lost for good",
+            "advice": "resume with parameters of the dtype that the run had, and convert nothing between",
+        }  # fmt: skip
+        audit.find(
+            "DG601", site, facts=facts, op=f"{title}.load_state_dict", severity=Severity.WARNING,
+            from_dtype=was, to_dtype=dtype, parameters=names,
+        )  # fmt: skip
 
 
 # ---------------------------------------------------------------- DG602
