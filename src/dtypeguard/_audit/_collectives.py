@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from .._rules import Severity
 from . import _ranks
@@ -27,47 +26,47 @@ _Args = tuple[Any, ...]
 _Describe = Callable[..., Brought]
 # Operations of the dispatcher: what users call them, how they are described, where results, inputs and group are.
 _C10D: dict[str, tuple[str, _Describe, int | None, int, int]] = {
-    "allreduce_": ("all_reduce", _ranks.like, None, 0, 1),
-    "allreduce_coalesced_": ("all_reduce_coalesced", _ranks.like, None, 0, 1),
-    "broadcast_": ("broadcast", _ranks.like, None, 0, 1),
-    "reduce_": ("reduce", _ranks.like, None, 0, 1),
-    "allgather_": ("all_gather", _ranks.all_gather, 0, 1, 2),
-    "_allgather_base_": ("all_gather", _ranks.all_gather, 0, 1, 2),
-    "allgather_coalesced_": ("all_gather_coalesced", _ranks.like, None, 1, 2),
-    "allgather_into_tensor_coalesced_": ("all_gather_coalesced", _ranks.like, None, 1, 2),
-    "reduce_scatter_": ("reduce_scatter", _ranks.reduce_scatter, 0, 1, 2),
-    "_reduce_scatter_base_": ("reduce_scatter", _ranks.reduce_scatter, 0, 1, 2),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter_coalesced", _ranks.like, None, 1, 2),
-    "gather_": ("gather", _ranks.gather, 0, 1, 2),
-    "scatter_": ("scatter", _ranks.scatter, 0, 1, 2),
-    "alltoall_": ("all_to_all", _ranks.all_to_all, 0, 1, 2),
-    "alltoall_base_": ("all_to_all_single", _ranks.all_to_all_single, 0, 1, 2),
+    "c10d::allreduce_": ("all_reduce", _ranks.like, None, 0, 1),
+    "c10d::allreduce_coalesced_": ("all_reduce_coalesced", _ranks.like, None, 0, 1),
+    "c10d::broadcast_": ("broadcast", _ranks.like, None, 0, 1),
+    "c10d::reduce_": ("reduce", _ranks.like, None, 0, 1),
+    "c10d::allgather_": ("all_gather", _ranks.all_gather, 0, 1, 2),
+    "c10d::_allgather_base_": ("all_gather", _ranks.all_gather, 0, 1, 2),
+    "c10d::allgather_coalesced_": ("all_gather_coalesced", _ranks.like, None, 1, 2),
+    "c10d::allgather_into_tensor_coalesced_": ("all_gather_coalesced", _ranks.like, None, 1, 2),
+    "c10d::reduce_scatter_": ("reduce_scatter", _ranks.reduce_scatter, 0, 1, 2),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", _ranks.reduce_scatter, 0, 1, 2),
+    "c10d::reduce_scatter_tensor_coalesced_": ("reduce_scatter_coalesced", _ranks.like, None, 1, 2),
+    "c10d::gather_": ("gather", _ranks.gather, 0, 1, 2),
+    "c10d::scatter_": ("scatter", _ranks.scatter, 0, 1, 2),
+    "c10d::alltoall_": ("all_to_all", _ranks.all_to_all, 0, 1, 2),
+    "c10d::alltoall_base_": ("all_to_all_single", _ranks.all_to_all_single, 0, 1, 2),
     # Functional collectives: the group, by name, is the last argument.
-    "all_reduce": ("all_reduce", _ranks.like, None, 0, -1),
-    "all_reduce_coalesced": ("all_reduce_coalesced", _ranks.like, None, 0, -1),
-    "broadcast": ("broadcast", _ranks.like, None, 0, -1),
-    "all_gather_into_tensor": ("all_gather", _ranks.all_gather, None, 0, -1),
-    "all_gather_into_tensor_out": ("all_gather", _ranks.all_gather, None, 0, -1),
-    "all_gather_into_tensor_coalesced": ("all_gather_coalesced", _ranks.like, None, 0, -1),
-    "reduce_scatter_tensor": ("reduce_scatter", _ranks.reduce_scatter, None, 0, -1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_coalesced", _ranks.like, None, 0, -1),
-    "all_to_all_single": ("all_to_all_single", _ranks.all_to_all_single, None, 0, -1),
+    "_c10d_functional::all_reduce": ("all_reduce", _ranks.like, None, 0, -1),
+    "_c10d_functional::all_reduce_coalesced": ("all_reduce_coalesced", _ranks.like, None, 0, -1),
+    "_c10d_functional::broadcast": ("broadcast", _ranks.like, None, 0, -1),
+    "_c10d_functional::all_gather_into_tensor": ("all_gather", _ranks.all_gather, None, 0, -1),
+    "_c10d_functional::all_gather_into_tensor_out": ("all_gather", _ranks.all_gather, None, 0, -1),
+    "_c10d_functional::all_gather_into_tensor_coalesced": ("all_gather_coalesced", _ranks.like, None, 0, -1),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", _ranks.reduce_scatter, None, 0, -1),
+    "_c10d_functional::reduce_scatter_tensor_coalesced": ("reduce_scatter_coalesced", _ranks.like, None, 0, -1),
+    "_c10d_functional::all_to_all_single": ("all_to_all_single", _ranks.all_to_all_single, None, 0, -1),
 }
 # Methods of a backend that a program calls itself, past the dispatcher: whether results come before inputs.
 _METHODS: dict[str, tuple[str, bool]] = {
-    "allreduce": ("allreduce_", False),
-    "allreduce_coalesced": ("allreduce_coalesced_", False),
-    "broadcast": ("broadcast_", False),
-    "reduce": ("reduce_", False),
-    "allgather": ("allgather_", True),
-    "_allgather_base": ("_allgather_base_", True),
-    "allgather_coalesced": ("allgather_coalesced_", True),
-    "reduce_scatter": ("reduce_scatter_", True),
-    "_reduce_scatter_base": ("_reduce_scatter_base_", True),
-    "gather": ("gather_", True),
-    "scatter": ("scatter_", True),
-    "alltoall": ("alltoall_", True),
-    "alltoall_base": ("alltoall_base_", True),
+    "allreduce": ("c10d::allreduce_", False),
+    "allreduce_coalesced": ("c10d::allreduce_coalesced_", False),
+    "broadcast": ("c10d::broadcast_", False),
+    "reduce": ("c10d::reduce_", False),
+    "allgather": ("c10d::allgather_", True),
+    "_allgather_base": ("c10d::_allgather_base_", True),
+    "allgather_coalesced": ("c10d::allgather_coalesced_", True),
+    "reduce_scatter": ("c10d::reduce_scatter_", True),
+    "_reduce_scatter_base": ("c10d::_reduce_scatter_base_", True),
+    "gather": ("c10d::gather_", True),
+    "scatter": ("c10d::scatter_", True),
+    "alltoall": ("c10d::alltoall_", True),
+    "alltoall_base": ("c10d::alltoall_base_", True),
 }
 
 
@@ -209,11 +208,15 @@ def _before(name: str, args: _Args, audit: Recorder) -> None:
     group = args[at]
     if isinstance(group, str):
         group = c10d._resolve_process_group(group)
-    elif isinstance(group, Tensor | list | int):
-        return  # another library's operation of this name
     else:
         group = dist.ProcessGroup.unbox(group)
-    more = args[3:5] if name == "alltoall_base_" else args[1:3] if name == "all_to_all_single" else ()
+    more = (
+        args[3:5]
+        if name == "c10d::alltoall_base_"
+        else args[1:3]
+        if name == "_c10d_functional::all_to_all_single"
+        else ()
+    )
     blocks = any(arg is False for arg in args[at:]) and at > 0
     result = None if out is None else args[out]
     _meet(audit, _group, group, lambda size: describe(op, result, args[given], size, *more), blocks)

@@ -30,7 +30,8 @@ from .._dtypes import TABLE, Kind
 from ._sites import Site
 
 _LEAVES = 64
-_STORED = frozenset(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE)
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
+_STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended half byte backward swapped refused entered left".split()

@@ -18,6 +18,8 @@ from ._sites import Site
 _LONG = 32  # lines between a birth and now
 _SHOWN = 6
 _SWEEP = 10_000
+_DEBTS = 32
+FIRST = "first seen"  # of what is older than the audit, or was made past torch
 
 
 class Cause:
@@ -28,10 +30,16 @@ class Cause:
         raise NotImplementedError
 
 
+class Debt:
+    """What somebody has still to make good for in the results; where it is settled it is forgotten."""
+
+    settled = False
+
+
 class Node:
     """A line at which a tensor of one dtype came to be."""
 
-    __slots__ = ("birth", "cause", "depth", "dtype", "module", "named", "op", "parents", "site")
+    __slots__ = ("birth", "cause", "debts", "depth", "dtype", "module", "named", "op", "parents", "site")
 
     def __init__(
         self,
@@ -46,6 +54,10 @@ class Node:
         self.named = named
         self.depth: int
         self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
+        self.debts: tuple[Debt, ...] = ()
+        for parent in parents:
+            if parent.debts:
+                self.owes(parent.debts)
         depth = 1 + max((parent.depth for parent in parents), default=0)
         same = parents and parents[0].dtype is dtype and cause is None
         if depth > _LONG:
@@ -57,7 +69,13 @@ class Node:
     def __str__(self) -> str:
         if self.named:
             return f"{self.op}: {name_of(self.dtype)}"
+        if self.op == FIRST:
+            return f"first seen at {self.site}: {name_of(self.dtype)}"
         return f"{self.site.expression or self.op} at {self.site}: {name_of(self.dtype)}"
+
+    def owes(self, debts: tuple[Debt, ...]) -> None:
+        """Take over what is still open; however long the chain grows, it is not lost."""
+        self.debts = tuple(dict.fromkeys((*self.debts, *(debt for debt in debts if not debt.settled))))[:_DEBTS]
 
     def ancestors(self, most: int = 64) -> Iterator["Node"]:
         """The node and what it came from, each once, nearest first."""

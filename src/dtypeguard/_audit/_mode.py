@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._compiler import unseen
 from ._events import Op
-from ._lineage import Node
+from ._lineage import FIRST, Node
 from ._operations import Trait, trait_of
 from ._recorder import Recorder
 from ._sites import Site, direct, here, site_of
@@ -48,7 +48,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if trait.name in recorder.before:
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
         try:
-            out = func(*args, **kwargs)
+            if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
+                with torch.autocast(*recorder.region()):
+                    out = func(*args, **kwargs)
+            else:
+                out = func(*args, **kwargs)
         except Exception as error:
             recorder.saw(error, trait.name, _tensors(args, kwargs))
             raise
@@ -80,8 +84,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         except ValueError:  # a thread without Python, of a process group
             return
         site = here(frame)
-        if single and not trait.updates and not backward:
-            self._bear(recorder, trait, inputs, out, site)
+        if not trait.updates and not backward:
+            if single:
+                self._bear(recorder, trait, inputs, out, site)
+            elif isinstance(out, (tuple, list)):
+                for part in out:
+                    if isinstance(part, Tensor):
+                        self._bear(recorder, trait, inputs, part, site)
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
@@ -147,7 +156,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         for tensor in inputs:
             node = lineage.get(tensor)
             if node is None:
-                node = Node("first seen", site, tensor.dtype)
+                node = Node(FIRST, site, tensor.dtype)
                 lineage.set(tensor, node)
             if tensor.dtype is dtype:
                 parents.insert(0, node)
@@ -162,7 +171,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         cause: Any = "autocast" if trait.cast and recorder.autocast() else None
         if not inputs and dtype is recorder.leaked_dtype:
             cause = recorder.leak
-        lineage.set(out, Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause))
+        node = Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause)
+        for parent in parents[2:]:
+            node.owes(parent.debts)
+        lineage.set(out, node)
 
     def _cast(self, recorder: Recorder, event: Op, frame: Any) -> None:
         if not event.inputs:  # of a transform of torch.func

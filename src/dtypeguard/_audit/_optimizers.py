@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,13 +19,20 @@ from ._recorder import Recorder
 from ._sites import Site
 
 
+@dataclass(eq=False)
+class Lines:
+    """By rule: the line at fault, for as long as it is not the one that runs."""
+
+    at: dict[str, Site] = field(default_factory=dict)
+
+
 class Book(Ledger):
     """A ledger whose findings are those of an audit; it neither warns nor raises."""
 
     def __init__(self, audit: Recorder) -> None:
         super().__init__(None)
         self._audit = audit
-        self.at: dict[str, Site] = {}  # by rule: the line at fault, where it is not the one that runs
+        self._at = audit.state(Lines).at
 
     def add(
         self,
@@ -38,7 +45,7 @@ class Book(Ledger):
         severity: Severity | None = None,
         **fields: Any,
     ) -> None:
-        site = self.at.get(rule_id) or self._audit.user()
+        site = self._at.get(rule_id) or self._audit.user()
         self._audit.find(
             rule_id, site, facts=facts, about=repr(where), parameters=parameters, severity=severity, **fields
         )

@@ -108,6 +108,8 @@ def _region_begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..
 def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def leave(self: Any, *error: Any) -> Any:
+        if audit.live and len(error) == 3 and isinstance(error[1], Exception):
+            audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
         regions = audit.local.regions
         for number in reversed(range(len(regions))):
             if regions[number][0] == self.device:

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._dtypes import name_of
 from .._rules import Severity
 from ._events import Call, Op, on, tensors_in
-from ._lineage import Node
+from ._lineage import FIRST, Debt, Node
 from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, quoted, size_of
@@ -38,29 +38,30 @@ class Promotions:
     both_half: bool = False
     count: int = 0
     closed: int = 0
+    cast_back: int = 0
     harmful: int = 0
     bytes: int = 0
 
     @property
     def harms(self) -> bool:
-        if self.meant:
+        if self.meant or (self.cast_back and self.wide is not torch.float64):  # somebody knows of it
             return False
         alone = self.wide is torch.float64 or self.module is None  # a module's own business may stay in it
         return self.closed < self.count if alone else self.harmful > 0
 
 
 @dataclass(eq=False)
-class Promoted:
+class Promoted(Debt):
     """The cause of one result's dtype."""
 
     row: Promotions
     audit: Recorder
     open: bool = True
     harmful: bool = False
-    cast: bool = False  # back
+    settled: bool = False  # for good; what ended in a softmax may still be refused later
 
-    def close(self, cast: bool = False) -> None:
-        self.cast |= cast
+    def close(self, settled: bool = True) -> None:
+        self.settled |= settled
         if self.open:
             self.open = False
             self.audit.promotions -= 1
@@ -74,7 +75,7 @@ class Promoted:
 
     def refused(self) -> None:
         """Where it ended does not count any more."""
-        if not self.open and not self.cast:
+        if not self.open and not self.settled:
             self.open = True
             self.audit.promotions += 1
             self.row.closed -= 1
@@ -125,6 +126,7 @@ def promoted(event: Op, audit: Recorder) -> None:
     node = audit.lineage.get(event.out)
     if node is not None:
         node.cause = cause
+        node.owes((cause,))
     if event.out.ndim == 0 and wide is torch.float32:
         cause.close()
 
@@ -164,7 +166,8 @@ def cast_back(event: Op, audit: Recorder) -> None:
     source, out = event.inputs[0], event.out
     if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
         for promoted in _promotions(source, audit):
-            promoted.close(cast=True)
+            promoted.row.cast_back += promoted.open
+            promoted.close()
 
 
 @on("scalar", "DG102")
@@ -179,7 +182,8 @@ def reduced(event: Op, audit: Recorder) -> None:
 def ended(event: Op, audit: Recorder) -> None:
     """What autocast too would compute in float32, or what gives integers and bools."""
     for tensor in event.inputs:
-        _close(tensor, audit, (torch.float32,))
+        for promoted in open_promotions(tensor, audit, torch.float32):
+            promoted.close(settled=False)
 
 
 @on("start", "DG102")
@@ -211,8 +215,7 @@ def open_promotions(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list
 
 def _promotions(tensor: Tensor, audit: Recorder) -> list[Promoted]:
     node = audit.lineage.get(tensor) if audit.state(Open).rows else None
-    causes = [] if node is None else [ancestor.cause for ancestor in node.ancestors()]
-    return [cause for cause in causes if isinstance(cause, Promoted)]
+    return [] if node is None else [debt for debt in node.debts if isinstance(debt, Promoted)]
 
 
 @on("left", "DG102")
@@ -248,7 +251,11 @@ def judge(audit: Recorder) -> None:
 def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
     """The facts of DG101."""
     birth = nodes[0].birth if nodes else None
-    where = "" if birth is None or birth.named else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
+    where = (
+        ""
+        if birth is None or birth.named or birth.op == FIRST
+        else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
+    )
     return {"how": "mixes", "other": name_of(other), "where": where, "like": f"torch.{name_of(other)}"}
 
 

@@ -109,6 +109,11 @@ class Recorder:
                 return enabled
         return False
 
+    def region(self) -> tuple[str, torch.dtype]:
+        """The enabled region that is innermost, as arguments of `torch.autocast`."""
+        device = next((kind for kind, enabled in reversed(self.local.regions) if enabled), "cpu")
+        return device, torch.get_autocast_dtype(device)
+
     def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
         """The lines from the birth of a tensor to now."""
         node = self.lineage.get(tensor)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._dtypes import name_of
 from .._errors import DtypeGuardError, summary
 from .._rules import Severity
-from ._autocast import Applied, enter
+from ._autocast import enter
 from ._events import Refusal, on
 from ._lineage import Node
 from ._promotions import HALF, creep, harm
@@ -34,12 +34,8 @@ _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 _BY_INDEX = re.compile(
     r"Index put|index_put|scatter|index_add|index_copy|masked_scatter|torch\.cat|Expected self\.dtype"
 )
-_FILL = re.compile(r"cannot be converted to type .* without overflow")
-_BCE = re.compile(r"unsafe to autocast")
-_RESULT = re.compile(r"result type \w+ can't be cast")
-_INDICES = re.compile(
-    r"as indices must be|dtype int32/int64 for index|Expected .* for index|Long but (got|found)|type Long"
-)
+_KINDS = (RuntimeError, TypeError, IndexError, ValueError)  # what torch raises about dtypes and devices
+_NOT_TORCHS = re.compile(r"unexpected keyword argument|not understood|has no attribute")
 _FEW = 4
 
 
@@ -50,7 +46,7 @@ class Operand:
     node: Node | None
 
     def __str__(self) -> str:
-        born = f" ({self.node.line()[0]})" if self.node is not None else ""
+        born = f" ({self.node.birth})" if self.node is not None else ""
         return f"`{self.name}` = {summary(self.tensor)}{born}"
 
 
@@ -58,7 +54,7 @@ class Operand:
 def refused(event: Refusal, audit: Recorder) -> None:
     """Which rule explains an exception."""
     reason = str(event.error).partition("\n")[0]
-    if isinstance(event.error, (DtypeGuardError, AssertionError)) or _OTHERS.search(reason):
+    if not isinstance(event.error, _KINDS) or isinstance(event.error, DtypeGuardError) or _OTHERS.search(reason):
         return
     if _OPTIMIZERS in event.frame.f_code.co_filename and "for `end`" in reason:
         return
@@ -67,11 +63,9 @@ def refused(event: Refusal, audit: Recorder) -> None:
             _outside_autocast(event, reason, audit)
         return
     devices = bool(_DEVICES.search(reason))
-    if not devices and not _DTYPES.search(reason):
+    if (not devices and not _DTYPES.search(reason)) or _NOT_TORCHS.search(reason):
         return
-    known = None if event.function is None else audit.state(Applied).sites.get(event.function)
-    if event.function is not None and known is not None:
-        enter(audit, event.function, known, f"its backward failed at {event.site}: {reason}")
+    if event.function is not None and enter(audit, event.function, f"its backward failed at {event.site}: {reason}"):
         return
     operands = [Operand(name, tensor, audit.lineage.get(tensor)) for name, tensor in _operands(event)]
     odd = _odd(operands, devices)
@@ -94,47 +88,74 @@ def refused(event: Refusal, audit: Recorder) -> None:
     audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
 
 
+def _integers(operands: list[Operand]) -> list[Operand]:
+    return [o for o in operands if not o.tensor.is_floating_point() and not o.tensor.is_complex()]
+
+
+def _indices(operands: list[Operand]) -> list[Operand]:
+    """What is no index: integers that are too narrow, or floats where an index is."""
+    narrow = [o for o in _integers(operands) if o.tensor.dtype not in (torch.int64, torch.bool)]
+    return narrow or [o for o in operands if o.tensor.is_floating_point() and not _held(o)]
+
+
+def _conditions(operands: list[Operand]) -> list[Operand]:
+    return [o for o in _integers(operands) if o.tensor.dtype is not torch.bool]
+
+
+# What PyTorch says: the rule, what to write, and which operands are to blame where it is not the odd one out.
+_SAYS: tuple[tuple[str, str, str, Any], ...] = (
+    (r"unsafe to autocast", "DG204", "", None),
+    (r"cannot be converted to type .* without overflow", "DG206", "", None),
+    (
+        r"result type \w+ can't be cast", "DG110",
+        "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant", None,
+    ),
+    (r"dtype Long but expected (Float|Double|Half|BFloat16)", "DG110", "`.float()` on the targets", _integers),
+    (r"to be a boolean tensor", "DG110", "`.bool()` on the condition", _conditions),
+    (
+        r"as indices must be|for index|Long but (got|found)|scalar types: Long|be Long or|LongTensor"
+        r"|expected scalar type Long",
+        "DG110", "`.long()` on the indices or class targets", _indices,
+    ),
+    (r"bool tensor", "DG110", "`~mask` in place of `1 - mask`, or `mask.float()`", None),
+)  # fmt: skip
+
+
 def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
     """The rule, and what its texts need besides the common facts; `odd` are the operands to blame."""
-    dtypes = {operand.tensor.dtype for operand in operands}
     if _DEVICES.search(reason):
         advice = "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"
         return "DG505", {"advice": "`.cpu()` on the lengths" if "lengths" in reason else advice}
-    if _BCE.search(reason):
-        return "DG204", {}
-    if _FILL.search(reason):
-        return "DG206", {}
     if event.autocast and _BY_INDEX.search(reason):
-        return "DG203", {
-            "advice": "make the target like the values: `values.new_zeros(...)`, or cast: `values.to(target.dtype)`"
-        }
-    if _RESULT.search(reason):
-        return "DG110", {
-            "advice": "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant"
-        }
-    if _INDICES.search(reason):
-        odd[:] = [
-            o for o in operands if o.tensor.dtype not in (torch.int64, torch.bool) and not o.tensor.is_floating_point()
-        ] or odd
-        return "DG110", {"advice": "`.long()` on the indices or class targets"}
+        advice = "make the target like the values: `values.new_zeros(...)`, or cast: `values.to(target.dtype)`"
+        return "DG203", {"advice": advice}
+    for says, rule, advice, blamed in _SAYS:
+        if re.search(says, reason):
+            odd[:] = (blamed(operands) if blamed else []) or odd
+            return rule, {"advice": advice}
+    return _mixture(event, operands, odd)
+
+
+def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
+    """Operands of several dtypes, and nothing else."""
+    floats = {o.tensor.dtype for o in operands if o.tensor.is_floating_point()}
     left = [o for o in operands if o.node is not None and o.tensor.dtype in HALF and _was_autocast(o.node)]
-    if left and not event.autocast:
-        node = left[0].node
-        assert node is not None
-        others = sorted({name_of(dtype) for dtype in dtypes - HALF if dtype.is_floating_point})
-        facts = {"dtype": name_of(left[0].tensor.dtype), "born": f" at {node.birth.site}"}
-        return "DG201", {**facts, "other": f"meets {' and '.join(others) or 'other dtypes'}"}
-    floats = [dtype for dtype in dtypes if dtype.is_floating_point]
+    if left and event.autocast:
+        return "DG203", {"advice": "`.float()` on what autocast made half, or `.to(x.dtype)` on the other"}
+    if left and left[0].node is not None:
+        odd[:] = left
+        others = " and ".join(sorted(map(name_of, floats - HALF))) or "other dtypes"
+        born = f" at {left[0].node.birth.site}"
+        return "DG201", {"dtype": name_of(left[0].tensor.dtype), "born": born, "other": f"meets {others}"}
     if torch.float64 in floats and len(floats) > 1:
         nodes = tuple(o.node for o in odd if o.node is not None and o.tensor.dtype is torch.float64)
         narrow = min(floats, key=lambda dtype: dtype.itemsize)
         return "DG101", {**creep(nodes, narrow), "how": "was refused: it mixes", "size": ""}
-    if event.autocast and left:
-        return "DG203", {
-            "advice": "cast one side: `.float()` on what autocast made half, or `.to(x.dtype)` on the other"
-        }
-    if "bool tensor" in reason:
-        return "DG110", {"advice": "`~mask` in place of `1 - mask`, or `mask.float()`"}
+    integers = _integers(operands)
+    if len(floats) == 1 and integers:
+        odd[:] = integers
+    if len(operands) == 1:
+        return "DG110", {"advice": "`.float()` first"}
     like = next((name_of(o.tensor.dtype) for o in operands if o not in odd), None)
     return "DG110", {"advice": f"cast it: `.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
 

@@ -17,7 +17,7 @@ from ..amp._scaler import HEARD, is_generated, tell
 from ..amp._scaling import Driven, Scaling
 from ..amp._watch import unreal
 from ._events import Op, on
-from ._optimizers import Book, Optimizers
+from ._optimizers import Book, Lines, Optimizers
 from ._recorder import Recorder
 from ._sites import Site
 
@@ -32,9 +32,9 @@ class Scaled(Scaling):
     """The rules for one scaler; what goes wrong in them never reaches the program."""
 
     def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
-        self._audit, self._book = audit, Book(audit)
+        self._audit, self._at = audit, audit.state(Lines).at
         self._writes: dict[int, Site] = {}  # by optimizer: which line wrote to its gradients while they were scaled
-        super().__init__(scaler, [], self._book)
+        super().__init__(scaler, [], Book(audit))
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._audit.live:
@@ -46,8 +46,12 @@ class Scaled(Scaling):
 
     def _look_at_gradients(self, driven: Driven, op: str) -> None:
         site = self._writes.pop(id(driven), None)
-        self._book.at = {} if site is None else {"DG309": site}
-        super()._look_at_gradients(driven, op)
+        if site is not None:
+            self._at["DG309"] = site
+        try:
+            super()._look_at_gradients(driven, op)
+        finally:
+            self._at.clear()
 
     @property
     def open(self) -> bool:
