@@ -205,11 +205,8 @@ def _before(name: str, args: _Args, audit: Recorder) -> None:
         return
     op, describe, out, given, at = _C10D[name]
     c10d: Any = dist.distributed_c10d
-    group = args[at]
-    if isinstance(group, str):
-        group = c10d._resolve_process_group(group)
-    else:
-        group = dist.ProcessGroup.unbox(group)
+    group: Any = args[at]
+    group = c10d._resolve_process_group(group) if isinstance(group, str) else dist.ProcessGroup.unbox(group)
     more = (
         args[3:5]
         if name == "c10d::alltoall_base_"

@@ -75,7 +75,8 @@ def cast_again(event: Op, audit: Recorder) -> None:
         if len(rows) > 1000:
             for old in [old for old, known in rows.items() if known[0]() is None and known[2] < _OFTEN]:
                 del rows[old]
-        stored = source.dtype.itemsize == 1  # int8, uint8, float8: kept narrow to save memory
+        # int8, uint8, float8: kept narrow to save memory; weights: between two steps
+        stored = source.dtype.itemsize == 1 or source.requires_grad
         known = weakref.ref(source), version, 1, event.module, name_of(source.dtype), size_of(source)
         rows[key] = [*known, size_of(event.out), stored]
     else:
@@ -130,7 +131,8 @@ def written(event: Op, audit: Recorder) -> None:
             lost = int((source != source.trunc()).sum())
             if lost:
                 facts |= {"count": lost, "total": source.numel(), "dtype_code": f"torch.{name_of(out.dtype)}"}
-                audit.find("DG106", event.site, facts=facts, **fields)
+                severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
+                audit.find("DG106", event.site, facts=facts, severity=severity, **fields)
     elif source.dtype.is_floating_point and out.dtype.is_floating_point and source.dtype.itemsize > out.dtype.itemsize:
         facts |= {"loss": ", rounded", "advice": f"allocate it in {name_of(source.dtype)}, or cast where it is meant"}
         audit.find("DG107", event.site, facts=facts, **fields)

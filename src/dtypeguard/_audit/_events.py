@@ -27,7 +27,10 @@ import torch
 from torch import Tensor
 
 from .._dtypes import TABLE, Kind
+from .._errors import summary
+from ._lineage import Node
 from ._sites import Site
+from ._text import size_of
 
 _LEAVES = 64
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
@@ -111,6 +114,28 @@ class Op:
 
 
 @dataclass(slots=True)
+class Operand:
+    """What is known of a tensor that was refused; it may be gone when that is told."""
+
+    name: str
+    text: str  # `f32[3,4] on cpu`
+    dtype: torch.dtype
+    device: str
+    size: int
+    node: Node | None
+    held: bool  # by a module, as a parameter
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, node: Node | None) -> "Operand":
+        held = isinstance(tensor, torch.nn.Parameter) or (node is not None and node.op.startswith("parameter "))
+        return cls(name, summary(tensor), tensor.dtype, str(tensor.device), size_of(tensor), node, held)
+
+    def __str__(self) -> str:
+        born = f" ({self.node.birth})" if self.node is not None else ""
+        return f"`{self.name}` = {self.text}{born}"
+
+
+@dataclass(slots=True)
 class Refusal:
     """An exception on its way through the user's program."""
 
@@ -120,7 +145,7 @@ class Refusal:
     module: str | None
     autocast: bool
     op: str | None
-    tensors: dict[str, Tensor]  # what it was about, as far as is known
+    operands: list[Operand]  # of the operation, where it reached the dispatcher
     function: type | None  # the autograd.Function whose backward ran
     caller: Site  # the line that called the function in which it was raised
 

@@ -54,7 +54,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
-            recorder.saw(error, trait.name, _tensors(args, kwargs))
+            recorder.guarded(recorder.saw, error, trait.name, _tensors(args, kwargs))
             raise
         local.paused += 1
         try:

@@ -21,6 +21,7 @@ from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, quoted, size_of
 
+_PICKS = ["max", "min", "median", "mode", "kthvalue", "_local_scalar_dense"]
 HALF = frozenset([torch.float16, torch.bfloat16])
 
 
@@ -178,7 +179,7 @@ def reduced(event: Op, audit: Recorder) -> None:
 
 
 @on("ended", "DG102")
-@on("after", "DG102", ops=["_softmax", "_log_softmax", "logsumexp", "topk", "sort", "linalg_vector_norm"])
+@on("after", "DG102", ops=["_softmax", "_log_softmax", "logsumexp", "topk", "sort", "linalg_vector_norm", *_PICKS])
 def ended(event: Op, audit: Recorder) -> None:
     """What autocast too would compute in float32, or what gives integers and bools."""
     for tensor in event.inputs:
@@ -267,8 +268,9 @@ def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: in
     return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}
 
 
-def harm(tensors: Iterable[Tensor], audit: Recorder) -> None:
+def harm(nodes: Iterable[Node]) -> None:
     """What was promoted was refused."""
-    for tensor in tensors:
-        for promoted in _promotions(tensor, audit):
-            promoted.refused()
+    for node in nodes:
+        for debt in node.debts:
+            if isinstance(debt, Promoted):
+                debt.refused()

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._rules import Finding
 from ._compiler import Eager
-from ._events import KINDS, Refusal, handlers, handlers_of
+from ._events import KINDS, Operand, Refusal, handlers, handlers_of
 from ._findings import Findings
 from ._lineage import Cause, Lineage, Node
 from ._patches import Patches
@@ -36,7 +36,7 @@ class Failure:
     module: str | None
     autocast: bool
     op: str | None = None
-    tensors: dict[str, weakref.ref[Tensor]] = field(default_factory=dict)
+    operands: list[Operand] = field(default_factory=list)
     function: type | None = None
     said: bool = False
 
@@ -269,8 +269,8 @@ class Recorder:
         failure = self.local.failure
         if failure is None or failure.error != id(error):
             function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
-            some = {f"operand {n}": weakref.ref(t) for n, t in enumerate(tensors) if type(t) in (Tensor, nn.Parameter)}
-            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, some, function)
+            operands = [Operand.of(f"operand {n}", t, self.lineage.get(t)) for n, t in enumerate(tensors)]
+            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, operands, function)
 
     def leaves(self, error: BaseException) -> None:
         """An exception leaves the outermost module, or the audit."""
@@ -282,9 +282,8 @@ class Recorder:
         site, outer, frame = raised_at(error.__traceback__)
         if frame is None:
             return
-        tensors = {name: tensor for name, ref in failure.tensors.items() if (tensor := ref()) is not None}
         event = Refusal(
-            error, site, frame, failure.module, failure.autocast, failure.op, tensors, failure.function, outer
+            error, site, frame, failure.module, failure.autocast, failure.op, failure.operands, failure.function, outer
         )
         self.emit("refused", event)
 

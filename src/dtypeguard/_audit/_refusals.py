@@ -3,21 +3,19 @@
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._dtypes import name_of
-from .._errors import DtypeGuardError, summary
+from .._errors import DtypeGuardError
 from .._rules import Severity
 from ._autocast import enter
-from ._events import Refusal, on
+from ._events import Operand, Refusal, on
 from ._lineage import Node
 from ._promotions import HALF, creep, harm
 from ._recorder import Recorder
-from ._text import size_of
 
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
@@ -39,17 +37,6 @@ _NOT_TORCHS = re.compile(r"unexpected keyword argument|not understood|has no att
 _FEW = 4
 
 
-@dataclass
-class Operand:
-    name: str
-    tensor: Tensor
-    node: Node | None
-
-    def __str__(self) -> str:
-        born = f" ({self.node.birth})" if self.node is not None else ""
-        return f"`{self.name}` = {summary(self.tensor)}{born}"
-
-
 @on("refused")
 def refused(event: Refusal, audit: Recorder) -> None:
     """Which rule explains an exception."""
@@ -67,11 +54,11 @@ def refused(event: Refusal, audit: Recorder) -> None:
         return
     if event.function is not None and enter(audit, event.function, f"its backward failed at {event.site}: {reason}"):
         return
-    operands = [Operand(name, tensor, audit.lineage.get(tensor)) for name, tensor in _operands(event)]
-    odd = _odd(operands, devices)
+    operands = _operands(event, audit)
+    odd = list(_odd(operands, devices))
     rule, facts = _explain(event, reason, operands, odd)
     origin = odd[0].node.line() if odd and odd[0].node is not None else ()
-    floats = [o.tensor.dtype for o in operands if o.tensor.dtype.is_floating_point]
+    floats = [o.dtype for o in operands if o.dtype.is_floating_point]
     facts = {
         "what": event.site.expression or event.op or "the call",
         "reason": reason,
@@ -80,26 +67,27 @@ def refused(event: Refusal, audit: Recorder) -> None:
     }
     audit.find(
         rule, event.site, module=event.module, op=event.op, facts=facts, origin=origin, severity=Severity.ERROR,
-        from_dtype=odd[0].tensor.dtype if odd else None,
-        to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].tensor.dtype), None),
-        bytes=size_of(odd[0].tensor) if odd else 0,
+        from_dtype=odd[0].dtype if odd else None,
+        to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),
+        bytes=odd[0].size if odd else 0,
     )  # fmt: skip
-    harm([operand.tensor for operand in operands], audit)
-    audit.blame([operand.node for operand in operands if operand.node is not None], f"refused at {event.site}")
+    nodes = [operand.node for operand in operands if operand.node is not None]
+    harm(nodes)
+    audit.blame(nodes, f"refused at {event.site}")
 
 
 def _integers(operands: list[Operand]) -> list[Operand]:
-    return [o for o in operands if not o.tensor.is_floating_point() and not o.tensor.is_complex()]
+    return [o for o in operands if not o.dtype.is_floating_point and not o.dtype.is_complex]
 
 
 def _indices(operands: list[Operand]) -> list[Operand]:
     """What is no index: integers that are too narrow, or floats where an index is."""
-    narrow = [o for o in _integers(operands) if o.tensor.dtype not in (torch.int64, torch.bool)]
-    return narrow or [o for o in operands if o.tensor.is_floating_point() and not _held(o)]
+    narrow = [o for o in _integers(operands) if o.dtype not in (torch.int64, torch.bool)]
+    return narrow or [o for o in operands if o.dtype.is_floating_point and not o.held]
 
 
 def _conditions(operands: list[Operand]) -> list[Operand]:
-    return [o for o in _integers(operands) if o.tensor.dtype is not torch.bool]
+    return [o for o in _integers(operands) if o.dtype is not torch.bool]
 
 
 # What PyTorch says: the rule, what to write, and which operands are to blame where it is not the odd one out.
@@ -110,7 +98,7 @@ _SAYS: tuple[tuple[str, str, str, Any], ...] = (
         r"result type \w+ can't be cast", "DG110",
         "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant", None,
     ),
-    (r"dtype Long but expected (Float|Double|Half|BFloat16)", "DG110", "`.float()` on the targets", _integers),
+    (r"dtype Long but expected (Float|Double)", "DG110", "`.to(torch.float32)` on the targets", _integers),
     (r"to be a boolean tensor", "DG110", "`.bool()` on the condition", _conditions),
     (
         r"as indices must be|for index|Long but (got|found)|scalar types: Long|be Long or|LongTensor"
@@ -138,17 +126,17 @@ def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Ope
 
 def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
     """Operands of several dtypes, and nothing else."""
-    floats = {o.tensor.dtype for o in operands if o.tensor.is_floating_point()}
-    left = [o for o in operands if o.node is not None and o.tensor.dtype in HALF and _was_autocast(o.node)]
+    floats = {o.dtype for o in operands if o.dtype.is_floating_point}
+    left = [o for o in operands if o.node is not None and o.dtype in HALF and _was_autocast(o.node)]
     if left and event.autocast:
         return "DG203", {"advice": "`.float()` on what autocast made half, or `.to(x.dtype)` on the other"}
     if left and left[0].node is not None:
         odd[:] = left
         others = " and ".join(sorted(map(name_of, floats - HALF))) or "other dtypes"
         born = f" at {left[0].node.birth.site}"
-        return "DG201", {"dtype": name_of(left[0].tensor.dtype), "born": born, "other": f"meets {others}"}
+        return "DG201", {"dtype": name_of(left[0].dtype), "born": born, "other": f"meets {others}"}
     if torch.float64 in floats and len(floats) > 1:
-        nodes = tuple(o.node for o in odd if o.node is not None and o.tensor.dtype is torch.float64)
+        nodes = tuple(o.node for o in odd if o.node is not None and o.dtype is torch.float64)
         narrow = min(floats, key=lambda dtype: dtype.itemsize)
         return "DG101", {**creep(nodes, narrow), "how": "was refused: it mixes", "size": ""}
     integers = _integers(operands)
@@ -156,7 +144,7 @@ def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tup
         odd[:] = integers
     if len(operands) == 1:
         return "DG110", {"advice": "`.float()` first"}
-    like = next((name_of(o.tensor.dtype) for o in operands if o not in odd), None)
+    like = next((name_of(o.dtype) for o in operands if o not in odd), None)
     return "DG110", {"advice": f"cast it: `.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
 
 
@@ -167,19 +155,11 @@ def _was_autocast(node: Node) -> bool:
 def _odd(operands: list[Operand], devices: bool) -> list[Operand]:
     """Those that stand against the parameters, or against most."""
     if devices:
-        usual: Any = _usual(
-            (str(o.tensor.device) for o in operands), [str(o.tensor.device) for o in operands if _held(o)]
-        )
-        return [o for o in operands if str(o.tensor.device) != usual]
-    floats = [o for o in operands if o.tensor.dtype.is_floating_point]
-    usual = _usual((o.tensor.dtype for o in floats), [o.tensor.dtype for o in floats if _held(o)])
-    return [o for o in floats if o.tensor.dtype is not usual] or operands
-
-
-def _held(operand: Operand) -> bool:
-    return isinstance(operand.tensor, nn.Parameter) or (
-        operand.node is not None and operand.node.op.startswith("parameter ")
-    )
+        usual: Any = _usual((o.device for o in operands), [o.device for o in operands if o.held])
+        return [o for o in operands if o.device != usual]
+    floats = [o for o in operands if o.dtype.is_floating_point]
+    usual = _usual((o.dtype for o in floats), [o.dtype for o in floats if o.held])
+    return [o for o in floats if o.dtype is not usual] or operands
 
 
 def _usual(all_of: Iterable[Any], held: list[Any]) -> Any:
@@ -189,10 +169,10 @@ def _usual(all_of: Iterable[Any], held: list[Any]) -> Any:
     return max(counts, key=lambda one: counts[one]) if counts else None
 
 
-def _operands(event: Refusal) -> list[tuple[str, Tensor]]:
+def _operands(event: Refusal, audit: Recorder) -> list[Operand]:
     """The tensors of the operation; where it was refused above the dispatcher, those in sight of the line."""
-    if event.tensors:
-        return list(event.tensors.items())
+    if event.operands:
+        return event.operands
     found: dict[int, tuple[str, Tensor]] = {}
     for name, value in event.frame.f_locals.items():
         if isinstance(value, Tensor):
@@ -204,7 +184,7 @@ def _operands(event: Refusal) -> list[tuple[str, Tensor]]:
             for number, part in enumerate(value[:_FEW]):
                 if isinstance(part, Tensor):
                     found.setdefault(id(part), (f"{name}[{number}]", part))
-    return list(found.values())
+    return [Operand.of(name, tensor, audit.lineage.get(tensor)) for name, tensor in found.values()]
 
 
 def _is_users(event: Refusal) -> bool:
@@ -214,16 +194,14 @@ def _is_users(event: Refusal) -> bool:
 
 def _outside_autocast(event: Refusal, reason: str, audit: Recorder) -> None:
     """Code of the user's own, or of an extension, that took for granted that autocast casts for it."""
-    wrong = [(n, t) for n, t in _operands(event) if t.dtype is torch.float32]
-    if not wrong:
+    wrong = next((operand for operand in _operands(event, audit) if operand.dtype is torch.float32), None)
+    if wrong is None:
         return
-    name, tensor = wrong[0]
-    caller = event.caller
     facts = {
-        "what": caller.expression, "dtype": f"`{name}` in float32", "reason": reason,
-        "device": tensor.device.type,
+        "what": event.caller.expression, "dtype": f"`{wrong.name}` in float32", "reason": reason,
+        "device": wrong.device.partition(":")[0],
     }  # fmt: skip
     audit.find(
-        "DG205", caller, module=event.module, op=event.site.function, facts=facts, from_dtype=tensor.dtype,
-        bytes=size_of(tensor), origin=audit.origin_of(tensor),
+        "DG205", event.caller, module=event.module, op=event.site.function, facts=facts, from_dtype=wrong.dtype,
+        bytes=wrong.size, origin=() if wrong.node is None else wrong.node.line(),
     )  # fmt: skip
