@@ -24,7 +24,7 @@ AUDIT_RULES = (
     Rule(
         "DG102", "implicit-promotion", _WARNING,
         "`{what}` mixes {pair}: the result is {wide}{size}",
-        "{advice}",
+        "cast one side where it is made: {advice}",
         "Operands of several dtypes are promoted without a word. A float32 table or constant turns half activations "
         "into float32, and so all that follows; between integers and floats it is usually meant.",
         f"{TYPE_PROMOTION}; {GITHUB}/lucidrains/rotary-embedding-torch/issues/9",
@@ -47,7 +47,7 @@ AUDIT_RULES = (
     Rule(
         "DG105", "overflow", _WARNING,
         "`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}",
-        "{advice}",
+        "compute it in a wider dtype, or clamp it first: {advice}",
         "float16 ends at 65504. A sum, a product, or the cast of a mask of `finfo(float32).min` leaves it, and softmax "
         "or a mean make NaN of infinity some lines later.",
         f"{GITHUB}/huggingface/transformers/issues/25938; {GITHUB}/huggingface/transformers/issues/17306",
@@ -62,7 +62,7 @@ AUDIT_RULES = (
     Rule(
         "DG107", "narrowing-write", _INFO,
         "`{what}` writes {source} into a {dtype} tensor{loss}",
-        "{advice}",
+        "allocate the target in the dtype of what is written to it: {advice}",
         "A tensor that is written to keeps its dtype, and what is written is cast to it: complex values lose their "
         "imaginary part (PyTorch warns once in a process), wide floats their digits.",
         f"{TYPE_PROMOTION}; {GITHUB}/MagriLab/KolSol/issues/30",
@@ -78,7 +78,7 @@ AUDIT_RULES = (
     Rule(
         "DG109", "uint8-wraps", _WARNING,
         "`{what}`: {detail}",
-        "{advice}",
+        "take a wider dtype, a bool mask or a clamp: {advice}",
         "uint8 arithmetic is modulo 256: 3 - 5 is 254. `~` on a uint8 mask flips bits, so 1 becomes 254, which counts "
         "as true like 255.",
         f"{GITHUB}/pytorch/pytorch/issues/24180",
@@ -86,7 +86,7 @@ AUDIT_RULES = (
     Rule(
         "DG110", "dtype-refused", _ERROR,
         "`{what}` was refused: {reason}{operands}",
-        "{advice}",
+        "cast the operand that is odd: {advice}",
         "PyTorch's message names neither the argument nor where its dtype comes from.",
         f"{GITHUB}/pytorch/pytorch/issues/105243; {GITHUB}/pytorch/pytorch/issues/102922",
     ),
@@ -135,7 +135,7 @@ AUDIT_RULES = (
     Rule(
         "DG203", "autocast-leaves-operation", _ERROR,
         "`{what}` under autocast was refused: {reason}",
-        "{advice}",
+        "cast one side: {advice}",
         "Autocast casts the operands of the operations on its lists. Writing by index, scattering and most factories "
         "are on none: a float32 canvas does not take half predictions.",
         f"{AMP}#autocast-op-reference; {GITHUB}/open-mmlab/mmdetection3d/issues/1842",
@@ -201,7 +201,7 @@ AUDIT_RULES = (
     Rule(
         "DG505", "device-refused", _ERROR,
         "`{what}` was refused: {reason}{operands}",
-        "{advice}",
+        "move one of them: {advice}",
         "Tensors of one operation are on one device. A state that is built in the loop, or an attribute that `.to()` "
         "does not reach, stays on the CPU.",
         f"{GITHUB}/pytorch/pytorch/issues/10658",
@@ -217,7 +217,7 @@ AUDIT_RULES = (
     Rule(
         "DG601", "load-converts", _INFO,
         "`load_state_dict` converts {share} of {module} from {was} in the checkpoint to {dtype}: {names}{effect}",
-        "{advice}",
+        "load into a model of the file's dtype: {advice}",
         "Loading copies into the tensors that the model has, and casts without a word: a bfloat16 checkpoint takes "
         "twice its memory in a float32 model, a float32 one loses its digits in a bfloat16 model.",
         f"{GITHUB}/huggingface/transformers/issues/24976; {MODULE}#torch.nn.Module.load_state_dict",

@@ -28,7 +28,7 @@ from ._lineage import Node
 from ._optimizers import Book, Optimizers
 from ._recorder import Recorder
 from ._sites import Site
-from ._steps import Steps
+from ._steps import Steps, unseen
 
 _MOST = 0.1  # share of what is new
 _STUCK = 0.9  # share of elements
@@ -361,7 +361,7 @@ def _averaging(audit: Recorder, original: Callable[..., Any]) -> Callable[..., A
         own = all(getattr(function, "__module__", "torch.").startswith("torch.") for function in functions)
         averages.updating += 1
         try:
-            with audit.paused() if own else contextlib.nullcontext():
+            with unseen(audit) if own else contextlib.nullcontext():
                 result = original(self, model, *args, **kwargs)
         finally:
             averages.updating -= 1

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Callable
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -32,14 +32,16 @@ class Eager:
     imports Dynamo, so that is left until the program does.
     """
 
-    def __init__(self) -> None:
-        self._stance: Any = None
+    _using: ClassVar[list["Eager"]] = []  # audits may end in another order than they began
+    _stance: ClassVar[Any] = None
 
     def needed(self) -> None:
         """The program has Dynamo, or is about to."""
-        if self._stance is None and "torch._dynamo" in sys.modules:
-            self._stance = torch.compiler.set_stance("force_eager")
-            self._stance.__enter__()
+        if "torch._dynamo" in sys.modules and self not in self._using:
+            if not self._using:
+                Eager._stance = torch.compiler.set_stance("force_eager")
+                Eager._stance.__enter__()
+            self._using.append(self)
 
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """`torch.compile`."""
@@ -53,6 +55,7 @@ class Eager:
         return compiles
 
     def over(self) -> None:
-        if self._stance is not None:
-            self._stance.__exit__(None, None, None)
-            self._stance = None
+        if self in self._using:
+            self._using.remove(self)
+            if not self._using:
+                Eager._stance.__exit__(None, None, None)

@@ -18,6 +18,8 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     entered, left  a module's forward begins, has ended                      (Call, audit)
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -32,7 +34,7 @@ from ._lineage import Node
 from ._sites import Site
 from ._text import size_of
 
-_LEAVES = 64
+_LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
 _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
@@ -161,12 +163,20 @@ class Call:
 
 
 def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in nested lists, tuples and dicts, with their paths as Python writes them; not all of many."""
+    """The tensors in nested containers, with their paths as Python writes them; not all of many."""
     if isinstance(value, Tensor):
         yield path, value
-    elif depth < 4 and isinstance(value, (list, tuple)):
-        for number, part in enumerate(value[:_LEAVES]):
-            yield from tensors_in(part, f"{path}[{number}]", depth + 1)
-    elif depth < 4 and isinstance(value, dict):
-        for key, part in value.items():
-            yield from tensors_in(part, f"{path}[{key!r}]", depth + 1)
+        return
+    parts: Iterable[tuple[str, Any]] = ()
+    if depth >= _DEEP:
+        return
+    if isinstance(value, dict):
+        parts = ((f"{path}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        parts = ((f"{path}.{name}", getattr(value, name)) for name in value._fields)
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{path}[{number}]", part) for number, part in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ((f"{path}.{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    for name, part in itertools.islice(parts, _LEAVES):
+        yield from tensors_in(part, name, depth + 1)

@@ -142,12 +142,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
         if node is None:
             return
-        if single:
-            lineage.set(out, node)
-        elif isinstance(out, (list, tuple)):
-            for tensor in out:
-                if isinstance(tensor, Tensor):
-                    lineage.set(tensor, node)
+        for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():
+            if isinstance(tensor, Tensor):
+                if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
+                    node = Node(trait.name, here(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
+                lineage.set(tensor, node)
 
     def _bear(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site) -> None:
         """A new tensor: where its dtype comes from."""
@@ -164,7 +163,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 parents.append(node)
         if parents:
             first = parents[0]
-            same = first.site is site and first.dtype is dtype and not first.named
+            same = first.site is site and first.dtype is dtype and not first.named and first.op != FIRST
             if same and all(parent is first for parent in parents):
                 lineage.set(out, first)
                 return

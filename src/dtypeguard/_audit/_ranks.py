@@ -27,7 +27,7 @@ _PATIENCE = 30.0  # seconds of waiting in vain, in one group
 _SLOTS, _PENDING = 64, 16  # of each rank in the store, written again and again; calls to compare later
 _SHOWN, _MOST = 3, 64  # tensors of a list: in a message, compared one by one
 
-Part = tuple[str, int, int]  # dtype, elements, bytes
+Part = list[Any]  # dtype, elements, bytes: as it comes out of JSON again
 _Args = tuple[Any, ...]
 
 
@@ -51,7 +51,7 @@ class Brought:
 
 def _part(tensor: Tensor, divisor: int = 1) -> Part:
     elements = tensor.numel() // divisor
-    return name_of(tensor.dtype), elements, elements * tensor.element_size()
+    return [name_of(tensor.dtype), elements, elements * tensor.element_size()]
 
 
 def _text(tensors: list[Tensor]) -> str:
@@ -106,7 +106,7 @@ def _rows(tensor: Tensor, sizes: Any, size: int) -> list[Part]:
     if not sizes:
         return [_part(tensor, size)]
     row = math.prod(tensor.shape[1:])
-    return [(name_of(tensor.dtype), row * int(n), row * int(n) * tensor.element_size()) for n in sizes]
+    return [[name_of(tensor.dtype), row * int(n), row * int(n) * tensor.element_size()] for n in sizes]
 
 
 def all_to_all_single(op: str, out: Any, given: Any, size: int, out_sizes: Any = (), sizes: Any = ()) -> Brought:

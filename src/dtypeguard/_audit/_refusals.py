@@ -83,7 +83,7 @@ def _integers(operands: list[Operand]) -> list[Operand]:
 def _indices(operands: list[Operand]) -> list[Operand]:
     """What is no index: integers that are too narrow, or floats where an index is."""
     narrow = [o for o in _integers(operands) if o.dtype not in (torch.int64, torch.bool)]
-    return narrow or [o for o in operands if o.dtype.is_floating_point and not o.held]
+    return narrow or [o for o in operands if o.dtype.is_floating_point and not o.held][-1:]
 
 
 def _conditions(operands: list[Operand]) -> list[Operand]:
@@ -142,6 +142,7 @@ def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tup
     integers = _integers(operands)
     if len(floats) == 1 and integers:
         odd[:] = integers
+        return "DG110", {"advice": f"cast it: `.to(torch.{name_of(next(iter(floats)))})`"}
     if len(operands) == 1:
         return "DG110", {"advice": "`.float()` first"}
     like = next((name_of(o.dtype) for o in operands if o not in odd), None)

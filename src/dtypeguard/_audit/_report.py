@@ -177,7 +177,8 @@ class AuditReport:
         from rich.console import Console
         from rich.table import Table
 
-        console = Console(file=io.StringIO(), width=max(100, min(160, _width())), highlight=False)
+        plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
+        console = Console(file=io.StringIO(), width=max(100, min(160, _width())), **plain)
         table = Table(title="findings", title_justify="left", expand=True)
         for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
             table.add_column(column, ratio=wide or None, overflow="fold")
@@ -239,7 +240,7 @@ def _tree(recorder: Recorder) -> list[dict[str, Any]]:
     alive = dict(recorder.modules())
     roots = {path.partition(".")[0] for path in called}
     rows = []
-    for path in sorted(alive, key=lambda path: path.split(".")):
+    for path in alive:
         module = alive[path]
         if path.partition(".")[0] not in roots:
             continue

@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 
 from ..amp._scaler import HEARD, is_generated, tell
 from ..amp._scaling import Driven, Scaling
-from ..amp._watch import unreal
+from ..amp._watch import under_watch, unreal
 from ._events import Op, on
 from ._optimizers import Book, Lines, Optimizers
 from ._recorder import Recorder
 from ._sites import Site
+from ._steps import unseen
 
 _RULES = [f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)]
 _WRITES = "mul_ div_ clamp_ clamp_min_ clamp_max_ copy_".split()
@@ -30,6 +31,8 @@ _FRAMES = 8  # between an operation and the function that clips
 
 class Scaled(Scaling):
     """The rules for one scaler; what goes wrong in them never reaches the program."""
+
+    follows = True
 
     def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
         self._audit, self._at = audit, audit.state(Lines).at
@@ -86,7 +89,10 @@ class Scalers:
         if scaled is None or not scaled.watches(scaler):
             scaled = self._met[id(scaler)] = Scaled(scaler, audit)
         scaled.prune()
-        for met in audit.state(Optimizers):
+        optimizers = audit.state(Optimizers)
+        for watched in under_watch():  # the program's own watches know some
+            optimizers.meet(audit, watched.optimizer)
+        for met in optimizers:
             if met.scaler is None:  # it may be this one's
                 scaled.join(met.watched, named=False)
         return scaled
@@ -222,7 +228,7 @@ def _method(audit: Recorder, name: str, original: Callable[..., Any]) -> Callabl
 
 def _quietly(audit: Recorder, call: Callable[[], Any]) -> Any:
     """What torch computes with its own scale is no work of the program."""
-    with audit.paused():
+    with unseen(audit):
         return call()
 
 

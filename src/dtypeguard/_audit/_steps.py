@@ -4,9 +4,10 @@ Operations in there are many, and nobody's mistake. Hooks after a step do not ru
 from the function that ends torch's own record of it.
 """
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ _NAME = "Optimizer.step#"  # of a step's record
 
 @dataclass(eq=False)
 class Step:
-    """One that is running."""
+    """One that is running, or something else that is not recorded."""
 
     record: Any
     paused: bool = False
@@ -101,12 +102,15 @@ def _pause(audit: Recorder, optimizer: Optimizer, arguments: Any, options: Any) 
         return
     if not all(isinstance(getattr(hook, "__self__", None), Hooks) for hook in _hooks(optimizer)):
         return  # somebody's own code comes before the step
-    step = running[-1]
+    _rest(audit, running[-1])
+
+
+def _rest(audit: Recorder, step: Step) -> None:
     step.paused = True
     audit.local.paused += 1
     if _python_dispatch._get_current_dispatch_mode() is audit._mode:
         step.popped = True
-        _python_dispatch._pop_mode()
+        _python_dispatch._pop_mode()  # it costs time, and foreach operations count no versions below it
 
 
 def _hooks(optimizer: Optimizer) -> Iterable[Any]:
@@ -120,3 +124,14 @@ def _resume(audit: Recorder, step: Step) -> None:
     if step.paused:
         step.paused = False
         audit.local.paused -= 1
+
+
+@contextlib.contextmanager
+def unseen(audit: Recorder) -> Iterator[None]:
+    """What is in here is torch's own work."""
+    step = Step(None)
+    _rest(audit, step)
+    try:
+        yield
+    finally:
+        _resume(audit, step)

@@ -75,6 +75,8 @@ class Driven:
 class Scaling:
     """A scaler under watch, and the optimizers that it drives."""
 
+    follows = False  # into each backward, not only where everything is looked at
+
     def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], ledger: Ledger) -> None:
         self._scaler, self._ledger = weakref.ref(scaler), ledger
         self._device = str(getattr(scaler, "_device", "cuda"))
@@ -155,10 +157,10 @@ class Scaling:
             driven.losses, driven.by_hand, now = driven.losses + 1, False, now or driven.now
         self._losses += 1
         self.inside = False  # a backward that raised did not end
-        if not now:
+        if not (now or self.follows):
             return scaled()
-        losses = list(_tensors(outputs))
-        self._look_at_losses(losses)
+        if now:
+            self._look_at_losses(list(_tensors(outputs)))
         result = scaled()
         if isinstance(result, (Tensor, list, tuple)):
             for loss in _tensors(result):
@@ -208,7 +210,8 @@ class Scaling:
         for driven in self._driven:
             pairs = spread(driven.watched.gradients(), _PICKED)
             driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
-            driven.additions.expect(pairs, driven.losses)
+            if driven.now:
+                driven.additions.expect(pairs, driven.losses)
 
     def _hook(self, driven: Driven) -> None:
         """Listen, for one step, which backwards reach the parameters: all of them early on, then each in its turn."""
