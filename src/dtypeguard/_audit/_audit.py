@@ -155,8 +155,15 @@ def _call(watch: Audit, function: Callable[..., Any], *args: Any, **kwargs: Any)
 def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
     if what is None:
         return []
-    several = list(what) if isinstance(what, (list, tuple)) else [what]
+    several = list(what) if isinstance(what, Iterable) and not isinstance(what, kind) else [what]
+    several = [_bare(one) for one in several]
     for one in several:
         if not isinstance(one, kind):
             raise TypeError(f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}")
     return several
+
+
+def _bare(what: Any) -> Any:
+    """The optimizer in the wrapper of a framework."""
+    inner = getattr(what, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else what

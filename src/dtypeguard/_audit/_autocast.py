@@ -9,7 +9,8 @@ import torch
 from torch.autograd.function import Function
 
 from .._dtypes import name_of
-from ._events import Op, on
+from .._rules import Severity
+from ._events import Op, Refusal, on
 from ._recorder import Recorder
 from ._sites import Site
 
@@ -73,17 +74,21 @@ def mixed_in_backward(event: Op, audit: Recorder) -> None:
     cls = getattr(running, "_forward_cls", None)
     if cls is None or event.autocast or event.module is not None:
         return
-    dtypes = sorted({name_of(t.dtype) for t in event.inputs if t.dtype.is_floating_point})
+    dtypes = sorted({name_of(t.dtype) for t in event.inputs if t.dtype.is_floating_point and t.ndim})
     if len(dtypes) > 1:
         enter(audit, cls, f"its backward mixes {' and '.join(dtypes)} at {event.site}")
 
 
-def enter(audit: Recorder, cls: type, detail: str) -> bool:
-    """A fault of a function that ran under autocast; False if it did not."""
+def enter(audit: Recorder, cls: type, detail: str, event: Refusal | None = None) -> bool:
+    """A fault of a function that ran under autocast; False if it did not. What only mixes may be right."""
     known = audit.state(Applied).calls.get(cls)
     if known is None:
         return False
     site, module, device = known
     facts = {"name": cls.__name__, "detail": detail, "device": device}
-    audit.find("DG202", site, module=module, op=f"{cls.__name__}.apply", facts=facts)
+    fields: dict[str, Any] = {"module": module, "op": f"{cls.__name__}.apply", "facts": facts}
+    if event is None:
+        audit.find("DG202", site, severity=Severity.INFO, **fields)
+    else:
+        audit.refuse(event, "DG202", site, [], **fields)
     return True

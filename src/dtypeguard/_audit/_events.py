@@ -150,6 +150,7 @@ class Refusal:
     operands: list[Operand]  # of the operation, where it reached the dispatcher
     function: type | None  # the autograd.Function whose backward ran
     caller: Site  # the line that called the function in which it was raised
+    final: bool  # it ends the audit, or a thread; else the program may catch it
 
 
 @dataclass(slots=True)

@@ -69,6 +69,7 @@ class Findings:
         severity: Severity | None = None,
         module: str | None = None,
         about: str | None = None,
+        again: bool = False,
         parameters: Iterable[str] = (),
         **fields: Any,
     ) -> Finding | None:
@@ -95,8 +96,9 @@ class Findings:
             if known is not None:
                 finding.count, finding.bytes = known[0].count, known[0].bytes
             self._findings[key] = known = (finding, site)
-        known[0].count += 1
-        known[0].bytes += size
+        if not again:  # the same event, seen worse
+            known[0].count += 1
+            known[0].bytes += size
         return known[0]
 
     def cast(

@@ -35,6 +35,9 @@ class Debt:
 
     settled = False
 
+    def refused(self) -> None:
+        """Somebody refused a tensor that has it."""
+
 
 class Node:
     """A line at which a tensor of one dtype came to be."""

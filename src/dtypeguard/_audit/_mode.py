@@ -98,6 +98,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
         if not (mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept):
             return
+        if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
+            return
         module = recorder.module()
         event = Op(
             trait.name,

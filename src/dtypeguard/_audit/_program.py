@@ -24,7 +24,7 @@ def replace(audit: Recorder) -> None:
     """Replace, for the time of the audit, what the mode does not see."""
     patches = audit.patches
     patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
-    patches.replace(torch.autocast, "__enter__", functools.partial(_region_begins, audit))
+    patches.replace(torch, "set_autocast_enabled", functools.partial(_switch, audit))
     patches.replace(torch.autocast, "__exit__", functools.partial(_region_ends, audit))
     patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
     patches.replace(torch, "compile", audit.eager.around)
@@ -95,14 +95,17 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False)
 # ---------------------------------------------------------------- autocast
 
 
-def _region_begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _switch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.set_autocast_enabled`, which `torch.autocast` calls when it begins and when it ends."""
+
     @functools.wraps(original)
-    def enter(self: Any) -> Any:
-        result = original(self)
-        audit.local.regions.append((self.device, bool(self._enabled)))
+    def set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        device, enabled = args if len(args) == 2 else ("cuda", *args)
+        audit.local.regions[device] = bool(enabled)
         return result
 
-    return enter
+    return set_autocast_enabled
 
 
 def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,11 +113,6 @@ def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     def leave(self: Any, *error: Any) -> Any:
         if audit.live and len(error) == 3 and isinstance(error[1], Exception):
             audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
-        regions = audit.local.regions
-        for number in reversed(range(len(regions))):
-            if regions[number][0] == self.device:
-                del regions[number]
-                break
         return original(self, *error)
 
     return leave

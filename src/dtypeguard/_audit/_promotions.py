@@ -6,7 +6,7 @@ tensors again, or is kept; not where it is cast back, or ends as a loss, as inte
 """
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -266,11 +266,3 @@ def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: in
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
     pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op
     return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}
-
-
-def harm(nodes: Iterable[Node]) -> None:
-    """What was promoted was refused."""
-    for node in nodes:
-        for debt in node.debts:
-            if isinstance(debt, Promoted):
-                debt.refused()

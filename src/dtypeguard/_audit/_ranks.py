@@ -265,12 +265,13 @@ class Meeting:
     def _may_come(self, said: dict[int, Brought], waited: float) -> bool:
         """Whether the ranks that said nothing yet will speak, as far as can be known."""
         silent = [rank for rank in self._ranks if rank not in said]
-        at = self._values([f"{self._name}/at/{rank}" for rank in silent])
-        if any(value not in ("", str(self._base)) for value in at.values()):
+        at = [int(value) for value in self._values([f"{self._name}/at/{rank}" for rank in silent]).values() if value]
+        if any(base > self._base for base in at):
             self.dead = True
             return False
         signs = self._values([f"{SIGN}/{rank}" for rank in silent])
-        self._alone = not all(signs.get(f"{SIGN}/{rank}") for rank in silent)
+        earlier = any(base < self._base for base in at)  # an audit that began before this one, or is just ending
+        self._alone = earlier or not all(signs.get(f"{SIGN}/{rank}") for rank in silent)
         return not self._alone or waited < grace.seconds
 
     def _values(self, keys: list[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import contextlib
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._rules import Finding
+from .._rules import Finding, Severity
 from ._compiler import Eager
 from ._events import KINDS, Operand, Refusal, handlers, handlers_of
 from ._findings import Findings
@@ -26,6 +27,18 @@ from ._sites import Site, here, raised_at, user
 
 State = TypeVar("State")
 _SEQUENCES = 50_000
+
+
+@dataclass
+class Caught:
+    """What was found of an exception that the program may still catch."""
+
+    error: int
+    text: str
+    rule: str
+    site: Site
+    nodes: list[Node]
+    fields: dict[str, Any]
 
 
 @dataclass
@@ -39,6 +52,7 @@ class Failure:
     operands: list[Operand] = field(default_factory=list)
     function: type | None = None
     said: bool = False
+    outer: int | None = None  # the id of one that was raised from it
 
 
 class Local(threading.local):
@@ -46,7 +60,8 @@ class Local(threading.local):
 
     def __init__(self) -> None:
         self.modules: list[str] = []
-        self.regions: list[tuple[str, bool]] = []  # of autocast: device type, enabled
+        self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
+        self.caught: deque[Caught] = deque(maxlen=64)
         self.paused = 0
         self.loading = 0  # in load_state_dict
         self.failure: Failure | None = None
@@ -102,16 +117,13 @@ class Recorder:
         modules = self.local.modules
         return modules[-1] if modules else None
 
-    def autocast(self, device: str | None = None) -> bool:
+    def autocast(self) -> bool:
         """Whether an autocast region is enabled; in an operation torch itself would say no."""
-        for kind, enabled in reversed(self.local.regions):
-            if device is None or kind == device:
-                return enabled
-        return False
+        return any(self.local.regions.values())
 
     def region(self) -> tuple[str, torch.dtype]:
-        """The enabled region that is innermost, as arguments of `torch.autocast`."""
-        device = next((kind for kind, enabled in reversed(self.local.regions) if enabled), "cpu")
+        """The enabled region, as arguments of `torch.autocast`."""
+        device = next((kind for kind, enabled in self.local.regions.items() if enabled), "cpu")
         return device, torch.get_autocast_dtype(device)
 
     def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
@@ -177,7 +189,7 @@ class Recorder:
 
     def start(self) -> None:
         for device in ("cuda", "cpu"):
-            self.local.regions.append((device, torch.is_autocast_enabled(device)))
+            self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
@@ -191,7 +203,7 @@ class Recorder:
         self._leave()
         try:
             if error is not None:
-                self.leaves(error)
+                self.leaves(error, final=True)
             self.emit("end")
         finally:
             self._put_back()
@@ -204,7 +216,7 @@ class Recorder:
             yield
         except Exception as error:
             if self.live:
-                self.guarded(self.leaves, error)
+                self.guarded(self.leaves, error, True)
             raise
         finally:
             self._leave()
@@ -266,26 +278,60 @@ class Recorder:
 
     def saw(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
         """An exception was raised; whether it is a finding is known when it leaves the program's modules."""
-        failure = self.local.failure
-        if failure is None or failure.error != id(error):
+        failure, inner = self.local.failure, error.__cause__ or error.__context__
+        if failure is not None and inner is not None and failure.error == id(inner):
+            failure.outer = id(error)
+        elif failure is None or id(error) not in (failure.error, failure.outer):
             function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
             operands = [Operand.of(f"operand {n}", t, self.lineage.get(t)) for n, t in enumerate(tensors)]
             self.local.failure = Failure(id(error), self.module(), self.autocast(), op, operands, function)
 
-    def leaves(self, error: BaseException) -> None:
-        """An exception leaves the outermost module, or the audit."""
+    def leaves(self, error: BaseException, final: bool = False) -> None:
+        """An exception leaves the outermost module, or, which is final, the audit or a thread."""
         self.saw(error)
         failure = self.local.failure
-        if failure is None or failure.said:
+        if failure is None or (final and self._died_of(error)) or failure.said:
             return
         failure.said = True
+        if failure.outer == id(error):
+            error = error.__cause__ or error.__context__ or error
         site, outer, frame = raised_at(error.__traceback__)
         if frame is None:
             return
         event = Refusal(
-            error, site, frame, failure.module, failure.autocast, failure.op, failure.operands, failure.function, outer
-        )
+            error, site, frame, failure.module, failure.autocast, failure.op, failure.operands, failure.function,
+            outer, final,
+        )  # fmt: skip
         self.emit("refused", event)
+
+    def refuse(self, event: Refusal, rule: str, site: Site, nodes: list[Node], **fields: Any) -> None:
+        """Enter what explains an exception: an error if it ends the program, else an info until it does."""
+        if event.final:
+            self._condemn(rule, site, nodes, fields)
+        elif self.find(rule, site, severity=Severity.INFO, **fields) is not None:
+            caught = Caught(id(event.error), str(event.error), rule, site, nodes, {**fields, "again": True})
+            self.local.caught.append(caught)
+
+    def _condemn(self, rule: str, site: Site, nodes: list[Node], fields: dict[str, Any]) -> None:
+        self.find(rule, site, severity=Severity.ERROR, **fields)
+        for node in nodes:
+            for debt in node.debts:
+                debt.refused()
+        self.blame(nodes, f"refused at {site}")
+
+    def _died_of(self, error: BaseException) -> bool:
+        """Whether the program ends with an exception that was seen when it left a module."""
+        found = False
+        chain: list[BaseException] = []
+        one: BaseException | None = error
+        while one is not None and one not in chain:
+            chain.append(one)
+            for caught in self.local.caught:
+                if caught.error == id(one) and caught.text == str(one):
+                    self._condemn(caught.rule, caught.site, caught.nodes, caught.fields)
+                    found = True
+            one = one.__cause__ or one.__context__
+        return found
 
     # ------------------------------------------------------------ casts
 

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from .._dtypes import name_of
 from .._errors import DtypeGuardError
-from .._rules import Severity
 from ._autocast import enter
 from ._events import Operand, Refusal, on
 from ._lineage import Node
-from ._promotions import HALF, creep, harm
+from ._promotions import HALF, creep
 from ._recorder import Recorder
 
 _DTYPES = re.compile(
@@ -26,6 +25,7 @@ _DEVICES = re.compile(
     r"|not on the expected device|1D CPU int64 tensor|device type for generator|out of meta|device type tensor to numpy"
 )
 _HALF_WORDS = re.compile(r"fp16|bf16|float16|bfloat16|\bhalf\b", re.IGNORECASE)
+_WANTS = re.compile(r"d-?type|data ?type|support|expect|require|must|precision|got torch\.", re.IGNORECASE)
 # Faults that another family names: of GradScalers, and of optimizers' state.
 _OTHERS = re.compile(r"unscale|No inf checks")
 _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
@@ -46,13 +46,15 @@ def refused(event: Refusal, audit: Recorder) -> None:
     if _OPTIMIZERS in event.frame.f_code.co_filename and "for `end`" in reason:
         return
     if _is_users(event):
-        if event.autocast and _HALF_WORDS.search(reason):
+        if event.autocast and _HALF_WORDS.search(reason) and _WANTS.search(reason):
             _outside_autocast(event, reason, audit)
         return
     devices = bool(_DEVICES.search(reason))
     if (not devices and not _DTYPES.search(reason)) or _NOT_TORCHS.search(reason):
         return
-    if event.function is not None and enter(audit, event.function, f"its backward failed at {event.site}: {reason}"):
+    if event.function is not None and enter(
+        audit, event.function, f"its backward failed at {event.site}: {reason}", event
+    ):
         return
     operands = _operands(event, audit)
     odd = list(_odd(operands, devices))
@@ -65,15 +67,12 @@ def refused(event: Refusal, audit: Recorder) -> None:
         "operands": "".join(f"; {operand}" for operand in odd[:_FEW]),
         **facts,
     }
-    audit.find(
-        rule, event.site, module=event.module, op=event.op, facts=facts, origin=origin, severity=Severity.ERROR,
-        from_dtype=odd[0].dtype if odd else None,
+    audit.refuse(
+        event, rule, event.site, [operand.node for operand in operands if operand.node is not None],
+        module=event.module, op=event.op, facts=facts, origin=origin, from_dtype=odd[0].dtype if odd else None,
         to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),
         bytes=odd[0].size if odd else 0,
     )  # fmt: skip
-    nodes = [operand.node for operand in operands if operand.node is not None]
-    harm(nodes)
-    audit.blame(nodes, f"refused at {event.site}")
 
 
 def _integers(operands: list[Operand]) -> list[Operand]:
@@ -202,7 +201,7 @@ def _outside_autocast(event: Refusal, reason: str, audit: Recorder) -> None:
         "what": event.caller.expression, "dtype": f"`{wrong.name}` in float32", "reason": reason,
         "device": wrong.device.partition(":")[0],
     }  # fmt: skip
-    audit.find(
-        "DG205", event.caller, module=event.module, op=event.site.function, facts=facts, from_dtype=wrong.dtype,
-        bytes=wrong.size, origin=() if wrong.node is None else wrong.node.line(),
+    audit.refuse(
+        event, "DG205", event.caller, [], module=event.module, op=event.site.function, facts=facts,
+        from_dtype=wrong.dtype, bytes=wrong.size, origin=() if wrong.node is None else wrong.node.line(),
     )  # fmt: skip
