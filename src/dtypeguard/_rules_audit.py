@@ -76,11 +76,11 @@ AUDIT_RULES = (
         f"{GITHUB}/huggingface/transformers/issues/25681",
     ),
     Rule(
-        "DG109", "uint8-wraps", _WARNING,
+        "DG109", "integer-wraps", _WARNING,
         "`{what}`: {detail}",
         "take a wider dtype, a bool mask or a clamp: {advice}",
         "uint8 arithmetic is modulo 256: 3 - 5 is 254. `~` on a uint8 mask flips bits, so 1 becomes 254, which counts "
-        "as true like 255.",
+        "as true like 255. A float outside of an integer dtype becomes any number in it.",
         f"{GITHUB}/pytorch/pytorch/issues/24180",
     ),
     Rule(

@@ -249,7 +249,7 @@ def _meet(
     except Exception:  # stores and groups of other makes lack what is asked of them here
         return
     brought = describe(group.size())
-    site, module = audit.here(), audit.module()
+    site, module = audit.user(), audit.module()
     try:
         for call, verdict in meeting.bring(brought, site, module, _ranks.SYNC if blocks else _ranks.ASYNC):
             _tell(meeting, call, verdict)

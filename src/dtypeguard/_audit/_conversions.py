@@ -1,8 +1,10 @@
 """DG103, DG104, DG106, DG107: casts without use, and writing into a narrower tensor."""
 
 import ast
+import functools
 import math
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +138,30 @@ def written(event: Op, audit: Recorder) -> None:
     elif source.dtype.is_floating_point and out.dtype.is_floating_point and source.dtype.itemsize > out.dtype.itemsize:
         facts |= {"loss": ", rounded", "advice": f"allocate it in {name_of(source.dtype)}, or cast where it is meant"}
         audit.find("DG107", event.site, facts=facts, **fields)
+
+
+@on("start", "DG106")
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Tensor, "__setitem__", functools.partial(_assignment, audit))
+
+
+def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
+
+    def assign(self: Tensor, key: Any, value: Any) -> None:
+        if type(value) is float and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
+            audit.guarded(_number, audit, self, value)
+        original(self, key, value)
+
+    return assign
+
+
+def _number(audit: Recorder, target: Tensor, value: float) -> None:
+    if math.isfinite(value) and value != int(value) and not target.is_complex() and target.dtype is not torch.bool:
+        site, dtype = audit.here(), name_of(target.dtype)
+        facts = {"what": site.source, "source": f"{value:g}", "dtype": dtype, "count": 1, "total": 1}
+        facts["dtype_code"] = f"torch.{dtype}"
+        audit.find("DG106", site, module=audit.module(), op="__setitem__", facts=facts, to_dtype=target.dtype)
 
 
 _FILLS = ["fill_", "masked_fill", "masked_fill_", "full_like", "new_full", "full", "index_fill_"]

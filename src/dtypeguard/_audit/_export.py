@@ -103,7 +103,7 @@ def _exporting(audit: Recorder, original: Callable[..., Any]) -> Callable[..., A
         with audit.aside():
             program = original(mod, *args, **kwargs)
         if "DG801" in audit.findings.wanted:
-            audit.guarded(_look, audit, mod, program, audit.here())
+            audit.guarded(_look, audit, mod, program, audit.user())
         return program
 
     return _export
@@ -294,7 +294,7 @@ def _tracing(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any
         with audit.aside():
             traced = original(func, *args, **kwargs)
         if "DG802" in audit.findings.wanted and traced is not func:
-            audit.guarded(_bake, audit, traced, audit.here())
+            audit.guarded(_bake, audit, traced, audit.user())
         return traced
 
     return trace

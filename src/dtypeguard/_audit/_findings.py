@@ -96,7 +96,7 @@ class Findings:
             if known is not None:
                 finding.count, finding.bytes = known[0].count, known[0].bytes
             self._findings[key] = known = (finding, site)
-        if not again:  # the same event, seen worse
+        if not again or not known[0].count:  # else it is the same event, seen worse
             known[0].count += 1
             known[0].bytes += size
         return known[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._dtypes import name_of
 from .._rules import Severity
 from ._events import Op, on, readable
-from ._lineage import Cause
+from ._lineage import Cause, Node
 from ._looks import LARGEST, Looks
 from ._operations import trait_of
 from ._recorder import Recorder
@@ -182,26 +182,38 @@ def _compare(event: Op, again: Tensor, audit: Recorder) -> None:
         _wraps(event, detail, "compute in a wider dtype: `.int()` or `.float()` first", audit)
 
 
-def _wraps(event: Op, detail: str, advice: str, audit: Recorder) -> None:
+def _wraps(event: Op, detail: str, advice: str, audit: Recorder, severity: Severity | None = None) -> None:
     facts = {"what": event.site.expression or event.name, "detail": detail, "advice": advice}
     audit.find(
-        "DG109", event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.uint8,
-        bytes=size_of(event.out), origin=audit.origin_of(event.inputs[0]),
+        "DG109", event.site, module=event.module, op=event.name, facts=facts, severity=severity,
+        from_dtype=event.inputs[0].dtype, to_dtype=event.out.dtype, bytes=size_of(event.out),
+        origin=audit.origin_of(event.inputs[0]),
     )  # fmt: skip
 
 
 @on("cast", "DG109")
-def bytes_cast(event: Op, audit: Recorder) -> None:
-    """A picture that is saved without a clamp, labels of which one is -100."""
-    source = event.inputs[0]
-    if event.out.dtype is not torch.uint8 or source.is_complex() or not event.readable or event.kind == "device":
+def out_of_range(event: Op, audit: Recorder) -> None:
+    """A picture that is saved without a clamp, labels of which one is -100, sound at full scale."""
+    source, dtype = event.inputs[0], event.out.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool or source.dtype in (torch.bool, dtype):
         return
-    if source.numel() <= LARGEST and audit.state(Looks).due("DG109", event.site):
-        whole = source.float().trunc()
-        outside = int(((whole < 0) | (whole > 255)).sum())
-        if outside:
-            detail = f"{outside} of {source.numel()} values are outside of 0 to 255 and wrap around"
-            _wraps(event, detail, "`.clamp(0, 255)` before the cast", audit)
+    if source.is_complex() or not event.readable or source.numel() > LARGEST or event.kind == "device":
+        return
+    if not audit.state(Looks).due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
+        return
+    ends = torch.iinfo(dtype)
+    whole = source.double().trunc() if source.is_floating_point() else source.long()
+    outside = int((~((whole >= ends.min) & (whole <= ends.max))).sum())  # NaN too
+    if outside:
+        detail = f"{outside} of {source.numel()} values are outside of {ends.min} to {ends.max} and wrap around"
+        meant = not source.is_floating_point() and dtype is not torch.uint8
+        advice = f"`.clamp({ends.min}, {ends.max})` before the cast"
+        _wraps(event, detail, advice, audit, Severity.INFO if meant else None)
+
+
+def _is_unpacked(node: Node | None) -> bool:
+    """Whether bits were taken apart: what they are cast to is meant."""
+    return node is not None and node.op.startswith(("bitwise_", "__rshift__", "__lshift__", "__and__"))
 
 
 # ---------------------------------------------------------------- DG112

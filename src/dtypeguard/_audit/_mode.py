@@ -69,7 +69,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def _look(self, recorder: Recorder, trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
         inputs = _tensors(args, kwargs)
         backward = _current_node() is not None
-        if trait.several and kept is None:
+        if trait.several and kept is None and trait.name not in recorder.after:
             return
         single = isinstance(out, Tensor)
         if trait.same:

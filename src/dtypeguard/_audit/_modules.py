@@ -1,6 +1,7 @@
 """DG501 to DG504, DG506: what a module has besides parameters, when it is converted and in forward."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,11 +55,20 @@ def enter(
     """One finding for tensors to which the same happened."""
     first = group[0]
     kind = {"DG503": "attribute"}.get(first.rule, "buffer") + ("s" if len(names) > 1 else "")
-    facts = {**first.facts, "which": f"{kind} {listed(names)}", "name": first.name, "module": module, "effect": effect}
+    facts = {
+        **first.facts,
+        "which": f"{kind} {listed(names)}",
+        "name": re.sub(r"\W+", "_", first.name).strip("_"),
+        "module": module,
+        "effect": effect,
+    }
     size = sum(stays.fields["bytes"] for stays in group)
     fields = {**first.fields, "bytes": size, "parameters": names}
     about = f"{first.module}.{first.name}" if len(group) == 1 else None
-    audit.find(first.rule, first.site, module=module, facts=facts, severity=severity, about=about, **fields)
+    worse = severity is not None
+    audit.find(
+        first.rule, first.site, module=module, facts=facts, severity=severity, about=about, again=worse, **fields
+    )
 
 
 # ---------------------------------------------------------------- DG501, DG503: conversion

@@ -87,6 +87,28 @@ def computed(event: Op, audit: Recorder) -> None:
         _overflow(event, infinite & again.isfinite(), values, _UP, audit)
 
 
+@on("after", "DG105", ops=["_foreach_norm"])
+def norms(event: Op, audit: Recorder) -> None:
+    """Of gradients, that are clipped by it: by an infinite one to zero."""
+    results = [t for t in event.out if isinstance(t, Tensor)] if isinstance(event.out, (list, tuple)) else []
+    if not results or results[0].dtype is not torch.float16 or not readable(*event.inputs, *results):
+        return
+    if audit.state(Looks).due("DG105", event.site, event.name):
+        wrong = [
+            t for t, norm in zip(event.inputs, results, strict=False) if bool(norm.isinf()) and bool(t.isfinite().all())
+        ]
+        if wrong:
+            facts = {
+                "what": event.site.expression or event.name, "count": sum(t.numel() for t in wrong),
+                "total": sum(t.numel() for t in event.inputs), "dtype": "float16", "largest": _end(torch.float16),
+                "advice": "clip gradients of float32 parameters",
+            }  # fmt: skip
+            audit.find(
+                "DG105", event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.float16,
+                to_dtype=torch.float16, bytes=sum(map(size_of, wrong)), origin=audit.origin_of(wrong[0]),
+            )  # fmt: skip
+
+
 def _epsilons(event: Op, audit: Recorder) -> None:
     """DG113: a number that is 0 in float16, and a division or logarithm for which it was put there."""
     if event.name in _ADDED:

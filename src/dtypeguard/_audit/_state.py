@@ -77,7 +77,7 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
         else:
             after = {name: state[name].to(dtype).to(was) for name in names}
             burst = [name for name in names if bool((~after[name].isfinite() & state[name].isfinite()).any())]
-            lost = burst or any(not torch.equal(after[name], state[name]) for name in names)
+            lost = burst or any(not torch.equal(after[name].nan_to_num(), state[name].nan_to_num()) for name in names)
             effect = (
                 f"; {listed(burst)} overflow" if burst else "; digits are lost" if lost else "; no value is changed"
             )
