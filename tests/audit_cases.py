@@ -29,6 +29,7 @@ class Case:
     count: int | None = None
     message: str | None = None  # all of it, without numbers of lines
     origin: tuple[str, ...] = ()  # parts of its lines, in order
+    fix: str = ""  # a part of it
     also: tuple[str, ...] = ()  # rules that come with it
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -114,6 +115,7 @@ def it_is_found(case: Case) -> None:
         assert finding.count == case.count, text
     if case.message is not None:
         assert re.sub(r"\S*/(\w+\.py):\d+", r"\1", finding.message) == case.message
+    assert case.fix in finding.fix, text
     lines = list(finding.origin)
     for part in case.origin:
         while lines and part not in lines[0]:

@@ -1,0 +1,543 @@
+"""Where a dtype comes from: the lines from the birth of a tensor to where it is now."""
+
+import io
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import dtypeguard
+from dtypeguard import DtypeError, audit, enforce, guard
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+def line_of(function, text):
+    """The number of the line of a function that holds a text."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(function)
+    return first + next(number for number, line in enumerate(lines) if text in line and "def " not in line)
+
+
+def assert_chain(lines, function, *steps):
+    """Each step: text of the program on that line, dtype."""
+    assert len(lines) == len(steps), lines
+    for line, (text, dtype) in zip(lines, steps, strict=True):
+        assert text in line, lines
+        assert f":{line_of(function, text)}, in {function.__name__}: {dtype}" in line, lines
+
+
+# ---------------------------------------------------------------- births
+
+
+def from_numpy():
+    return torch.from_numpy(np.zeros(3))
+
+
+def tensor_of_numpy():
+    return torch.tensor(np.zeros(3))
+
+
+def tensor_of_numbers():
+    return torch.tensor([1.0, 2.0], dtype=torch.float64)
+
+
+def as_tensor():
+    return torch.as_tensor(np.zeros(3))
+
+
+def asarray():
+    return torch.asarray(np.zeros(3))
+
+
+def from_dlpack():
+    return torch.from_dlpack(np.zeros(3))
+
+
+def utils_dlpack():
+    return torch.utils.dlpack.from_dlpack(torch.zeros(3, dtype=torch.float64))
+
+
+def frombuffer():
+    return torch.frombuffer(bytearray(16), dtype=torch.float64)
+
+
+def ones():
+    return torch.ones(3, dtype=torch.float64)
+
+
+def arange():
+    return torch.arange(3, dtype=torch.float64)
+
+
+def rand():
+    return torch.rand(3, dtype=torch.float64)
+
+
+def empty_like():
+    return torch.empty_like(torch.zeros(3), dtype=torch.float64)
+
+
+def double_tensor():
+    return torch.DoubleTensor([1.0, 2.0])
+
+
+def new_tensor():
+    return torch.zeros(3).new_tensor([1.0], dtype=torch.float64)
+
+
+def new_zeros():
+    return torch.zeros(3, dtype=torch.float64).new_zeros(2)
+
+
+def complex_parts():
+    return torch.complex(torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)).real
+
+
+def viewed():
+    return torch.zeros(4, dtype=torch.float32).view(torch.float64)
+
+
+def one_hot():
+    return F.one_hot(torch.tensor([1]), 3).double()
+
+
+def tensor_constructor():
+    torch.set_default_dtype(torch.float64)
+    try:
+        return torch.Tensor([1.0, 2.0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+BIRTHS = [
+    (from_numpy, "torch.from_numpy(np.zeros(3))"), (tensor_of_numpy, "torch.tensor(np.zeros(3))"),
+    (tensor_of_numbers, "torch.tensor([1.0, 2.0], dtype=torch.float64)"), (as_tensor, "torch.as_tensor(np.zeros(3))"),
+    (asarray, "torch.asarray(np.zeros(3))"), (from_dlpack, "torch.from_dlpack(np.zeros(3))"),
+    (utils_dlpack, "from_dlpack(torch.zeros(3"), (frombuffer, "torch.frombuffer(bytearray(16)"),
+    (ones, "torch.ones(3, dtype=torch.float64)"), (arange, "torch.arange(3"), (rand, "torch.rand(3"),
+    (double_tensor, "torch.DoubleTensor([1.0, 2.0])"), (new_tensor, "torch.zeros(3).new_tensor("),
+    (tensor_constructor, "torch.Tensor([1.0, 2.0])"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("program", "text"), BIRTHS, ids=[p.__name__ for p, _ in BIRTHS])
+def test_the_line_of_a_birth_is_known(program, text):
+    with audit() as report:
+        x = program()
+    lines = report.origin(x)
+    assert len(lines) >= 1
+    assert text in lines[0] or text[:12] in lines[0]
+    assert lines[0].endswith(f":{line_of(program, text[:12])}, in {program.__name__}: float64")
+    assert report.faults == []
+
+
+@pytest.mark.parametrize("program", [empty_like, new_zeros, complex_parts, viewed, one_hot], ids=lambda p: p.__name__)
+def test_what_is_made_in_one_line_has_only_that_line(program):
+    with audit() as report:
+        x = program()
+    lines = report.origin(x)
+    assert {line.partition(", in ")[0].rpartition(":")[2] for line in lines} == {str(line_of(program, "return"))}
+    assert lines[-1].endswith(": float64") or x.dtype is not F64
+    assert report.faults == []
+
+
+# A tensor made before the audit, or past torch's dispatcher, is known from where it is seen first.
+
+
+def test_a_tensor_from_before_the_audit_is_known_from_where_it_was_seen():
+    x = torch.zeros(3, dtype=F64)
+    with audit() as report:
+        y = x + 1
+    (line,) = set(report.origin(x))
+    assert "float64" in line
+    assert report.origin(y)[-1].startswith("y = x + 1") or "x + 1" in report.origin(y)[-1]
+
+
+def test_a_tensor_that_was_never_seen_has_no_origin():
+    with audit() as report:
+        pass
+    assert report.origin(torch.zeros(3)) == ()
+
+
+def test_a_new_tensor_at_an_old_address_has_no_others_origin():
+    with audit() as report:
+        x = torch.ones(3, dtype=F64)
+        del x
+        old = [torch.zeros(2).half() for _ in range(100)]
+        del old
+    assert [report.origin(torch.zeros(3)) for _ in range(100)] == [()] * 100
+
+
+# ---------------------------------------------------------------- chains
+
+
+def load_and_scale():
+    x = torch.from_numpy(np.full((2, 3), 255.0))
+    y = x / 255
+    return y
+
+
+def through_views():
+    x = torch.from_numpy(np.ones((4, 3)))
+    y = x.t()[0:2].reshape(8)[None].expand(2, 8).contiguous().unsqueeze(0).squeeze(0)
+    return y
+
+
+def through_copies():
+    x = torch.from_numpy(np.ones(3))
+    return x.clone().detach().requires_grad_(True).data
+
+
+def through_an_update_in_place():
+    x = torch.from_numpy(np.ones(3))
+    x.mul_(2)
+    x[0] = 3
+    x += 1
+    return x
+
+
+def through_containers():
+    x = torch.from_numpy(np.ones((4, 3)))
+    parts = {"rows": list(x.unbind()), "halves": x.chunk(2)}
+    return parts["rows"][1]
+
+
+def through_a_cast():
+    x = torch.from_numpy(np.ones(3))
+    y = x.float()
+    z = y.to(torch.float64)
+    return z
+
+
+CHAINS = [
+    (load_and_scale, ("torch.from_numpy(", "float64"), ("x / 255", "float64")),
+    (through_views, ("torch.from_numpy(", "float64")),
+    (through_copies, ("torch.from_numpy(", "float64")),
+    (through_an_update_in_place, ("torch.from_numpy(", "float64")),
+    (through_containers, ("torch.from_numpy(", "float64")),
+    (through_a_cast, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(torch.float64)", "float64")),
+]
+
+
+@pytest.mark.parametrize(("program", "steps"), [(c[0], c[1:]) for c in CHAINS], ids=[c[0].__name__ for c in CHAINS])
+def test_a_chain_goes_from_birth_to_now(program, steps):
+    with audit() as report:
+        x = program()
+    lines = report.origin(x)
+    if program is through_views:  # the copies that views need are lines of their own
+        lines = lines[:1]
+    assert_chain(lines, program, *steps)
+    assert report.faults == []
+
+
+def test_a_chain_through_modules_names_the_lines_of_the_program():
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x.double() * 2
+
+    net = nn.Sequential(nn.Linear(3, 3), Scale())
+    with audit() as report:
+        y = net(torch.ones(2, 3))
+    lines = report.origin(y)
+    assert "x.double()" in lines[-1]
+    assert lines[-1].endswith("in forward: float64")
+    assert all("site-packages" not in line and "torch/nn" not in line for line in lines)
+
+
+def test_a_chain_is_cut_where_it_is_long():
+    with audit() as report:
+        x = torch.from_numpy(np.ones(3))
+        x = x + 1
+        x = x + 2
+        x = x + 3
+        x = x + 4
+        x = x + 5
+        x = x + 6
+        x = x + 7
+        x = x + 8
+        x = x + 9
+    lines = report.origin(x)
+    assert len(lines) < 10
+    assert lines[0].startswith("torch.from_numpy")
+    assert any(line.startswith("... ") and "more lines" in line for line in lines)
+    assert "x = x + 9" in lines[-1] or "x + 9" in lines[-1]
+
+
+def test_a_very_long_chain_still_knows_its_birth():
+    with audit() as report:
+        x = torch.from_numpy(np.ones(3))
+        for _ in range(500):
+            x = x + 1
+            x = x * 0.5
+    lines = report.origin(x)
+    assert lines[0].startswith("torch.from_numpy")
+    assert len(lines) < 10
+
+
+def test_a_long_line_is_shortened():
+    with audit() as report:
+        x = torch.from_numpy(
+            np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0])
+        )
+    (line,) = report.origin(x)
+    assert "from_numpy" in line
+    assert "15.0" not in line
+
+
+def test_a_statement_over_several_lines_is_one_line():
+    with audit() as report:
+        x = torch.zeros(
+            3,
+            dtype=torch.float64,
+        )
+    (line,) = report.origin(x)
+    assert "\n" not in line
+    assert "torch.zeros(" in line
+
+
+def test_gradients_and_updated_parameters_have_the_parameters_dtype():
+    net = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with audit(net) as report:
+        net(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert report.origin(net.weight)[-1] == "parameter Linear.weight: float32"
+    assert report.origin(net.weight.grad) == () or "float32" in report.origin(net.weight.grad)[-1]
+    assert report.faults == []
+
+
+def test_a_converted_parameter_says_its_new_dtype():
+    net = nn.Linear(3, 3)
+    with audit(net) as report:
+        net(torch.ones(2, 3))
+        net.double()
+        y = net(torch.ones(2, 3, dtype=F64))
+    assert "float64" in report.origin(net.weight)[-1]
+    assert "float64" in report.origin(y)[-1]
+
+
+def test_a_tensor_that_got_other_data_says_the_dtype_that_it_has():
+    with audit() as report:
+        x = torch.ones(3)
+        x.data = x.data.double()
+        y = x * 2
+    assert x.dtype is F64
+    assert all("float64" in lines[-1] for lines in (report.origin(y), report.origin(x)) if lines)
+
+
+def test_a_parameter_of_ones_own_begins_where_it_is_made_or_seen_first():
+    with audit() as report:
+        weight = nn.Parameter(torch.zeros(3, dtype=F64))
+        y = weight * 2
+    assert all("float64" in line and "test_audit_origin.py" in line for line in report.origin(y))
+    assert len(report.origin(y)) >= 1
+
+
+class Images(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.full(3, float(index)))
+
+
+def test_a_loader_in_process_hands_the_line_of_the_data_set_on():
+    with audit() as report:
+        (batch,) = DataLoader(Images(), batch_size=4)
+    lines = report.origin(batch)
+    assert "torch.from_numpy(np.full(3, float(index)))" in lines[0]
+    assert f":{line_of(Images.__getitem__, 'from_numpy')}, in __getitem__: float64" in lines[0]
+
+
+def test_what_is_loaded_from_a_file_begins_at_the_line_that_loads():
+    file = io.BytesIO()
+    torch.save(torch.zeros(3, dtype=F64), file)
+    file.seek(0)
+    with audit() as report:
+        x = torch.load(file)
+        y = x + 1
+    assert any("torch.load(file)" in line and "float64" in line for line in report.origin(y))
+
+
+def test_a_chain_goes_through_threads():
+    made = []
+
+    def work():
+        made.append(torch.from_numpy(np.ones(3)))
+
+    with audit() as report:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        y = made[0] * 2
+    assert_chain(report.origin(y)[:1], work, ("torch.from_numpy(", "float64"))
+    assert len(report.origin(y)) == 2
+
+
+def test_mixed_operands_follow_the_one_that_gave_the_dtype():
+    with audit(ignore="DG101") as report:
+        narrow = torch.ones(3)
+        wide = torch.from_numpy(np.ones(3))
+        y = narrow * wide
+    assert report.origin(y)[0].startswith("torch.from_numpy")
+
+
+# ---------------------------------------------------------------- errors
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    @enforce
+    def forward(self, x: Float[Tensor, "batch 3"]):
+        return self.fc(x)
+
+
+@enforce
+def loss(pred: Float32[Tensor, "n"], target: Float32[Tensor, "n"]):
+    return (pred - target).square().mean()
+
+
+def feed_a_network(net):
+    images = torch.from_numpy(np.full((4, 3), 255.0))
+    x = images / 255
+    return net(x)
+
+
+def feed_a_loss(_):
+    pred = torch.ones(4)
+    target = torch.ones(4).half()
+    return loss(pred, target)
+
+
+def guarded():
+    return guard(nn.Sequential(nn.Linear(3, 2)))
+
+
+FED = [
+    (feed_a_network, Net, "float64", ("torch.from_numpy(", "images / 255")),
+    (feed_a_network, guarded, "float64", ("torch.from_numpy(", "images / 255")),
+    (feed_a_loss, lambda: None, "float16", ("torch.ones(4).half()",)),
+]
+
+
+@pytest.mark.parametrize(("program", "make", "dtype", "texts"), FED, ids=["enforce", "guard", "function"])
+def test_an_error_inside_an_audit_says_where_the_dtype_was_born(strict, program, make, dtype, texts):
+    net = make()
+    with pytest.raises(DtypeError) as caught, audit() as report:
+        program(net)
+    error = caught.value
+    lines = [line for line in error.origin if line.rpartition(": ")[2] == dtype]
+    assert_chain(lines, program, *((text, dtype) for text in texts))
+    rows = str(error).split("\n")
+    first = next(number for number, row in enumerate(rows) if row.startswith("  origin     "))
+    shown = [rows[first].removeprefix("  origin     ")]
+    shown += [row.strip() for row in rows[first + 1 : first + len(error.origin)]]
+    assert tuple(shown) == error.origin
+    assert report.error == f"DtypeError: {rows[0]}"
+    assert report.faults == []
+
+
+@pytest.mark.parametrize(("program", "make", "dtype", "texts"), FED, ids=["enforce", "guard", "function"])
+def test_an_error_outside_of_an_audit_has_no_origin(strict, program, make, dtype, texts):
+    with audit():
+        torch.ones(3).double()
+    with pytest.raises(DtypeError) as caught:
+        program(make())
+    assert caught.value.origin == ()
+    assert "\n  origin " not in str(caught.value)
+
+
+def test_the_origin_of_an_error_is_what_the_report_says(strict):
+    x = None
+    with audit() as report:
+        x = torch.from_numpy(np.ones((4, 3))) / 2
+        with pytest.raises(DtypeError) as caught:
+            Net()(x)
+    assert caught.value.origin == report.origin(x)
+    assert len(caught.value.origin) >= 1
+
+
+def test_an_error_pickles_with_its_origin(strict):
+    with pytest.raises(DtypeError) as caught, audit():
+        feed_a_network(Net())
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert again.origin == caught.value.origin != ()
+    assert str(again) == str(caught.value)
+
+
+def test_nested_audits_answer_from_the_inner_one_and_the_outer_one_after_it(strict):
+    net = Net()
+    with audit():
+        early = torch.from_numpy(np.ones((4, 3)))
+        with audit(), pytest.raises(DtypeError) as inner:
+            net(torch.ones(4, 3, dtype=F64))
+        with pytest.raises(DtypeError) as outer:
+            net(early)
+    with pytest.raises(DtypeError) as outside:
+        net(early)
+    assert "torch.ones(4, 3, dtype=F64)" in inner.value.origin[0]
+    assert "torch.from_numpy(np.ones((4, 3)))" in outer.value.origin[0]
+    assert outside.value.origin == ()
+
+
+def test_audits_that_overlap_in_threads_leave_no_origin_behind(strict):
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with audit():
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with audit():
+        pass
+    thread.start()
+    inside.wait(10)
+    with audit():
+        leave.set()
+        thread.join()
+    with pytest.raises(DtypeError) as caught:
+        feed_a_network(Net())
+    assert caught.value.origin == ()
+
+
+def test_a_check_of_one_value_says_its_origin(strict):
+    with audit(), pytest.raises(DtypeError) as caught:
+        dtypeguard.check(torch.from_numpy(np.ones(3)), Float32[Tensor, "n"])
+    assert "torch.from_numpy(np.ones(3))" in caught.value.origin[0]
+
+
+def test_the_first_offender_of_several_gives_the_origin(strict):
+    with audit(), pytest.raises(DtypeError) as caught:
+        loss(torch.ones(3, dtype=F64), torch.ones(3, dtype=F16))
+    assert caught.value.argument == "pred"
+    assert "torch.ones(3, dtype=F64)" in caught.value.origin[-1]
+
+
+def test_a_repair_in_an_audit_is_a_repair_as_before():
+    with audit() as report, pytest.warns(dtypeguard.CastWarning):
+        y = Net()(torch.from_numpy(np.ones((4, 3))))
+    assert y.dtype is F32
+    assert [(r.from_dtype, r.to_dtype) for r in dtypeguard.casts()] == [(F64, F32)]
+    assert report.faults == []
+
+
+def test_findings_carry_the_chain_too():
+    with audit() as report:
+        table = torch.from_numpy(np.ones(3))
+        y = torch.ones(3) * table
+    (finding,) = report.findings
+    assert finding.rule == "DG101"
+    assert finding.origin == report.origin(table)
+    assert y.dtype is F64

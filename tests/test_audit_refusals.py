@@ -1,0 +1,388 @@
+"""DG110 and its neighbours in an audit: what PyTorch refuses, and what is no matter of dtypes."""
+
+import contextlib
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from audit_cases import BF16, F16, F32, F64, Cases, audited, bad, it_is_found, nothing_is_found
+from torch import nn
+
+import dtypeguard
+
+BUGS, HEALTHY = Cases(), Cases()
+I16, I32, I64 = torch.int16, torch.int32, torch.int64
+
+
+@pytest.mark.parametrize("case", BUGS, ids=str)
+def test_what_torch_refuses_is_found_at_its_line(case):
+    it_is_found(case)
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=str)
+def test_what_is_no_matter_of_dtypes_gives_no_finding(case):
+    nothing_is_found(case)
+
+
+# ---------------------------------------------------------------- floats of two kinds
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = self.body(x).mean((2, 3))
+        return self.head(h)
+
+
+@BUGS.add(
+    "DG110",
+    "h = self.body(x).mean((2, 3))",
+    severity="error",
+    module_path="Net.body.0",
+    from_dtype=F32,
+    to_dtype=F16,
+    origin=["torch.rand(1, 3, 2, 2)"],
+    fix="`.to(torch.float16)`",
+)
+def a_half_model_gets_float32_images():
+    images = torch.rand(1, 3, 2, 2)
+    return Net().half()(images)
+
+
+@BUGS.add(
+    "DG110",
+    "return self.head(h)",
+    severity="error",
+    module_path="Net.head",
+    from_dtype=BF16,
+    to_dtype=F32,
+    fix="`.to(torch.float32)`",
+)
+def a_head_stayed_float32():
+    model = Net()
+    model.body.bfloat16()
+    return model(torch.rand(1, 3, 2, 2).bfloat16())
+
+
+@BUGS.add(
+    "DG110",
+    "return x @ weight",
+    severity="error",
+    message=(
+        "`x @ weight` was refused: expected m1 and m2 to have the same dtype, but got: float != c10::Half; "
+        "`operand 1` = f16[3,2] on cpu (torch.randn(3, 2).half() at test_audit_refusals.py, "
+        "in matrices_of_two_dtypes: float16)"
+    ),
+)
+def matrices_of_two_dtypes():
+    weight = torch.randn(3, 2).half()
+    x = torch.randn(2, 3)
+    return x @ weight
+
+
+@BUGS.add(
+    "DG101",
+    "return self.head(h)",
+    severity="error",
+    module_path="Numpy.head",
+    from_dtype=F64,
+    to_dtype=F32,
+    origin=["torch.from_numpy"],
+)
+def numpy_features_reach_a_layer():
+    class Numpy(Net):
+        def forward(self, h):
+            h = h * 2
+            return self.head(h)
+
+    return Numpy()(torch.from_numpy(np.ones((1, 4))))
+
+
+@BUGS.add("DG101", "return torch.lerp(a, b, 0.5)", severity="error", from_dtype=F64, to_dtype=F32)
+def an_interpolation_of_two_dtypes():
+    a, b = torch.zeros(3), torch.ones(3, dtype=F64)
+    return torch.lerp(a, b, 0.5)
+
+
+# ---------------------------------------------------------------- integers
+
+
+@BUGS.add(
+    "DG110",
+    "return F.embedding(ids, table)",
+    severity="error",
+    from_dtype=F32,
+    origin=["torch.tensor([1.0, 2.0])"],
+    fix="`.long()`",
+)
+def token_ids_are_floats():
+    ids, table = torch.tensor([1.0, 2.0]), torch.randn(4, 2)
+    return F.embedding(ids, table)
+
+
+@BUGS.add(
+    "DG110",
+    "return nn.functional.cross_entropy(logits, y)",
+    severity="error",
+    fix="`.long()`",
+)
+def class_targets_are_int32():
+    logits, y = torch.randn(2, 3), torch.tensor([0, 1], dtype=I32)
+    return nn.functional.cross_entropy(logits, y)
+
+
+@BUGS.add("DG110", "return x[edges]", severity="error", from_dtype=I16, fix="`.long()`")
+def edges_are_int16():
+    x, edges = torch.randn(4), torch.tensor([0, 1], dtype=I16)
+    return x[edges]
+
+
+@BUGS.add(
+    "DG110",
+    "return F.binary_cross_entropy(p, y)",
+    severity="error",
+    from_dtype=I64,
+    to_dtype=F32,
+    origin=["torch.tensor([0, 1, 1])"],
+    fix="`.to(torch.float32)`",
+)
+def binary_targets_are_integers():
+    p, y = torch.rand(3), torch.tensor([0, 1, 1])
+    return F.binary_cross_entropy(p, y)
+
+
+@BUGS.add(
+    "DG110",
+    "return self.head(h)",
+    severity="error",
+    module_path="Counts.head",
+    from_dtype=I64,
+    to_dtype=F32,
+    origin=["torch.ones(1, 4, dtype=I64)"],
+)
+def integer_features_reach_a_layer():
+    class Counts(Net):
+        def forward(self, h):
+            return self.head(h)
+
+    return Counts()(torch.ones(1, 4, dtype=I64))
+
+
+@BUGS.add("DG110", "return torch.where(mask, x, 0.0)", severity="error")
+def a_condition_is_an_integer():
+    mask, x = torch.tensor([1, 0]), torch.randn(2)
+    return torch.where(mask, x, 0.0)
+
+
+@BUGS.add("DG110", "return labels.mean()", severity="error", from_dtype=I64)
+def the_mean_of_integers():
+    labels = torch.tensor([0, 1, 1])
+    return labels.mean()
+
+
+@BUGS.add("DG110", "counts += 0.5", severity="error", from_dtype=I64)
+def an_integer_takes_a_fraction():
+    counts = torch.zeros(3, dtype=I64)
+    counts += 0.5
+    return counts
+
+
+@BUGS.add("DG110", "return x.numpy()", severity="error")
+def numpy_has_no_bfloat16():
+    x = torch.randn(2).bfloat16()
+    return x.numpy()
+
+
+@pytest.mark.parametrize(
+    ("program", "right"),
+    [
+        (lambda: F.embedding(torch.tensor([1.0]), torch.randn(3, 2)), "`.long()`"),
+        (lambda: nn.Embedding(3, 2)(torch.tensor([1.0])), "`.long()`"),
+        (lambda: torch.index_select(torch.randn(3), 0, torch.tensor([0.0])), "`.long()`"),
+        (lambda: torch.randn(3)[torch.tensor([0.0])], "`.long()`"),
+        (lambda: F.cross_entropy(torch.randn(2, 3), torch.tensor([0, 1], dtype=I32)), "`.long()`"),
+        (lambda: F.nll_loss(torch.randn(2, 3), torch.tensor([0.0, 1.0])), "`.long()`"),
+        (lambda: F.binary_cross_entropy(torch.rand(2), torch.tensor([0, 1])), "`.to(torch.float32)`"),
+        (lambda: nn.Linear(2, 2)(torch.ones(1, 2, dtype=I64)), ("`.float()`", "`.to(torch.float32)`")),
+        (lambda: nn.Linear(2, 2).half()(torch.ones(1, 2, dtype=I64)), "`.to(torch.float16)`"),
+        (lambda: torch.where(torch.tensor([1, 0]), torch.ones(2), torch.zeros(2)), "`.bool()`"),
+        (lambda: torch.arange(4).mean(), "`.float()`"),
+        (lambda: torch.randn(2).bfloat16().numpy(), "`.float()`"),
+    ],
+)
+def test_the_fix_names_what_to_write(program, right):
+    (finding,) = bad(audited(program))
+    assert finding.rule == "DG110"
+    assert any(one in finding.fix for one in ([right] if isinstance(right, str) else right))
+
+
+# ---------------------------------------------------------------- no finding
+
+
+@HEALTHY.add()
+def shapes_do_not_fit():
+    return torch.randn(2, 3) @ torch.randn(2, 3)
+
+
+@HEALTHY.add()
+def a_configuration_lacks_its_dtype():
+    x = torch.ones(2) + 1
+    return {"size": x}["dtype"]
+
+
+@HEALTHY.add()
+def an_object_has_no_dtype():
+    x = [torch.ones(2) + 1]
+    return x.dtype
+
+
+@HEALTHY.add()
+def a_function_takes_no_dtype():
+    def load(x):
+        return x
+
+    return load(torch.ones(2) + 1, dtype=F16)
+
+
+@HEALTHY.add()
+def numpy_knows_no_such_dtype():
+    x = torch.ones(2) + 1
+    return x.numpy().astype(np.dtype("bfloat"))
+
+
+@HEALTHY.add()
+def a_program_raises_by_itself():
+    x = torch.ones(2, dtype=F64) + 1
+    if x.dtype is not F32:
+        raise TypeError(f"expected dtype float32, got {x.dtype}")
+
+
+@HEALTHY.add()
+def an_assertion_fails():
+    x = torch.ones(2, dtype=F64) + 1
+    assert x.dtype is F32, "the dtype must be float32"
+
+
+@HEALTHY.add()
+def a_file_is_missing():
+    x = torch.ones(2) + 1
+    return torch.load("/nowhere/float16/dtype.pt"), x
+
+
+@HEALTHY.add()
+def a_refusal_within_a_module_is_handled():
+    class Fallback(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x):
+            try:
+                return self.fc(x)
+            except RuntimeError:
+                return self.fc(x.float())
+
+    return Fallback()(torch.ones(1, 4).half())
+
+
+@HEALTHY.add()
+def a_refusal_of_a_module_is_handled():
+    model, x = nn.Linear(4, 2), torch.ones(1, 4).half()
+    try:
+        return model(x)
+    except RuntimeError:
+        return model(x.float())
+
+
+@HEALTHY.add()
+def a_refused_operation_is_handled():
+    a, b = torch.ones(2, 2), torch.ones(2, 2).half()
+    try:
+        return a @ b
+    except RuntimeError:
+        return a @ b.float()
+
+
+@HEALTHY.add()
+def an_interrupted_program():
+    x = torch.ones(2) + 1
+    raise StopIteration(x.dtype)
+
+
+# ---------------------------------------------------------------- how it leaves
+
+
+def test_the_exception_goes_through_unchanged():
+    def program():
+        return torch.ones(2, 2) @ torch.ones(2, 2).half()
+
+    with pytest.raises(RuntimeError, match="same dtype") as alone:
+        program()
+    with pytest.raises(RuntimeError, match="same dtype") as watched, dtypeguard.audit() as report:
+        program()
+    assert (type(watched.value), str(watched.value)) == (type(alone.value), str(alone.value))
+    assert report.error == f"RuntimeError: {alone.value}"
+    assert [f.rule for f in bad(report)] == ["DG110"]
+
+
+def test_a_refusal_is_said_once_on_its_way_through_modules():
+    report = audited(lambda: nn.Sequential(nn.Sequential(nn.Linear(2, 2)))(torch.ones(1, 2).half()))
+    (finding,) = bad(report)
+    assert (finding.rule, finding.count, finding.module_path) == ("DG110", 1, "Sequential.0.0")
+
+
+@pytest.mark.parametrize(("caught", "severity"), [(False, "error"), (True, "info")])
+def test_refusals_in_threads_are_found(caught, severity, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+
+    def work():
+        with contextlib.suppress(RuntimeError if caught else ZeroDivisionError):
+            nn.Linear(2, 2)(torch.ones(1, 2).half())
+
+    def program():
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return torch.ones(2) + 1
+
+    found = [f for f in audited(program).findings if f.rule == "DG110"]
+    assert {f.severity for f in found} == {severity}
+    assert {f.source for f in found} == {"nn.Linear(2, 2)(torch.ones(1, 2).half())"}
+
+
+class Translating(nn.Module):
+    """Says what was wrong in its own words."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x):
+        try:
+            return self.fc(x)
+        except RuntimeError as error:
+            raise ValueError("block 3 cannot take this") from error
+
+
+def test_a_refusal_is_found_behind_the_exception_that_took_its_place():
+    (finding,) = bad(audited(lambda: Translating()(torch.ones(1, 2).half())))
+    assert (finding.rule, finding.source) == ("DG110", "return self.fc(x)")
+
+
+def test_a_refusal_is_found_where_it_is_raised_again():
+    def program():
+        try:
+            return nn.Linear(2, 2)(torch.ones(1, 2).half())
+        except RuntimeError:
+            torch.ones(2).sum()
+            raise
+
+    (finding,) = bad(audited(program))
+    assert (finding.rule, finding.count) == ("DG110", 1)
