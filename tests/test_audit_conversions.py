@@ -574,7 +574,7 @@ def quantisation_rounds_and_casts():
     x = torch.randn(8)
     scale = x.abs().max() / 127
     q = (x / scale).round().clamp(-128, 127).to(torch.int8)
-    return q, q.to(x.dtype) * scale, (x * 3).int(), (x * 100).to(torch.int8), x.long()
+    return q, q.to(x.dtype) * scale, (x * 3).int(), (x * 10).to(torch.int8), x.long()
 
 
 @HEALTHY.add()
@@ -896,12 +896,26 @@ def bytes_are_hashed_on_purpose():
 
 
 @HEALTHY.add()
+def four_bit_weights_are_packed():
+    q = torch.randint(-8, 8, (8,), dtype=torch.int8)
+    packed = (q[::2].to(U8) & 15) | (q[1::2].to(U8) << 4)
+    return packed, (packed << 4).view(torch.int8) >> 4
+
+
+@HEALTHY.add()
+def integers_are_hashed_and_cut():
+    ids = torch.randint(0, 2**40, (16,))
+    hashed = (ids * 6364136223846793005) >> 33
+    return hashed.to(torch.int32), (ids * 2654435761).to(torch.int32) % 1000, (ids & 255).to(torch.int8)
+
+
+@HEALTHY.add()
 def an_image_is_saved():
     image = torch.randn(3, 4, 4)
     return image.mul(255).add(0.5).clamp(0, 255).to(U8), (image.sigmoid() * 255).round().byte(), image.bool().to(U8)
 
 
-@BUGS.add("DG109", "return (image * 255).to(torch.uint8)", from_dtype=U8)
+@BUGS.add("DG109", "return (image * 255).to(torch.uint8)", from_dtype=F32)
 def an_image_is_saved_without_a_clamp():
     image = torch.tensor([-0.1, 0.5, 1.1])
     return (image * 255).to(torch.uint8)

@@ -261,10 +261,11 @@ def _tell(meeting: Meeting, call: _ranks.Call, verdict: tuple[str, Severity, boo
     """Enter a finding in all audits; say it at once where the program may not live to report it."""
     ranks, severity, hangs = verdict
     facts = {"op": call.brought.op, "ranks": ranks}
-    found = [
-        audit.find("DG701", call.site, facts=facts, severity=severity, module=call.module, op=call.brought.op)
-        for audit in _audits
-    ]
+    with _lock:  # ranks may be threads
+        found = [
+            audit.find("DG701", call.site, facts=facts, severity=severity, module=call.module, op=call.brought.op)
+            for audit in _audits
+        ]
     if hangs and any(finding is not None and finding.count == 1 for finding in found):
         _log.error("%s: DG701 %s: %s", call.site, call.brought.op, ranks)
 

@@ -199,6 +199,8 @@ def out_of_range(event: Op, audit: Recorder) -> None:
         return
     if source.is_complex() or not event.readable or source.numel() > LARGEST or event.kind == "device":
         return
+    if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
+        return
     if not audit.state(Looks).due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
         return
     ends = torch.iinfo(dtype)

@@ -137,7 +137,8 @@ def disagreement(said: dict[int, Brought], ranks: list[int]) -> tuple[str, Sever
             gives, takes = _for(one.gives, ranks.index(taker)), _for(other.takes, ranks.index(giver))
             if gives is not None and takes is not None and gives[:2] != takes[:2]:
                 pair = f"rank {giver} sends {gives[0]}[{gives[1]}], of which rank {taker} takes {takes[0]}[{takes[1]}]"
-                return _listed(shown) if len(set(shown.values())) > 1 else pair, Severity.ERROR, gives[2] != takes[2]
+                whole = len(one.gives or ()) == 1 and len(set(shown.values())) > 1
+                return _listed(shown) if whole else pair, Severity.ERROR, gives[2] != takes[2]
     return None
 
 
