@@ -942,7 +942,7 @@ def float32_targets_of_a_half_model(dtype):
             target = teacher(x)
         out, hot = model(x.to(dtype)), (target > 0).float()
         soft = F.kl_div((out.float() / 2).log_softmax(-1), (target / 2).softmax(-1), reduction="batchmean")
-        sharp = F.binary_cross_entropy_with_logits(out, hot, reduction="none")
+        sharp = F.binary_cross_entropy_with_logits(out.float(), hot, reduction="none")
         chance = out.sigmoid()
         hard = (sharp * (1 - chance * hot - (1 - chance) * (1 - hot)).square()).mean()
         (soft + hard + F.mse_loss(out.float(), target)).backward()

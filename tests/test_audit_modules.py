@@ -663,6 +663,44 @@ def norms_that_stay_float32():
     net[2](y.half()).sum().backward()
 
 
+def norms_in_half_whose_statistics_never_move():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.0)).bfloat16()
+    net(torch.randn(5, 4).bfloat16()).sum().backward()
+
+
+def a_cached_activation():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            self.last = None
+
+        def forward(self, x):
+            self.last = self.fc(x).detach()
+            return self.last * 2
+
+    net = Keeps()
+    net(torch.randn(2, 4))
+    net.half()
+    net(torch.randn(2, 4).half())
+
+
+def a_teacher_in_half():
+    student, teacher = nn.Linear(4, 4), nn.Linear(4, 4).half().eval()
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        target = teacher(x.half()).float()
+    F.mse_loss(student(x), target).backward()
+
+
+def an_offloaded_model():
+    net = Net(Rotary())
+    for _ in range(3):
+        net.to("meta")
+        net.to_empty(device="cpu")
+    net.float()
+
+
 def a_move_to_a_device():
     net = Net(Rotary())
     net.to("cpu")
@@ -880,7 +918,8 @@ HEALTHY = [
     zero_dim_tensors_on_the_cpu, a_state_on_the_right_device, experts_of_one_dtype, a_copy_in_half_for_inference,
     spectral_and_weight_norm_in_bfloat16, mixed_by_design, a_loss_with_weights, rope_with_short_sequences,
     an_attribute_that_harms_nobody, an_adapter_casts_itself, a_noise_schedule_in_half, buffers_of_a_double_model,
-    a_logit_scale_in_float32, a_buffer_widens_and_harms_nobody,
+    a_logit_scale_in_float32, a_buffer_widens_and_harms_nobody, norms_in_half_whose_statistics_never_move,
+    a_cached_activation, a_teacher_in_half, an_offloaded_model,
 ]  # fmt: skip
 
 
@@ -903,6 +942,7 @@ SILENT = {
         a_model_for_inference_in_half,
         norms_in_half_that_are_frozen,
         norms_in_half_without_statistics,
+        norms_in_half_whose_statistics_never_move,
         norms_that_stay_float32,
         under_autocast,
     ],
@@ -1056,6 +1096,13 @@ def test_two_models_of_one_class_are_told_apart():
         two.bfloat16()
     paths = [f.module_path for f in report.findings if f.rule == "DG503"]
     assert sorted(paths) == ["Scaled", "Scaled#2"]
+
+
+def test_a_cumulative_average_says_by_how_much_it_moves():
+    report = run(trains_with_cumulative_averages)
+    (finding,) = [f for f in report.findings if f.rule == "DG502"]
+    assert finding.severity == "warning"
+    assert "by 0 of" not in finding.message
 
 
 def test_a_conversion_inside_of_a_conversion_is_one():

@@ -2687,3 +2687,54 @@ def in_a_closure_of_lbfgs(fault):
 
     optimizer.step(closure)
     return losses[0]
+
+
+# ---------------------------------------------------------------- what torch says
+
+INTS, BOOLS, COMPLEX = torch.tensor([[1, 2], [3, 5]]), torch.tensor([True, False]), torch.ones(2, dtype=torch.complex64)
+SHORT = torch.tensor([0, 1], dtype=torch.int32)
+REFUSED = {
+    "norm of integers": (lambda: INTS.norm(), "DG110"),
+    "normalised integers": (lambda: F.normalize(INTS), "DG110"),
+    "inverse of integers": (lambda: torch.linalg.inv(INTS), "DG110"),
+    "take by int32": (lambda: INTS.take(SHORT), "DG110"),
+    "index_copy by int32": (lambda: torch.zeros(2, 2).index_copy(0, SHORT, torch.ones(2, 2)), "DG110"),
+    "put by int32": (lambda: torch.zeros(2).put_(SHORT, torch.ones(2)), "DG110"),
+    "weights of a bag in half": (
+        lambda: F.embedding_bag(INTS, torch.rand(9, 2), per_sample_weights=torch.ones(2, 2).half(), mode="sum"),
+        "DG110",
+    ),
+    "prelu of integers": (lambda: F.prelu(INTS, torch.ones(1)), "DG110"),
+    "isclose of integers and floats": (lambda: torch.isclose(INTS, INTS.float()), "DG110"),
+    "mask of integers": (lambda: INTS.masked_select(INTS), "DG110"),
+    "divergence of integers": (lambda: F.kl_div(INTS, INTS), "DG110"),
+    "relu of bools": (lambda: F.relu(BOOLS), "DG110"),
+    "argmax of bools": (lambda: BOOLS.argmax(), "DG110"),
+    "clamp of complex numbers": (lambda: COMPLEX.clamp(0), "DG110"),
+    "maximum of complex numbers": (lambda: torch.maximum(COMPLEX, COMPLEX), "DG110"),
+    "sign of complex numbers": (lambda: COMPLEX.sign(), "DG110"),
+    "gradient of bytes": (lambda: torch.gradient(torch.ones(3, dtype=torch.uint8)), "DG110"),
+    "least squares in half": (lambda: torch.linalg.lstsq(torch.eye(2).half(), torch.eye(2).half()), "DG110"),
+    "unpooling by int32": (lambda: F.max_unpool1d(torch.ones(1, 1, 2), SHORT.expand(1, 1, 2), 2), "DG110"),
+    "spectrogram of integers": (lambda: torch.stft(torch.arange(64), 16, return_complex=True), "DG110"),
+    "limits of a float": (lambda: torch.iinfo(torch.rand(2).dtype), "DG110"),
+    "bfloat16 to NumPy": (lambda: torch.ones(2).bfloat16().numpy(), "DG110"),
+    "negated bools": (lambda: -BOOLS, "DG110"),
+    "inner product on two devices": (lambda: torch.inner(torch.ones(2), torch.ones(2, device="meta")), "DG505"),
+    "along an axis on two devices": (lambda: INTS.take_along_dim(INTS.to("meta"), 0), "DG505"),
+    "a number from meta": (lambda: torch.ones(1, device="meta").item(), "DG505"),
+    "a sum of two devices": (lambda: torch.ones(2) + torch.ones(2, device="meta"), "DG505"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses_is_named(name):
+    call, rule = REFUSED[name]
+    with pytest.raises((RuntimeError, TypeError)) as alone:
+        call()
+    with pytest.raises(type(alone.value)) as audited, dtypeguard.audit() as report:
+        call()
+    assert str(audited.value) == str(alone.value)
+    assert report.faults == []
+    assert [(finding.rule, finding.severity) for finding in report.findings] == [(rule, "error")]
+    assert Path(report.findings[0].file) == Path(__file__)

@@ -1,10 +1,10 @@
 """DG407: averages that cannot move, because their dtype has no room for a small step.
 
-An average is known from how it is written: it takes nine tenths or more of itself, and the rest from elsewhere. What one
-update should change is computed from samples, in float32, and what it did change is seen at later updates. An element
-is lost if it should move, always in one direction, and stands where it stood at the first look. Averages that take one
-part in a hundred or less are stuck then, since half a spacing would take fifty spacings of distance. The others may only
-lag: they must have missed a whole spacing.
+An average is known from how it is written: it takes nine tenths or more of itself, and the rest from elsewhere. What
+one update should change is computed from samples, in float32, and what it did change is seen at later updates. An
+element is lost if it should move, always in one direction, and stands where it stood at the first look. Averages that
+take one part in a hundred or less are stuck then, since half a spacing would take fifty spacings of distance. The
+others may only lag: they must have missed a whole spacing.
 """
 
 import contextlib
@@ -374,9 +374,9 @@ def _averaging(audit: Recorder, original: Callable[..., Any]) -> Callable[..., A
 
 def _look(audit: Recorder, averages: Averages, averaged: AveragedModel, model: nn.Module) -> None:
     watch, updates = averages.models.get(averaged, (None, 0))
-    if not updates and not torch.__future__.get_swap_module_params_on_conversion():
-        if any(parameter.dtype in HALF for parameter in averaged.parameters()):
-            watch = WatchedAverage(averaged, Names([model]), Book(audit))
+    half = not updates and any(parameter.dtype in HALF for parameter in averaged.parameters())
+    if half and not torch.__future__.get_swap_module_params_on_conversion():
+        watch = WatchedAverage(averaged, Names([model]), Book(audit))
     averages.models[averaged] = watch, updates + 1
     if watch is not None and due(updates + 1):
         watch.look(updates + 1)

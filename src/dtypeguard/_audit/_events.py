@@ -28,11 +28,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dtypes import TABLE, Kind
+from .._dtypes import TABLE, Kind, name_of
 from .._errors import summary
 from ._lineage import Node
 from ._sites import Site
-from ._text import size_of
+from ._text import shape_of, size_of, tensors_of
 
 _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
@@ -151,6 +151,26 @@ class Refusal:
     function: type | None  # the autograd.Function whose backward ran
     caller: Site  # the line that called the function in which it was raised
     final: bool  # it ends the audit, or a thread; else the program may catch it
+
+
+@dataclass(slots=True)
+class ModuleRow:
+    """A module in the report; it may be gone by then."""
+
+    path: str
+    name: str  # of its class
+    parameters: list[dict[str, Any]]
+    calls: int = 0
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: str, module: torch.nn.Module) -> "ModuleRow":
+        rows = []
+        for kind, name, tensor in tensors_of(module):
+            row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
+            rows.append({**row, "shape": shape_of(tensor), "bytes": size_of(tensor)})
+        return cls(path, type(module).__name__, rows)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from .._dtypes import name_of
 from .._errors import _INTERNAL
 from .._ledger import listed
 from .._rules import Severity
-from ._events import Call, Op, on
+from ._events import on
 from ._recorder import Recorder
 from ._sites import Site
 
@@ -32,15 +31,16 @@ _F64, _SHOWN = torch.float64, 3
 @on("start")
 def replace(audit: Recorder) -> None:
     """Replace, for the time of the audit, what exports and traces."""
-    exporter = sys.modules.get(_EXPORTER)
-    if exporter is None or isinstance(exporter, _Later):
-        audit.handles.append(_Later.join(audit))
-    else:
-        audit.patches.replace(exporter, "_export", functools.partial(_exporting, audit))
+    if _EXPORTER in sys.modules:
+        _watch_exporter(audit)
+    for name in ("export", "draft_export"):
+        audit.patches.replace(torch.export, name, functools.partial(_opening, audit))
     audit.patches.replace(torch.export.ExportedProgram, "run_decompositions", functools.partial(_aside, audit))
     traces: Any = torch.jit._trace
     for owner, name in ((traces, "_trace_impl"), (traces, "trace_module"), (torch.jit, "trace_module")):
         audit.patches.replace(owner, name, functools.partial(_tracing, audit))
+    if "DG802" in audit.findings.wanted:
+        audit.patches.replace(torch.jit.ScriptModule, "__call__", functools.partial(_called, audit))
 
 
 def _aside(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,44 +55,28 @@ def _aside(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
 # ---------------------------------------------------------------- export
 
 
-class _Later(ModuleType):
-    """Stands for torch's exporter until somebody asks for it: to import it takes seconds."""
+def _opening(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Exports import torch's exporter when it is needed, which takes seconds; then it can be watched."""
 
-    def __init__(self) -> None:
-        super().__init__(_EXPORTER)
-        self.audits: list[Recorder] = []
+    @functools.wraps(original)
+    def export(*args: Any, **kwargs: Any) -> Any:
+        if audit.live and not audit.state(Exporter).watched:
+            with audit.paused():
+                importlib.import_module(_EXPORTER)
+            audit.guarded(_watch_exporter, audit)
+        return original(*args, **kwargs)
 
-    @classmethod
-    def join(cls, audit: Recorder) -> "_Leave":
-        stub = sys.modules.get(_EXPORTER)
-        if not isinstance(stub, _Later):
-            stub = sys.modules[_EXPORTER] = cls()
-        stub.audits.append(audit)
-        return _Leave(stub, audit)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if sys.modules.get(_EXPORTER) is self:
-            del sys.modules[_EXPORTER]
-            with contextlib.ExitStack() as stack:
-                for audit in self.audits:
-                    stack.enter_context(audit.paused())
-                exporter = importlib.import_module(_EXPORTER)
-            for audit in self.audits:
-                audit.patches.replace(exporter, "_export", functools.partial(_exporting, audit))
-        return getattr(importlib.import_module(_EXPORTER), name)
+    return export
 
 
 @dataclass
-class _Leave:
-    stub: _Later
-    audit: Recorder
+class Exporter:
+    watched: bool = False
 
-    def remove(self) -> None:
-        self.stub.audits.remove(self.audit)
-        if not self.stub.audits and sys.modules.get(_EXPORTER) is self.stub:
-            del sys.modules[_EXPORTER]
+
+def _watch_exporter(audit: Recorder) -> None:
+    audit.state(Exporter).watched = True
+    audit.patches.replace(sys.modules[_EXPORTER], "_export", functools.partial(_exporting, audit))
 
 
 def _exporting(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -277,7 +261,7 @@ class _Baked:
     site: Site
     dtypes: set[torch.dtype]  # of its parameters when it was traced
     constants: dict[torch.dtype, dict[str, None]]  # where they are, in order
-    pairs: set[tuple[torch.dtype | None, torch.dtype]]  # casts that the trace made
+    given: set[torch.dtype | None]  # what it was traced with
     told: set[torch.dtype] = field(default_factory=set)
 
 
@@ -304,19 +288,19 @@ def _bake(audit: Recorder, traced: Any, site: Site) -> None:
     module = traced if isinstance(traced, torch.jit.ScriptModule) else None
     if module is None and not isinstance(traced, torch.jit.ScriptFunction):
         return  # scripting is off, and nothing was traced
+    graph = traced.inlined_graph
     constants: dict[torch.dtype, dict[str, None]] = {}
-    pairs = set()
-    for node, dtype in _constants(traced.inlined_graph):
-        source = next(node.inputs()).type()
-        pairs.add((source.dtype() if isinstance(source, torch._C.TensorType) else None, dtype))
+    for node, dtype in _constants(graph):
         if where := _written(node, dtype):
             constants.setdefault(dtype, {})[where] = None
     if not constants:
         return
     if module is None:
-        row = _Baked(weakref.ref(traced), "", site, set(), constants, pairs)
+        row = _Baked(weakref.ref(traced), "", site, set(), constants, set())
     else:
-        row = _Baked(weakref.ref(module), audit.path_of(module), site, _dtypes(module), constants, pairs)
+        types = [value.type() for value in graph.inputs()]
+        given = {kind.dtype() for kind in types if isinstance(kind, torch._C.TensorType)}
+        row = _Baked(weakref.ref(module), audit.path_of(module), site, _dtypes(module), constants, given)
         audit.state(_Traced).rows[id(module)] = row
     for dtype in constants:
         _say(audit, row, dtype, "")
@@ -363,15 +347,32 @@ def _say(audit: Recorder, row: _Baked, dtype: torch.dtype, effect: str) -> None:
         facts={"baked": ", ".join(places[:_SHOWN]) + more, "dtype": name_of(dtype), "effect": effect},
         severity=Severity.WARNING if effect else None,
         module=row.path or None,
+        again=bool(effect),
         to_dtype=dtype,
     )
 
 
-@on("entered", "DG802")
-def called(call: Call, audit: Recorder) -> None:
-    row = audit.state(_Traced).rows.get(id(call.module))
-    if row is not None and row.module() is call.module:
-        _converted(audit, row)
+def _called(audit: Recorder, _inherited: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(nn.Module.__call__)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # the name of what it stands for
+        if audit.live and not audit.local.paused:
+            row = audit.state(_Traced).rows.get(id(self))
+            if row is not None and row.module() is self:
+                audit.guarded(_used, audit, row, [*args, *kwargs.values()])
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    return __call__
+
+
+def _used(audit: Recorder, row: _Baked, values: list[Any]) -> None:
+    """Whether a traced module is given what it was not traced with."""
+    _converted(audit, row)
+    given = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+    if other := given - row.given:
+        for dtype in row.constants:
+            if dtype in row.given - given and dtype not in row.told:
+                row.told.add(dtype)
+                _say(audit, row, dtype, f", and it was given {_names(other)} since")
 
 
 @on("end", "DG802")
@@ -390,19 +391,8 @@ def _converted(audit: Recorder, row: _Baked) -> None:
         for dtype in row.constants:
             if dtype in row.dtypes - dtypes and dtype not in row.told:
                 row.told.add(dtype)
-                now = " and ".join(sorted(map(name_of, dtypes - row.dtypes)))
-                _say(audit, row, dtype, f", and the module was converted to {now} since")
+                _say(audit, row, dtype, f", and the module was converted to {_names(dtypes - row.dtypes)} since")
 
 
-@on("cast", "DG802")
-def casts(op: Op, audit: Recorder) -> None:
-    """A traced module casts what it did not cast when it was traced."""
-    rows = audit.state(_Traced).rows
-    if not rows or op.module is None or op.backward or not op.inputs:
-        return
-    was, dtype = op.inputs[0].dtype, op.out.dtype
-    for row in rows.values():
-        new = was.is_floating_point and dtype in row.constants and (was, dtype) not in row.pairs
-        if new and row.path == op.module and dtype not in row.told:
-            row.told.add(dtype)
-            _say(audit, row, dtype, f", and it was given {name_of(was)}, which it casts")
+def _names(dtypes: set[torch.dtype]) -> str:
+    return " and ".join(sorted(map(name_of, dtypes)))

@@ -1,5 +1,6 @@
 """The findings and casts of one audit, one row for each place."""
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,7 @@ class Findings:
 
     def __init__(self, selection: Selection) -> None:
         self.wanted, self._selection = selection.rules, selection
+        self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}
 
@@ -82,24 +84,25 @@ class Findings:
         severity = severity or rule.severity
         if not self._selection.on(rule_id, site.file, site.line, severity):
             return None
-        key = (rule_id, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
-        known = self._findings.get(key)
-        worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
-        size = fields.pop("bytes", 0)
-        if known is None or worse:
-            names = tuple(parameters)
-            facts = {"names": listed(names), **facts}
-            finding = Finding(rule_id, severity.value, rule.says.format(**facts), str(site), module, **fields)
-            finding.fix, finding.parameters, finding.count = rule.fix.format(**facts), names, 0
-            finding.file, finding.line, finding.function = site.file, site.line, site.function
-            finding.source = site.source
-            if known is not None:
-                finding.count, finding.bytes = known[0].count, known[0].bytes
-            self._findings[key] = known = (finding, site)
-        if not again or not known[0].count:  # else it is the same event, seen worse
-            known[0].count += 1
-            known[0].bytes += size
-        return known[0]
+        with self._lock:
+            key = (rule_id, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
+            known = self._findings.get(key)
+            worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
+            size = fields.pop("bytes", 0)
+            if known is None or worse:
+                names = tuple(parameters)
+                facts = {"names": listed(names), **facts}
+                finding = Finding(rule_id, severity.value, rule.says.format(**facts), str(site), module, **fields)
+                finding.fix, finding.parameters, finding.count = rule.fix.format(**facts), names, 0
+                finding.file, finding.line, finding.function = site.file, site.line, site.function
+                finding.source = site.source
+                if known is not None:
+                    finding.count, finding.bytes = known[0].count, known[0].bytes
+                self._findings[key] = known = (finding, site)
+            if not again or not known[0].count:  # else it is the same event, seen worse
+                known[0].count += 1
+                known[0].bytes += size
+            return known[0]
 
     def cast(
         self, kind: str, op: str, source: torch.Tensor, dtype: torch.dtype, device: torch.device, size: int,
@@ -107,9 +110,10 @@ class Findings:
     ) -> None:  # fmt: skip
         """Count a conversion of `source`."""
         key = (kind, op, source.dtype, dtype, site, module, device)
-        row = self._casts.get(key)
-        if row is None:
-            cast = Cast(kind, op, source.dtype, dtype, str(source.device), str(device), str(site), module)
-            row = self._casts[key] = (cast, site)
-        row[0].count += 1
-        row[0].bytes += size
+        with self._lock:
+            row = self._casts.get(key)
+            if row is None:
+                cast = Cast(kind, op, source.dtype, dtype, str(source.device), str(device), str(site), module)
+                row = self._casts[key] = (cast, site)
+            row[0].count += 1
+            row[0].bytes += size

@@ -205,7 +205,7 @@ def out_of_range(event: Op, audit: Recorder) -> None:
         return
     ends = torch.iinfo(dtype)
     whole = source.double().trunc() if source.is_floating_point() else source.long()
-    outside = int((~((whole >= ends.min) & (whole <= ends.max))).sum())  # NaN too
+    outside = int((((whole < ends.min) | (whole > ends.max)) & whole.isfinite()).sum())
     if outside:
         detail = f"{outside} of {source.numel()} values are outside of {ends.min} to {ends.max} and wrap around"
         meant = not source.is_floating_point() and dtype is not torch.uint8

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ._apart import apart
 from ._compiler import unseen
 from ._events import Op
 from ._lineage import FIRST, Node
@@ -41,7 +42,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         recorder = self._recorder
         local = recorder.local
         kwargs = kwargs or {}
-        if not recorder.live or local.paused or _tracing() is not None:
+        if not recorder.running or local.paused or _tracing() is not None:
             return func(*args, **kwargs)
         trait = trait_of(func)
         kept = None
@@ -59,7 +60,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         local.paused += 1
         try:
             recorder.operations += 1
-            self._look(recorder, trait, func, args, kwargs, out, kept)
+            with apart():
+                self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.broken.append(error)
         finally:
@@ -74,6 +76,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         single = isinstance(out, Tensor)
         if trait.same:
             self._hand_on(recorder, trait, inputs, out, single)
+            return
+        if trait.cast and inputs and out is inputs[0]:  # it was of that dtype
             return
         dtype = out.dtype if single else None
         mixed = any(tensor.dtype is not dtype for tensor in inputs) if single else False

@@ -19,7 +19,7 @@ from ._events import Call, on
 from ._lineage import Cause, Node
 from ._recorder import Recorder
 from ._sites import Site
-from ._text import size_of
+from ._text import size_of, tensors_of, walk
 
 _HALF = frozenset([torch.float16, torch.bfloat16])
 _CONVERT = "to half bfloat16 float double cuda cpu".split()
@@ -106,9 +106,9 @@ def _conversion(audit: Recorder, original: Callable[..., Any]) -> Callable[..., 
 def _buffers(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
     return {
         (path, name): buffer.dtype
-        for path, module in model.named_modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and buffer.dtype.is_floating_point
+        for path, module in walk(model)
+        for kind, name, buffer in tensors_of(module)
+        if kind == "buffer" and buffer.dtype.is_floating_point
     }
 
 
@@ -119,15 +119,15 @@ def _converted(
     device, dtype = _target(name, args, kwargs)
     root = audit.path_of(model)
     groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
-    for path, module in model.named_modules():
+    for path, module in walk(model):
         full = f"{root}.{path}" if path else root
         found = [
             *_narrowed(module, path, full, before, name, site),
             *_left_behind(module, full, device, dtype, name, site),
         ]
-        for key, parameter in module._parameters.items():
-            if parameter is not None and audit.lineage.get(parameter) is None and not isinstance(module, ScriptModule):
-                audit.lineage.hold(module, key, parameter, Node(f"Module.{name}", site, parameter.dtype))
+        for part, own, parameter in tensors_of(module):
+            if part == "parameter" and audit.lineage.get(parameter) is None and not isinstance(module, ScriptModule):
+                audit.lineage.hold(module, own, parameter, Node(f"Module.{name}", site, parameter.dtype))
         for tensor, stays in found:
             kind = "attribute" if stays.rule == "DG503" else "buffer"
             known = audit.lineage.get(tensor)
@@ -147,9 +147,9 @@ def _converted(
 def _narrowed(
     module: nn.Module, path: str, full: str, before: dict[tuple[str, str], torch.dtype], name: str, site: Site
 ) -> Iterator[tuple[Tensor, Stays]]:
-    for key, buffer in module._buffers.items():
-        was = before.get((path, key))
-        if buffer is not None and was is not None and was.itemsize > buffer.dtype.itemsize:
+    for kind, key, buffer in tensors_of(module):
+        was = before.get((path, key)) if kind == "buffer" else None
+        if was is not None and was.itemsize > buffer.dtype.itemsize:
             facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
             fields = {"from_dtype": was, "to_dtype": buffer.dtype, "bytes": size_of(buffer), "op": f"Module.{name}"}
             yield buffer, Stays("DG501", site, full, key, facts, fields)
@@ -207,7 +207,12 @@ def running_statistics(call: Call, audit: Recorder) -> None:
     for key in ("running_mean", "running_var"):
         buffer = module._buffers.get(key)
         if buffer is not None and buffer.dtype in _HALF:
-            momentum = 0.0 if module.momentum is None else module.momentum
+            batches = module._buffers.get("num_batches_tracked")
+            momentum = module.momentum
+            if momentum is None:  # the average of all
+                momentum = 1 / (1 if batches is None else int(batches) + 1)
+            if not momentum:
+                return
             facts = {"buffer": key, "module": call.path, "dtype": name_of(buffer.dtype), "momentum": momentum}
             audit.find(
                 "DG502", audit.here(), module=call.path, op=type(module).__name__, facts=facts,
@@ -265,10 +270,15 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
     if audit.local.modules or id(call.module) in seen:
         return
     seen.add(id(call.module))
-    if any(is_lazy(parameter) for parameter in call.module.parameters()):
+    parameters = [
+        (f"{path}.{name}" if path else name, tensor)
+        for path, module in walk(call.module)
+        for kind, name, tensor in tensors_of(module)
+        if kind == "parameter" and tensor.dtype.is_floating_point
+    ]
+    if any(is_lazy(parameter) for _, parameter in parameters):
         seen.discard(id(call.module))  # it has no dtypes yet
         return
-    parameters = [(name, p) for name, p in call.module.named_parameters() if p.dtype.is_floating_point]
     sizes: dict[torch.dtype, int] = {}
     for _, parameter in parameters:
         sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()

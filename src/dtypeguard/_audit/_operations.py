@@ -8,6 +8,8 @@ import torch
 # Besides what torch tags as pointwise, these promote their operands.
 _PROMOTING = frozenset("cat stack mse_loss smooth_l1_loss huber_loss l1_loss binary_cross_entropy dot".split())
 _WRITES = frozenset(["copy_", "index_put_", "_foreach_copy_"])
+# `to` and autocast's own come as they are in inference mode.
+_CASTS = frozenset("_to_copy to type_as _autocast_to_reduced_precision _autocast_to_full_precision".split())
 # These give what they got, and get no line of their own in a chain.
 _SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alias lift_fresh".split())
 
@@ -47,10 +49,10 @@ def _look(func: Any) -> Trait:
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
     pointwise = torch.Tag.pointwise in tags
     return Trait(
-        name=name,
-        cast=name == "_to_copy",
+        name="_to_copy" if name in _CASTS else name,
+        cast=name in _CASTS,
         write=name in _WRITES,
-        same=(name in _SAME or bool(getattr(func, "is_view", False))) and not updates,
+        same=(name in _SAME or bool(getattr(func, "is_view", False))) and not updates and name not in _CASTS,
         lifted=name == "lift_fresh",
         updates=updates,
         promotes=pointwise or name in _PROMOTING,

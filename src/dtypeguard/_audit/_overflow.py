@@ -25,7 +25,7 @@ _ADDITIVE = frozenset(["add", "add_", "sub", "sub_", "baddbmm", "addmm"])
 _ADDED = frozenset(["add", "add_", "clamp", "clamp_min", "clamp_min_", "maximum"])
 _DIVISIONS = frozenset(["div", "log", "reciprocal", "rsqrt", "pow"])
 _SMALLEST = 2.0**-25  # what is smaller is 0 in float16
-_SOFTMAX = ["_softmax", "_log_softmax", "_safe_softmax"]
+_SOFTMAX = ["_softmax", "_log_softmax", "_safe_softmax", "softmax", "log_softmax"]
 _ATTENTION = [
     "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
     "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention", "scaled_dot_product_attention",

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 
 from .._dtypes import name_of
-from ._events import Call, on, tensors_in
+from ._events import Call, ModuleRow, on, tensors_in
 from ._lineage import Node
 from ._recorder import Recorder
 from ._text import shape_of
 
-_LEAVES = 64
+_LEAVES, _ROWS = 64, 20_000
 
 
 @on("start")
@@ -54,9 +54,12 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         call = Call(self, audit.guarded(audit.path_of, self) or type(self).__name__)
         for function in entered:
             audit.guarded(function, call, audit)
-        row = audit.calls.setdefault(call.path, [0, [], []])
-        if not row[0]:
-            row[1] = audit.guarded(_leaves, args, kwargs) or []
+        row = audit.calls.get(call.path)
+        if row is None:
+            row = audit.guarded(ModuleRow.of, call.path, self) or ModuleRow(call.path, type(self).__name__, [])
+            row.inputs = audit.guarded(_leaves, args, kwargs) or []
+            if len(audit.calls) < _ROWS:
+                audit.calls[call.path] = row
         local.modules.append(call.path)
         try:
             # TorchScript keeps no text of an error that comes out of a mode.
@@ -69,9 +72,9 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             raise
         finally:
             local.modules.pop()
-        if not row[0]:
-            row[2] = audit.guarded(_leaves, (out,), {}, True) or []
-        row[0] += 1
+        if not row.calls:
+            row.outputs = audit.guarded(_leaves, (out,), {}, True) or []
+        row.calls += 1
         call.output = out
         for function in left:
             audit.guarded(function, call, audit)

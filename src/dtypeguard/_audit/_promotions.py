@@ -179,7 +179,21 @@ def reduced(event: Op, audit: Recorder) -> None:
 
 
 @on("ended", "DG102")
-@on("after", "DG102", ops=["_softmax", "_log_softmax", "logsumexp", "topk", "sort", "linalg_vector_norm", *_PICKS])
+@on(
+    "after",
+    "DG102",
+    ops=[
+        "_softmax",
+        "_log_softmax",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "topk",
+        "sort",
+        "linalg_vector_norm",
+        *_PICKS,
+    ],
+)
 def ended(event: Op, audit: Recorder) -> None:
     """What autocast too would compute in float32, or what gives integers and bools."""
     for tensor in event.inputs:

@@ -18,12 +18,14 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._rules import Finding, Severity
+from ._apart import apart
 from ._compiler import Eager
-from ._events import KINDS, Operand, Refusal, handlers, handlers_of
+from ._events import KINDS, ModuleRow, Operand, Refusal, handlers, handlers_of
 from ._findings import Findings
 from ._lineage import Cause, Lineage, Node
 from ._patches import Patches
 from ._sites import Site, here, raised_at, user
+from ._text import tensors_of, walk
 
 State = TypeVar("State")
 _SEQUENCES = 50_000
@@ -59,6 +61,8 @@ class Local(threading.local):
     """What each thread has of its own."""
 
     def __init__(self) -> None:
+        # Those that the program had before go on by themselves; autograd's are no threads of Python.
+        self.on = isinstance(threading.current_thread(), threading._DummyThread)
         self.modules: list[str] = []
         self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
         self.caught: deque[Caught] = deque(maxlen=64)
@@ -76,13 +80,13 @@ class Recorder:
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
         self.eager = Eager()
-        self.live = False
+        self.running = False
         self.promotions = 0  # that are open
         self.operations = 0
         self.leak: Any = None  # the cause of what is made in a default dtype that was changed
         self.leaked_dtype: torch.dtype | None = None
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
-        self.calls: dict[str, list[Any]] = {}  # of modules by path: how often, inputs, outputs
+        self.calls: dict[str, ModuleRow] = {}  # by path
         self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
         self.before = handlers_of("before", findings.wanted)
         self.after = handlers_of("after", findings.wanted)
@@ -90,6 +94,11 @@ class Recorder:
         self._states: dict[type, Any] = {}
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs, and this thread takes part."""
+        return self.running and self.local.on
 
     # ------------------------------------------------------------ for the families
 
@@ -178,7 +187,8 @@ class Recorder:
     def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         self.local.paused += 1
         try:
-            return function(*args)
+            with apart(own=1):
+                return function(*args)
         except Exception as error:  # a fault of the audit must not be one of the program
             self.broken.append(error)
             return None
@@ -188,18 +198,19 @@ class Recorder:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
+        self.local.on = True
         for device in ("cuda", "cpu"):
             self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
-            self.live = True
+            self.running = True
         except BaseException:
             self._put_back()
             raise
 
     def stop(self, error: BaseException | None) -> None:
-        self.live = False
+        self.running = False
         self._leave()
         try:
             if error is not None:
@@ -212,6 +223,7 @@ class Recorder:
     def in_thread(self) -> Iterator[None]:
         """Record in a thread that the program started."""
         _python_dispatch._push_mode(self._mode)
+        self.local.on = True
         try:
             yield
         except Exception as error:
@@ -254,22 +266,22 @@ class Recorder:
     def name(self, root: nn.Module, title: str | None = None) -> None:
         """Know a module and all in it by their paths."""
         title = title or type(root).__name__.lstrip("_") or "Module"
-        taken = {path for ref, path in self._paths.values() if (known := ref()) is not None and known is not root}
+        taken = {path for ref, path in list(self._paths.values()) if (known := ref()) is not None and known is not root}
         numbers = (title, *(f"{title}#{number}" for number in range(2, 10_000)))
         title = next(name for name in numbers if name not in taken)
         site = self.here()
-        for name, module in root.named_modules():
-            scripted = isinstance(module, torch.jit.ScriptModule)
+        for name, module in walk(root):
             path = f"{title}.{name}" if name else title
             self._paths[id(module)] = (weakref.ref(module), path)
-            for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is not None and not scripted and self.lineage.get(tensor) is None:
-                    kind = "parameter" if key in module._parameters else "buffer"
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            for kind, key, tensor in tensors_of(module):
+                if self.lineage.get(tensor) is None:
                     self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Those that are known and alive."""
-        for ref, path in self._paths.values():
+        for ref, path in list(self._paths.values()):
             module = ref()
             if module is not None:
                 yield path, module

@@ -20,9 +20,18 @@ _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
     r"|without overflow|unsafe to autocast|ComplexFloat|result type|bool tensor|of type LongTensor|ScalarType"
 )
+# A dtype as C++ has it, in a sentence about what is wanted.
+_TYPES = re.compile(
+    r"\b(Long|Int|Short|Byte|Char|Bool|Float|Double|Half|BFloat16|ComplexFloat|ComplexDouble|BoolTensor|LongTensor"
+    r"|FloatTensor|DoubleTensor|HalfTensor|[Ii]ntegral|[Bb]oolean|[Cc]omplex|floating[ -]point|long|int64)\b"
+)
+_WISHES = re.compile(
+    r"expect|support|must|should|\bgot\b|\bGot\b|match|promot|implemented|may not|requires|handle types"
+)
 _DEVICES = re.compile(
     r"same device|on the same device|different devices?\b|two devices|is on (cpu|cuda|meta|mps|xpu)"
-    r"|not on the expected device|1D CPU int64 tensor|device type for generator|out of meta|device type tensor to numpy"
+    r"|not on the expected device|1D CPU int64 tensor|device type for generator|to have (meta|cpu|cuda) Device"
+    r"|to be on cpu, but|into non-meta|called on meta tensors|out of meta|device type tensor to numpy"
 )
 _HALF_WORDS = re.compile(r"fp16|bf16|float16|bfloat16|\bhalf\b", re.IGNORECASE)
 _WANTS = re.compile(r"d-?type|data ?type|support|expect|require|must|precision|got torch\.", re.IGNORECASE)
@@ -50,7 +59,8 @@ def refused(event: Refusal, audit: Recorder) -> None:
             _outside_autocast(event, reason, audit)
         return
     devices = bool(_DEVICES.search(reason))
-    if (not devices and not _DTYPES.search(reason)) or _NOT_TORCHS.search(reason):
+    about_types = _DTYPES.search(reason) or (_TYPES.search(reason) and _WISHES.search(reason))
+    if not (devices or about_types) or _NOT_TORCHS.search(reason):
         return
     if event.function is not None and enter(
         audit, event.function, f"its backward failed at {event.site}: {reason}", event

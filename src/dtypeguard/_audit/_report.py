@@ -1,25 +1,27 @@
 """What an audit found: to print, to compare, to keep."""
 
+import dataclasses
 import io
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._dtypes import name_of
 from .._rules import RULES, Finding, Report, Severity, select
 from ._baseline import Baseline, load, save
+from ._events import ModuleRow
 from ._findings import Cast as Cast
 from ._recorder import Recorder
 from ._sites import Site
-from ._text import human, shape_of, size_of
+from ._text import human
 
 _SHOWN = 20  # casts of a printed report
 _BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
@@ -48,7 +50,7 @@ class AuditReport:
     def _close(self, error: BaseException | None) -> None:
         self.seconds = time.perf_counter() - self._began
         self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
-        self._modules = _tree(self._recorder)
+        self._modules = self._recorder.guarded(_tree, self._recorder) or []
 
     @property
     def findings(self) -> Report:
@@ -235,39 +237,25 @@ def _place(site: Site) -> dict[str, Any]:
 
 
 def _tree(recorder: Recorder) -> list[dict[str, Any]]:
-    """The modules that are known, parents before children."""
-    called = recorder.calls
-    alive = dict(recorder.modules())
+    """The modules that were called, and what else is in them and alive; parents before children."""
+    rows, called = {}, recorder.calls
     roots = {path.partition(".")[0] for path in called}
-    rows = []
-    for path in alive:
-        module = alive[path]
-        if path.partition(".")[0] not in roots:
-            continue
-        calls, inputs, outputs = called.get(path, (0, [], []))
-        parent = path.rpartition(".")[0]
-        while parent and parent not in alive:
-            parent = parent.rpartition(".")[0]
-        rows.append(
-            {
-                "path": path,
-                "class": type(module).__name__,
-                "parent": parent or None,
-                "calls": calls,
-                "parameters": list(_tensors(module)),
-                "inputs": inputs,
-                "outputs": outputs,
-            }
-        )
-    return rows
+    for path, module in recorder.modules():
+        if path.partition(".")[0] in roots:
+            rows[path] = recorder.guarded(ModuleRow.of, path, module)
+    for path, row in called.items():
+        rows[path] = dataclasses.replace(row, parameters=rows[path].parameters if rows.get(path) else row.parameters)
+    return [_module(row, rows) for row in rows.values() if row is not None]
 
 
-def _tensors(module: nn.Module) -> Iterator[dict[str, Any]]:
-    for kind, tensors in (("parameter", module._parameters), ("buffer", module._buffers)):
-        for name, tensor in tensors.items():
-            if tensor is not None:
-                row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
-                yield {**row, "shape": shape_of(tensor), "bytes": size_of(tensor)}
+def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
+    parent = row.path.rpartition(".")[0]
+    while parent and parent not in rows:
+        parent = parent.rpartition(".")[0]
+    return {
+        "path": row.path, "class": row.name, "parent": parent or None, "calls": row.calls,
+        "parameters": row.parameters, "inputs": row.inputs, "outputs": row.outputs,
+    }  # fmt: skip
 
 
 # ---------------------------------------------------------------- text

@@ -120,7 +120,7 @@ def _compare_states(audit: Recorder, optimizer: Optimizer, state_dict: Any, site
             "advice": "resume with parameters of the dtype that the run had, and convert nothing between",
         }  # fmt: skip
         audit.find(
-            "DG601", site, facts=facts, op=f"{title}.load_state_dict", severity=Severity.WARNING,
+            "DG601", site, facts=facts, op=f"{title}.load_state_dict",
             from_dtype=was, to_dtype=dtype, parameters=names,
         )  # fmt: skip
 

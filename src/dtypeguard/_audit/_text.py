@@ -1,8 +1,9 @@
 """Numbers, shapes and code in messages."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def human(size: float) -> str:
@@ -12,6 +13,29 @@ def human(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     raise AssertionError
+
+
+def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """A module and all in it, each once, whatever its class has made of `named_modules` and of hashing."""
+    seen: set[int] = set()
+    stack = [("", root)]
+    while stack:
+        path, module = stack.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield path, module
+            children = [
+                (name, child) for name, child in (vars(module).get("_modules") or {}).items() if child is not None
+            ]
+            stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
+
+
+def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """Its own parameters and buffers: kind, name, tensor."""
+    for kind in ("parameter", "buffer"):
+        for name, tensor in (vars(module).get(f"_{kind}s") or {}).items():
+            if tensor is not None:
+                yield kind, name, tensor
 
 
 def quoted(code: str) -> str:
