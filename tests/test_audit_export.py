@@ -341,7 +341,7 @@ FIRST = """
     again = export(Net(), (torch.ones(2, 3),), strict={strict})
     assert program.graph_module.code == again.graph_module.code
 """
-# Imported by name before the audit, it is seen from the second export of a process on; the first is a program like others.
+# Imported by name before the audit, it is seen from a process's second export on; the first is a program like others.
 FIRST_CALLS = [("torch.export.export", "DG801"), ("export", "DG101")]
 
 

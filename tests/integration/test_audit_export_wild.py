@@ -88,16 +88,26 @@ def test_a_transformer_is_exported_silently(make, dtype):
     assert [f for f in report.findings if f.severity in SERIOUS] == []
 
 
+class First(nn.Module):
+    """The first of what a model gives: TorchScript knows no outputs of transformers."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        return self.model(ids)[0]
+
+
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_transformer_is_traced_and_says_what_the_trace_holds(make):
+def test_a_transformer_is_traced_silently(make):
     torch.manual_seed(0)
-    model = make().eval()
-    model.config.use_cache = False
-    model.config.return_dict = False
+    model = First(make().eval())
+    model.model.config.use_cache = False
     ids = torch.arange(8)[None]
+    alone = torch.jit.trace(model, ids)(ids)
     with dtypeguard.audit() as report:
-        traced = torch.jit.trace(model, ids, strict=False)
-        traced(ids)
+        watched = torch.jit.trace(model, ids)(ids)
     assert report.faults == []
+    assert torch.equal(alone, watched)
     assert [f for f in report.findings if f.severity in SERIOUS] == []
-    print(report.findings)

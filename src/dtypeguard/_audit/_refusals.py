@@ -19,6 +19,7 @@ from ._recorder import Recorder
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"
     r"|without overflow|unsafe to autocast|ComplexFloat|result type|bool tensor|of type LongTensor|ScalarType"
+    r"|same type as tensor|Integral inputs|(bool|uint8|complex) input|types other than float|integer input type"
 )
 # A dtype as C++ has it, in a sentence about what is wanted.
 _TYPES = re.compile(
