@@ -1139,7 +1139,7 @@ def three_faults():
 SWITCHES = [
     ({}, {"DG103": 1, "DG105": 1, "DG109": 1}),
     ({"ignore": ["DG103"]}, {"DG105": 1, "DG109": 1}),
-    ({"ignore": "overflow"}, {"DG103": 1, "DG109": 1}),
+    ({"ignore": "value-overflow"}, {"DG103": 1, "DG109": 1}),
     ({"ignore": ["DG1"]}, {}),
     ({"rules": ["DG105"]}, {"DG105": 1}),
     ({"rules": ["DG103", "integer-wraps"]}, {"DG103": 1, "DG109": 1}),

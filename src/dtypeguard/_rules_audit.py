@@ -45,7 +45,7 @@ AUDIT_RULES = (
         f"{TENSOR_TO}",
     ),
     Rule(
-        "DG105", "overflow", _WARNING,
+        "DG105", "value-overflow", _WARNING,
         "`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}",
         "compute it in a wider dtype, or clamp it first: {advice}",
         "float16 ends at 65504. A sum, a product, or the cast of a mask of `finfo(float32).min` leaves it, and softmax "

@@ -7,12 +7,12 @@ calls itself is seen by its methods.
 import contextlib
 import functools
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-import torch
 import torch.distributed as dist
 
 from .._rules import Severity
@@ -73,9 +73,15 @@ _METHODS: dict[str, tuple[str, bool]] = {
 # ---------------------------------------------------------------- audits, groups
 
 _lock = threading.Lock()
-_audits: list[Recorder] = []  # those that are on; the first one speaks for all
+_audits: list[Recorder] = []  # those that are on
 _groups: dict[str, tuple[ref[Any], Meeting | None]] = {}  # by name, with the store that they were met on
 _backends: WeakKeyDictionary[Any, tuple[Any, Meeting | None]] = WeakKeyDictionary()  # that were made in an audit
+
+
+def _speaks(audit: Recorder) -> bool:
+    """Whether it is this one that compares for all: the first of those that take part in this thread."""
+    here = [one for one in _audits if one.live] or _audits  # a thread of torch's own does not know
+    return bool(here) and here[0] is audit and audit.running
 
 
 class _Leave:
@@ -112,7 +118,7 @@ def join(audit: Recorder) -> None:
     for owner in (dist, c10d):
         replace(owner, "init_process_group", functools.partial(_init, audit))
     for name in _METHODS:
-        replace(torch._C._distributed_c10d.Backend, name, functools.partial(_method, audit, name))
+        replace(sys.modules["torch._C._distributed_c10d"].Backend, name, functools.partial(_method, audit, name))
     for name in ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL"):
         if isinstance(kind := getattr(c10d, name, None), type):
             replace(kind, "__init__", functools.partial(_made, audit))
@@ -150,7 +156,7 @@ def _init(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if audit.live:
+        if audit.running:
             _sign()
         return result
 
@@ -184,7 +190,7 @@ def _backend(backend: Any) -> Meeting | None:
 def _made(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     def init(self: Any, store: Any, *args: Any, **kwargs: Any) -> None:
         original(self, store, *args, **kwargs)
-        if audit.live and _audits[:1] == [audit]:
+        if _speaks(audit):
             audit.guarded(_made_here, self, store)
 
     return functools.wraps(original)(init)
@@ -201,7 +207,7 @@ def _made_here(backend: Any, store: Any) -> None:
 
 def _before(name: str, args: _Args, audit: Recorder) -> None:
     """A collective is about to run that goes through torch's dispatcher: those of `torch.distributed`, DDP and FSDP."""
-    if _audits[:1] != [audit] or not dist.is_initialized():
+    if not _speaks(audit) or not dist.is_initialized():
         return
     op, describe, out, given, at = _C10D[name]
     c10d: Any = dist.distributed_c10d
@@ -223,7 +229,7 @@ def _method(audit: Recorder, name: str, original: Callable[..., Any]) -> Callabl
     """A method of a backend that the program calls itself."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if audit.live and _audits[:1] == [audit] and self in _backends:
+        if _speaks(audit) and self in _backends:
             audit.guarded(_called, audit, name, self, [*args, *kwargs.values()])
         return original(self, *args, **kwargs)
 

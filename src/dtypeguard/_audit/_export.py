@@ -36,7 +36,7 @@ def replace(audit: Recorder) -> None:
     for name in ("export", "draft_export"):
         audit.patches.replace(torch.export, name, functools.partial(_opening, audit))
     audit.patches.replace(torch.export.ExportedProgram, "run_decompositions", functools.partial(_aside, audit))
-    traces: Any = torch.jit._trace
+    traces = sys.modules["torch.jit._trace"]
     for owner, name in ((traces, "_trace_impl"), (traces, "trace_module"), (torch.jit, "trace_module")):
         audit.patches.replace(owner, name, functools.partial(_tracing, audit))
     if "DG802" in audit.findings.wanted:
@@ -288,7 +288,7 @@ def _bake(audit: Recorder, traced: Any, site: Site) -> None:
     module = traced if isinstance(traced, torch.jit.ScriptModule) else None
     if module is None and not isinstance(traced, torch.jit.ScriptFunction):
         return  # scripting is off, and nothing was traced
-    graph = traced.inlined_graph
+    graph: Any = traced.inlined_graph
     constants: dict[torch.dtype, dict[str, None]] = {}
     for node, dtype in _constants(graph):
         if where := _written(node, dtype):

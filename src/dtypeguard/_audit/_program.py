@@ -127,19 +127,25 @@ def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
 def _thread_start(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def start(self: threading.Thread) -> Any:
-        run = self.run
+        run, own = self.run, vars(self).get("run")  # of a subclass; set by the program, or by an audit around this one
+
+        def put_back() -> None:
+            vars(self).pop("run", None)
+            if own is not None:
+                self.run = own  # type: ignore[method-assign]  # as it was
 
         def audited() -> None:
-            vars(self).pop("run", None)
+            put_back()
             with audit.in_thread():
                 run()
 
-        if audit.live and "run" not in vars(self):
-            self.run = audited  # type: ignore[method-assign]  # taken off again when it begins
+        if not audit.live:
+            return original(self)
+        self.run = audited  # type: ignore[method-assign]  # until it begins
         try:
             return original(self)
         except BaseException:
-            vars(self).pop("run", None)
+            put_back()
             raise
 
     return start

@@ -194,6 +194,7 @@ class Meeting:
         self._count, self._lock, self._patience = 0, threading.Lock(), _PATIENCE
         self._known: set[str] = set()  # keys that exist
         self._pending: deque[Call] = deque(maxlen=_PENDING)
+        self._kept: set[int] = set()  # slots that ranks may come to read which did not hear of it yet
         self._alone = False  # some ranks show no sign of an audit
         self.dead = False  # nothing can be compared here
         store().set(f"{SIGN}/{rank}", "1")
@@ -238,13 +239,14 @@ class Meeting:
     def _judge(self, call: Call, said: dict[int, Brought], lost: bool) -> Iterator[tuple[Call, Any]]:
         verdict = disagreement(said, self._ranks) if len(said) > 1 else None
         if verdict is not None:
+            self._kept.add(call.number % _SLOTS)
             yield call, verdict
         elif not lost and len(said) < len(self._ranks):
             self._pending.append(call)
 
     def close(self) -> None:
         """Leave nothing in the store that a later audit could read."""
-        store, slots = self._store(), range(min(self._count, _SLOTS))
+        store, slots = self._store(), {*range(min(self._count, _SLOTS))} - self._kept
         keys = f"{SIGN}/{self._rank}", f"{self._name}/at/{self._rank}", *(self._slot(self._rank, n) for n in slots)
         for key in keys:
             store.set(key, "")
@@ -257,7 +259,7 @@ class Meeting:
         said, lost = {self._rank: call.brought}, False
         others = {self._slot(rank, call.number): rank for rank in self._ranks if rank != self._rank}
         for key, value in self._values(list(others)).items():
-            row = json.loads(value) if value else [-1]
+            row: list[Any] = json.loads(value) if value else [-1]
             if row[0] == call.number:
                 said[others[key]] = Brought(*row[1:])
             lost = lost or row[0] > call.number
