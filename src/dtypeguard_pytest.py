@@ -90,7 +90,7 @@ def _begin(item: pytest.Item) -> _Watch:
     if baseline is not None and not write:
         load(baseline)  # what is wrong with it is said before the test runs
     audit = dtypeguard.audit(rules=options.get("rules"), ignore=options.get("ignore", ()))
-    watch = _Watch(audit, audit._report, baseline, options.get("fail", True) and not write)
+    watch = _Watch(audit, audit.report, baseline, options.get("fail", True) and not write)
     _listen(watch)
     return watch
 

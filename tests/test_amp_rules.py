@@ -22,14 +22,15 @@ HEALTHY = {rule: cases for family in FAMILIES for rule, cases in family.HEALTHY.
 
 
 def test_every_rule_has_programs_that_must_and_must_not_trigger_it():
-    assert {*BUGS, "DG304"} == {*HEALTHY, "DG304"} == set(RULES)
+    assert {*BUGS, "DG304"} == {*HEALTHY, "DG304"} == {rule for rule in RULES if rule.startswith(("DG3", "DG4"))}
     assert all(len(cases) >= 3 for table in (BUGS, HEALTHY) for cases in table.values())
     assert min(len(autocast.LISTED_ONLY), len(autocast.NOT_LISTED)) >= 3
 
 
 def test_every_rule_has_its_severity_and_a_fix():
-    assert {rule.id: rule.severity.value for rule in RULES.values()} == SEVERITIES
-    assert set(FIXES) == set(RULES)
+    rules = {rule.id: rule.severity.value for rule in RULES.values() if rule.id.startswith(("DG3", "DG4"))}
+    assert rules == SEVERITIES
+    assert set(FIXES) == set(rules)
 
 
 GOLDEN = Path(__file__).parent / "golden" / "amp_messages.txt"

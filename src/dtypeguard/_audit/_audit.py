@@ -44,6 +44,10 @@ class Audit:
         self._report = AuditReport(recorder)
         self._used = False
 
+    @property
+    def report(self) -> AuditReport:
+        return self._report
+
     def __enter__(self) -> AuditReport:
         if self._used:
             raise ValueError("this audit was used already: begin another with dtypeguard.audit(...)")
@@ -142,8 +146,9 @@ def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any
 
 
 def _call(watch: Audit, function: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditReport:
+    report = watch.report
     try:
-        with watch as report:
+        with watch:
             report.result = function(*args, **kwargs)
     except Exception as error:
         if report.findings:

@@ -332,7 +332,7 @@ def _judge(audit: Recorder, averages: Averages, event: Op) -> None:
 def _trained(audit: Recorder) -> set[int]:
     """Where parameters are that are trained, with an optimizer or by hand."""
     held = (p for met in audit.state(Optimizers) for p in met.watched.parameters())
-    with_gradients = (t for _, t in _tensors_of(audit) if t.requires_grad and t.grad is not None)
+    with_gradients = (t for _, t in _tensors_of(audit) if t.requires_grad and t.is_leaf and t.grad is not None)
     return {tensor.data_ptr() for tensors in (held, with_gradients) for tensor in tensors}
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import torch
 
-_frames: Any = torch._C._dynamo.eval_frame
+_C: Any = torch._C  # which torch leaves untyped
+_frames: Any = _C._dynamo.eval_frame
 
 
 def unseen(function: Any, inside: bool = False) -> None:

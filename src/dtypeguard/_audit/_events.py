@@ -189,12 +189,13 @@ def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str
         yield path, value
         return
     parts: Iterable[tuple[str, Any]] = ()
+    fields_of: Any = getattr(value, "_fields", ())  # of a NamedTuple
     if depth >= _DEEP:
         return
     if isinstance(value, dict):
         parts = ((f"{path}[{key!r}]", part) for key, part in value.items())
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        parts = ((f"{path}.{name}", getattr(value, name)) for name in value._fields)
+    elif isinstance(value, tuple) and fields_of:
+        parts = ((f"{path}.{name}", getattr(value, name)) for name in fields_of)
     elif isinstance(value, (list, tuple)):
         parts = ((f"{path}[{number}]", part) for number, part in enumerate(value))
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -62,12 +62,13 @@ class Node:
             if parent.debts:
                 self.owes(parent.debts)
         depth = 1 + max((parent.depth for parent in parents), default=0)
-        same = parents and parents[0].dtype is dtype and cause is None
+        first = next(iter(parents), None)
+        same = first is not None and first.dtype is dtype and cause is None
         if depth > _LONG:
-            parents = (parents[0].birth,) if same and parents[0].birth.depth < _LONG else ()
+            parents = (first.birth,) if first is not None and same and first.birth.depth < _LONG else ()
             depth, same = 1 + len(parents), bool(parents)
         self.parents, self.depth = parents, depth
-        self.birth: Node = parents[0].birth if same else self
+        self.birth: Node = first.birth if first is not None and same else self
 
     def __str__(self) -> str:
         if self.named:

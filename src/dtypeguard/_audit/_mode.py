@@ -63,7 +63,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             with apart():
                 self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
-            recorder.broken.append(error)
+            recorder.fault(error)
         finally:
             local.paused -= 1
         return out
@@ -98,7 +98,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
-        scalar = dtype is torch.float32 and not backward and not out.ndim and recorder.on["scalar"]
+        scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
         byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
         if not (mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept):
             return

@@ -21,6 +21,7 @@ from ._recorder import Recorder
 from ._sites import Site
 from ._text import size_of, tensors_of, walk
 
+_C: Any = torch._C  # which torch leaves untyped
 _HALF = frozenset([torch.float16, torch.bfloat16])
 _CONVERT = "to half bfloat16 float double cuda cpu".split()
 _MANY = 1000  # plain attributes of one module
@@ -157,7 +158,7 @@ def _narrowed(
 
 def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
     if name == "to":
-        parsed = torch._C._nn._parse_to(*args, **kwargs)
+        parsed = _C._nn._parse_to(*args, **kwargs)
         return parsed[0], parsed[1]
     if name in ("cuda", "cpu"):
         device = args[0] if args else kwargs.get("device")

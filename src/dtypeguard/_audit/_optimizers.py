@@ -108,6 +108,8 @@ class Optimizers:
             return met
         if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "param_groups") or _swapped(optimizer):
             return None
+        if not all(parameter.is_leaf for parameter in parameters_of(optimizer)):  # one that is differentiated
+            return None
         names = Known(audit, optimizer)
         watched = WatchedOptimizer(optimizer, self._title(optimizer), names, Book(audit), hooks=0)
         met = self._met[id(optimizer)] = Met(weakref.ref(optimizer), watched, names, early)

@@ -11,7 +11,8 @@ import torch
 
 from ._compiler import unseen
 
-_builtins: Any = torch.jit._builtins
+_jit: Any = torch.jit  # which torch leaves untyped
+_builtins: Any = _jit._builtins
 _lock = threading.RLock()
 # Of each place, those that stand one on another: audits may end in another order than they began.
 _stacks: dict[tuple[int, str], list["_Patch"]] = {}

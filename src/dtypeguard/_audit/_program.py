@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
+from torch.utils import dlpack
 
 from .._dtypes import name_of
 from ._events import Call, ModuleRow, on, tensors_in
@@ -33,7 +34,7 @@ def replace(audit: Recorder) -> None:
     creation = functools.cache(functools.partial(_creation, audit))  # torch.from_dlpack stands in two places
     for owner, name in (
         (torch, "from_dlpack"),
-        (torch.utils.dlpack, "from_dlpack"),
+        (dlpack, "from_dlpack"),
         (torch, "frombuffer"),
     ):
         patches.replace(owner, name, creation)

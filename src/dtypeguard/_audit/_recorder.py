@@ -27,8 +27,10 @@ from ._patches import Patches
 from ._sites import Site, here, raised_at, user
 from ._text import tensors_of, walk
 
+_C: Any = torch._C  # which torch leaves untyped
 State = TypeVar("State")
 _SEQUENCES = 50_000
+_FAULTS = 100
 
 
 @dataclass
@@ -190,10 +192,15 @@ class Recorder:
             with apart(own=1):
                 return function(*args)
         except Exception as error:  # a fault of the audit must not be one of the program
-            self.broken.append(error)
+            self.fault(error)
             return None
         finally:
             self.local.paused -= 1
+
+    def fault(self, error: BaseException) -> None:
+        """Something of the audit itself went wrong; what keeps going wrong is kept some times."""
+        if len(self.broken) < _FAULTS:
+            self.broken.append(error)
 
     # ------------------------------------------------------------ life
 
@@ -357,7 +364,7 @@ class Recorder:
             if len(causes) > _SEQUENCES:
                 for key in list(causes)[: _SEQUENCES // 2]:
                     del causes[key]
-            causes[torch._C._autograd._get_sequence_nr() - 1] = (site, module)
+            causes[_C._autograd._get_sequence_nr() - 1] = (site, module)
 
     def cause(self) -> tuple[Site, str | None] | None:
         """The line in forward that the running node of backward belongs to."""

@@ -47,6 +47,13 @@ class Scaled(Scaling):
         if self._audit.live:
             self._audit.guarded(super()._backward_ended)
 
+    def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
+        result = super().scaling(outputs, scaled)
+        if isinstance(outputs, Tensor) and not outputs.requires_grad:  # only to make the scale, which is used by hand
+            for driven in self._driven:
+                driven.losses, driven.by_hand = driven.losses - 1, True
+        return result
+
     def _look_at_gradients(self, driven: Driven, op: str) -> None:
         site = self._writes.pop(id(driven), None)
         if site is not None:
@@ -179,7 +186,7 @@ class Heard:
             return rules(*event, run)
         except Exception as error:
             if error not in raised:
-                self._audit.broken.append(error)
+                self._audit.fault(error)
         finally:
             local.paused = outside
         if raised:

@@ -13,13 +13,14 @@ from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
 import torch
+from torch.utils import _python_dispatch
 
 from .._errors import caller
 
 _SHORT = 60
 _MANY = 100_000
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
-_BETWEEN = frozenset([torch._ops.__file__, torch.utils._python_dispatch.__file__])
+_BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[
     tuple[int, int], "Site"

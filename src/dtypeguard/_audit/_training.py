@@ -180,12 +180,12 @@ def _compare(audit: Recorder, met: Met, stepping: bool) -> None:
 
 def _unheld(audit: Recorder, met: Met, held: set[int]) -> Names:
     """Models with gradients for nobody, beside an optimizer that gets none."""
-    if any(parameter.grad is not None for parameter in met.watched.parameters()):
+    if any(p.is_leaf and p.grad is not None for p in met.watched.parameters()):
         return Names([])
     models = {}
     for path, root in roots(audit):
         trainable = [parameter for parameter in root.parameters() if parameter.requires_grad]
-        if any(p.grad is not None for p in trainable) and not any(id(p) in held for p in trainable):
+        if any(p.is_leaf and p.grad is not None for p in trainable) and not any(id(p) in held for p in trainable):
             models[path] = root
     return Names(list(models.values()), list(models))
 
