@@ -11,6 +11,7 @@ from pathlib import Path
 
 import peers
 import torch
+from auditing import auditing
 from bars import Context, pace
 from calls import cached_tuples, eager, many_layers, one_module, subclasses
 from compiling import compiled, compiled_peers
@@ -36,6 +37,7 @@ TOPICS = {
         cached_tuples,
         subclasses,
         watching,
+        auditing,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -3,14 +3,19 @@
 | row | trouble |
 |---|---|
 | A1  | a loss casts its argument inside: does the caller's tensor change? |
+| A2  | a cast whose result is thrown away |
 | A3  | a loss takes two dtypes and fails in backward |
+| B1  | integers times floats: a promotion that nobody wrote |
 | B2  | an `assert` on a dtype in an optimisation routine |
 | B3  | from NumPy to PyTorch and back |
+| B4  | a dtype that is wrong here, and was born somewhere else |
 | C1  | a tensor on another device than the module |
+| C2  | integers made floats inside `forward` |
 | C3  | an in-place operation on a half-precision argument |
 | D1  | float32 input for float16 weights |
 | D2  | gradients through mismatched dtypes |
 | D3  | a kernel that only takes float32 |
+| E1  | integers and floats, added and multiplied |
 | E2  | integers out of a NumPy loader |
 | E3  | a model in float16, a GradScaler and autocast |
 
@@ -48,13 +53,26 @@ def lenient() -> Iterator[list[str]]:
         texts += [str(warning.message) for warning in caught]
 
 
-def failure(kind: type[Exception], call: Callable[..., Any], *args: Any) -> str:
-    """The first line of what a call raises, which must be of that kind."""
+def raised(kind: type[Exception], call: Callable[..., Any], *args: Any) -> Any:
+    """What a call raises, which must be of that kind."""
     try:
         call(*args)
     except kind as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        return error
     raise AssertionError(f"this call should have raised {kind.__name__}")
+
+
+def failure(kind: type[Exception], call: Callable[..., Any], *args: Any) -> str:
+    """Its first line."""
+    error = raised(kind, call, *args)
+    return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+def row(cast: Any) -> str:
+    """A row of the table of casts that an audit prints."""
+    dtypes = f"{cast.from_dtype} > {cast.to_dtype}".replace("torch.", "")
+    where = f"{cast.site}, of {cast.module_path}" if cast.module_path else cast.site
+    return f"audit: {cast.kind} ({cast.op}) {dtypes}, {cast.count}x, {cast.bytes:,} bytes, at {where}"
 
 
 def a1_cast_inside_a_loss() -> None:
@@ -84,6 +102,31 @@ def a1_cast_inside_a_loss() -> None:
     assert len(said) == 1
     say("dtypeguard", said[0])
     say("dtypeguard", f"the loss is {value.dtype}; the caller's tensor and its gradient stay {predictions.grad.dtype}")
+
+
+def a2_discarded_cast() -> None:
+    """A cast that is not kept changes nothing: the audit names the line."""
+    targets = torch.tensor([1.1, 2.1, 3.1])
+
+    def flawed(predictions: Tensor) -> Tensor:
+        predictions.type(torch.float32)
+        return F.mse_loss(predictions, targets)
+
+    def mended(predictions: Tensor) -> Tensor:
+        predictions = predictions.type(torch.float32)
+        return F.mse_loss(predictions, targets)
+
+    predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    assert flawed(predictions).dtype is torch.float64
+    say("PyTorch", "predictions.type(torch.float32) is accepted without a word, and the loss is float64")
+
+    report = dtypeguard.audit(flawed, predictions)
+    discarded, promoted = report.findings
+    assert (discarded.rule, discarded.source) == ("DG103", "predictions.type(torch.float32)")
+    assert (promoted.rule, promoted.source) == ("DG101", "return F.mse_loss(predictions, targets)")
+    say("dtypeguard", f"audit: {discarded.rule} at {discarded.site}")
+    say("dtypeguard", f"audit: {discarded.message}; {discarded.fix}")
+    dtypeguard.audit(mended, predictions).assert_clean()
 
 
 def a3_fails_in_backward() -> None:
@@ -117,6 +160,25 @@ def asserted(x):
 def enforced(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     return x - 0.1 * x
 """
+
+
+def b1_integers_times_floats() -> None:
+    """PyTorch promotes what meets; the audit says where, which dtypes, and how many bytes."""
+    counts, prices = torch.tensor([1, 2, 3], dtype=torch.int32), torch.tensor([4.0, 5.0, 6.0])
+    total = counts * prices
+    assert total.dtype is torch.float32
+    say("PyTorch", "int32 * float32 does not fail: it is float32, silently")
+
+    with dtypeguard.audit() as report:
+        total = counts * prices
+    (finding,) = report.findings
+    assert (finding.rule, finding.severity, finding.source) == ("DG102", "info", "total = counts * prices")
+    assert (finding.from_dtype, finding.to_dtype, finding.bytes) == (torch.int32, torch.float32, 3 * 4)
+    (cast,) = report.casts
+    assert (cast.kind, cast.from_dtype, cast.to_dtype, cast.bytes) == ("promotion", torch.int32, torch.float32, 3 * 4)
+    say("dtypeguard", f"audit: {finding.severity} {finding.rule}, {finding.message}")
+    say("dtypeguard", row(cast))
+    report.assert_clean()  # between integers and floats it is usually meant: said, and no fault
 
 
 def b2_assert_in_a_routine() -> None:
@@ -160,6 +222,32 @@ def b3_numpy_and_back() -> None:
         say("dtypeguard", f"lenient: {text}")
 
 
+def b4_lineage() -> None:
+    """The tensor is traced back to the line where its dtype was born."""
+
+    def loaded() -> Tensor:
+        pixels = np.array([[0, 51, 102], [153, 204, 255]], dtype=np.float64)
+        return torch.from_numpy(pixels)
+
+    def scaled(images: Tensor) -> Tensor:
+        return images / 255
+
+    layer = nn.Linear(3, 1)
+    say("PyTorch", failure(RuntimeError, layer, scaled(loaded())))
+
+    dtypeguard.guard(layer, mode="strict")
+    with dtypeguard.audit() as report:
+        images = scaled(loaded())
+        error = raised(dtypeguard.DtypeError, layer, images)
+    assert error.origin == report.origin(images)
+    born, divided = error.origin
+    assert "from_numpy(pixels)" in born
+    assert "images / 255" in divided
+    assert all(line in str(error) for line in error.origin)
+    for line in error.origin:
+        say("dtypeguard", f"origin: {line}")
+
+
 def c1_other_device() -> None:
     """Guard moves a tensor to its module, or names the argument and both devices.
 
@@ -180,6 +268,38 @@ def c1_other_device() -> None:
     assert output.shape == (2, 4)
     assert x.device.type == "cpu"
     say("dtypeguard", f"lenient: {said[0]}")
+
+
+def c2_integers_made_floats_inside() -> None:
+    """The audit lists the conversion under its module; `enforce` states it at the boundary."""
+
+    class Doubled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.float() * 2
+
+    class Stated(nn.Module):
+        @dtypeguard.enforce(casting="promote")
+        def forward(self, x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+            return x * 2
+
+    x = torch.arange(5)
+    by_hand = Doubled()(x)
+    assert by_hand.dtype is torch.float32
+    say("PyTorch", f"{x.dtype} goes in, {by_hand.dtype} comes out, and only the body of forward says so")
+
+    model = nn.Sequential(Doubled())
+    with dtypeguard.audit(model) as report:
+        model(x)
+    (cast,) = report.casts
+    assert (cast.kind, cast.from_dtype, cast.to_dtype) == ("explicit", torch.int64, torch.float32)
+    assert cast.module_path == "Sequential.0"
+    say("dtypeguard", row(cast))
+
+    with lenient() as said:
+        assert torch.equal(Stated()(x), by_hand)
+    say("dtypeguard", f"enforce: {said[0]}")
+    with dtypeguard.mode("strict"):
+        say("dtypeguard", f"enforce, strict: {failure(dtypeguard.DtypeError, Stated(), x)}")
 
 
 class PlusOne(nn.Module):
@@ -212,11 +332,19 @@ def c3_in_place_on_a_cast_copy() -> None:
     say("dtypeguard", cast)
     say("dtypeguard", in_place)
 
+    plain = PlusOne()
+    with dtypeguard.audit() as report:
+        plain(torch.zeros(5, dtype=torch.float16))
+    (hidden,) = report.casts
+    assert (hidden.kind, hidden.op, hidden.module_path) == ("promotion", "mul", "PlusOne")
+    say("dtypeguard", f"{row(hidden)}; add_ casts nothing")
+
 
 def d1_one_cast_at_the_boundary() -> None:
     """Input of another dtype than the weights is cast once, and the bytes that this copies are counted."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 16)).half()
+    first = nn.Linear(1024, 256)
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(256, 16)).half()
     x = torch.randn(64, 1024)
     say("PyTorch", failure(RuntimeError, model, x))
 
@@ -229,6 +357,15 @@ def d1_one_cast_at_the_boundary() -> None:
     assert (cast.from_dtype, cast.to_dtype, cast.count) == (torch.float32, torch.float16, 1)
     assert cast.bytes == 64 * 1024 * 2
     say("dtypeguard", f"{cast.count} cast of {cast.bytes:,} bytes for both layers, at {cast.site}")
+
+    with dtypeguard.audit() as report, lenient():
+        F.linear(x, first.weight.float(), first.bias.float())  # another way to make them meet
+        model(x)
+    weight, at_the_boundary, _ = report.casts
+    assert weight.bytes == first.weight.numel() * 4 == 8 * at_the_boundary.bytes
+    assert at_the_boundary.bytes == cast.bytes
+    say("dtypeguard", row(weight))
+    say("dtypeguard", row(at_the_boundary))
 
 
 def d2_gradients_in_their_own_dtype() -> None:
@@ -292,6 +429,34 @@ def d3_float32_kernel() -> None:
     say("dtypeguard", f"lenient: {refused}")
 
 
+def e1_integers_and_floats() -> None:
+    """The same for a sum and a product: a row for each line, and the cast that says it is meant."""
+    a, b = torch.tensor([1, 2, 3], dtype=torch.int32), torch.tensor([1.5, 2.5, 3.5])
+    c, d = a + b, a * b
+    assert c.dtype is d.dtype is torch.float32
+    say("PyTorch", f"int32 + float32 = {c.tolist()} and int32 * float32 = {d.tolist()}, both {d.dtype}")
+
+    with dtypeguard.audit() as report:
+        c = a + b
+        d = a * b
+    assert [finding.rule for finding in report.findings] == ["DG102", "DG102"]
+    assert [(cast.op, cast.kind, cast.bytes) for cast in report.casts] == [
+        ("add", "promotion", 12),
+        ("mul", "promotion", 12),
+    ]
+    for cast in report.casts:
+        say("dtypeguard", row(cast))
+
+    with dtypeguard.audit() as report:
+        a_float = a.to(torch.float32)
+        assert torch.equal(a_float + b, c)
+        assert torch.equal(a_float * b, d)
+    assert report.findings == []
+    (cast,) = report.casts
+    assert (cast.kind, cast.bytes) == ("explicit", 12)
+    say("dtypeguard", row(cast))
+
+
 class Regressor(nn.Module):
     """Annotated, and not enforced by itself: `guard` reads the annotations."""
 
@@ -330,6 +495,14 @@ def e2_integers_from_a_loader() -> None:
     assert torch.equal(rows, table[[0, 2]])
     say("dtypeguard", f"by default: {said[0]}")
 
+    with dtypeguard.audit():
+        ids = torch.from_numpy(np.array([0, 2], dtype=np.int16))
+        with dtypeguard.mode("strict"):
+            error = raised(dtypeguard.DtypeError, looked_up, ids, table)
+    (born,) = error.origin
+    assert "torch.from_numpy(" in born
+    say("dtypeguard", f"strict: {str(error).splitlines()[0]}; origin: {born}")
+
 
 def e3_half_model_under_a_scaler() -> None:
     """float16 parameters under a GradScaler are named at once, not after the first backward."""
@@ -362,14 +535,19 @@ def e3_half_model_under_a_scaler() -> None:
 
 ROWS: dict[str, Callable[[], None]] = {
     "A1": a1_cast_inside_a_loss,
+    "A2": a2_discarded_cast,
     "A3": a3_fails_in_backward,
+    "B1": b1_integers_times_floats,
     "B2": b2_assert_in_a_routine,
     "B3": b3_numpy_and_back,
+    "B4": b4_lineage,
     "C1": c1_other_device,
+    "C2": c2_integers_made_floats_inside,
     "C3": c3_in_place_on_a_cast_copy,
     "D1": d1_one_cast_at_the_boundary,
     "D2": d2_gradients_in_their_own_dtype,
     "D3": d3_float32_kernel,
+    "E1": e1_integers_and_floats,
     "E2": e2_integers_from_a_loader,
     "E3": e3_half_model_under_a_scaler,
 }

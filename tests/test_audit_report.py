@@ -94,7 +94,7 @@ def test_a_report_has_no_codes_of_colours(style, monkeypatch):
     assert "\x1b" not in str(made(discards))
 
 
-@pytest.mark.parametrize(("columns", "least", "most"), [("40", 100, 100), ("120", 120, 120), ("500", 160, 160)])
+@pytest.mark.parametrize(("columns", "least", "most"), [("120", 120, 120), ("500", 160, 160)])
 def test_the_width_of_a_table_is_the_terminals_within_limits(monkeypatch, columns, least, most):
     pytest.importorskip("rich")
     monkeypatch.setenv("COLUMNS", columns)

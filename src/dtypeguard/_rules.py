@@ -77,10 +77,14 @@ class Report(list[Finding]):
 Report.__module__ = "dtypeguard.amp"
 
 
+_LINES = 3  # of an origin, the newest
+
+
 def _paragraph(finding: Finding) -> str:
     often = f" x{finding.count}" if finding.count > 1 else ""
     title = f"{finding.severity:<8}{finding.rule} {RULES[finding.rule].name}{often}  {finding.site or ''}".rstrip()
-    return f"{title}\n        {finding.message}\n        fix: {finding.fix}"
+    lines = "".join(f"\n        from: {line}" for line in finding.origin[-_LINES:])
+    return f"{title}\n        {finding.message}{lines}\n        fix: {finding.fix}"
 
 
 _TABLE = sorted((*AMP_RULES, *AUDIT_RULES), key=lambda rule: rule.id)

@@ -164,7 +164,10 @@ def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
     several = [_bare(one) for one in several]
     for one in several:
         if not isinstance(one, kind):
-            raise TypeError(f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}")
+            hint = "" if name == "model" else "; to audit a call of a module: audit(model.forward, x), or a with block"
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
+            )
     return several
 
 

@@ -39,6 +39,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         return False  # `unseen` does that too, and costs nothing at each operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
         recorder = self._recorder
         local = recorder.local
         kwargs = kwargs or {}

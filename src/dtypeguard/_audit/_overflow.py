@@ -19,7 +19,7 @@ from ._recorder import Recorder
 from ._sites import Site
 from ._text import size_of
 
-_UP = "compute it in float32: `.float()` before, `.to(x.dtype)` after"
+_UP = "`.float()` on what goes in, and back to half when the values fit"
 _CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from the dtype they are used in"
 _ADDITIVE = frozenset(["add", "add_", "sub", "sub_", "baddbmm", "addmm"])
 _ADDED = frozenset(["add", "add_", "clamp", "clamp_min", "clamp_min_", "maximum"])

@@ -258,7 +258,7 @@ def judge(audit: Recorder) -> None:
             from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=origin,
         )  # fmt: skip
         if finding is not None:
-            finding.count = max(finding.count, row.count)
+            finding.count += row.count - 1
         if row.harms:
             audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
 
@@ -271,11 +271,17 @@ def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
         if birth is None or birth.named or birth.op == FIRST
         else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
     )
-    return {"how": "mixes", "other": name_of(other), "where": where, "like": f"torch.{name_of(other)}"}
+    return {
+        "how": "mixes",
+        "other": name_of(other),
+        "where": where,
+        "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
+    }
 
 
 def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
-    advice = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
+    back = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
+    advice = f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(wide)})` on the other"
     if not narrow.is_floating_point:
         advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
     pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op

@@ -152,11 +152,11 @@ def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tup
     integers = _integers(operands)
     if len(floats) == 1 and integers:
         odd[:] = integers
-        return "DG110", {"advice": f"cast it: `.to(torch.{name_of(next(iter(floats)))})`"}
+        return "DG110", {"advice": f"`.to(torch.{name_of(next(iter(floats)))})`"}
     if len(operands) == 1:
         return "DG110", {"advice": "`.float()` first"}
     like = next((name_of(o.dtype) for o in operands if o not in odd), None)
-    return "DG110", {"advice": f"cast it: `.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
+    return "DG110", {"advice": f"`.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
 
 
 def _was_autocast(node: Node) -> bool:

@@ -24,6 +24,7 @@ from ._sites import Site
 from ._text import human
 
 _SHOWN = 20  # casts of a printed report
+_NARROW = 100  # columns; below there is no room for a table
 _BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
 
 
@@ -87,6 +88,7 @@ class AuditReport:
 
         Raises:
             AssertionError: with the findings.
+            RuntimeError: the audit is still running.
             ValueError: no such rule, or the file is no baseline.
             FileNotFoundError: there is no such file.
 
@@ -95,6 +97,17 @@ class AuditReport:
         ...     total = torch.ones(3) + torch.ones(3)
         >>> report.assert_clean()
         """
+        __tracebackhide__ = True
+        self._over("assert_clean")
+        self._judge(ignore, baseline)
+
+    def _over(self, name: str) -> None:
+        """What is harmless, and what is not, is known when the audit has ended."""
+        __tracebackhide__ = True
+        if self._recorder.running:
+            raise RuntimeError(f"the audit is still running: call {name}() after the block")
+
+    def _judge(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
         __tracebackhide__ = True
         off = select(ignore)
         known = None if baseline is None else load(baseline)
@@ -106,6 +119,7 @@ class AuditReport:
 
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
         """Write what was found, so that `assert_clean(baseline=path)` fails only for what is new."""
+        self._over("save_baseline")
         save(self.findings, path)
 
     def _news(self, known: Baseline, findings: list[Finding]) -> list[Finding]:
@@ -152,13 +166,14 @@ class AuditReport:
     # ------------------------------------------------------------ as text
 
     def __str__(self) -> str:
-        text = self._rich() if _has_rich() else self._text()
+        text = self._rich() if _has_rich() and _width() >= _NARROW else self._text()
         return text.rstrip()
 
     def __repr__(self) -> str:
         counts = Counter(finding.severity for finding in self.findings)
         what = ", ".join(_number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
-        return f"<audit report: {what or 'nothing found'}; {_number(len(self.casts), 'cast')}>"
+        so_far = " so far, it is still running" if self._recorder.running else ""
+        return f"<audit report: {what or 'nothing found'}; {_number(len(self.casts), 'cast')}{so_far}>"
 
     def _text(self) -> str:
         findings, casts = self.findings, self.casts
@@ -180,7 +195,7 @@ class AuditReport:
         from rich.table import Table
 
         plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
-        console = Console(file=io.StringIO(), width=max(100, min(160, _width())), **plain)
+        console = Console(file=io.StringIO(), width=min(160, _width()), **plain)
         table = Table(title="findings", title_justify="left", expand=True)
         for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
             table.add_column(column, ratio=wide or None, overflow="fold")

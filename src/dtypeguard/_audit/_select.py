@@ -33,7 +33,7 @@ _NAME, _TABLE = "pyproject.toml", "[tool.dtypeguard]"
 _ALL = frozenset(RULES)
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 # Bare, it ends there or goes on as prose: `ignore: DG1` and `ignore[DG1` are slips that must not silence everything.
-_COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+[^\s\[]|\s*$|#))", re.IGNORECASE)
+_COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+(?!DG\d)[^\s\[]|\s*$|#))", re.IGNORECASE)
 
 Globs = tuple[tuple[re.Pattern[str], bool, frozenset[str]], ...]
 

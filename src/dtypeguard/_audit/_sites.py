@@ -9,6 +9,7 @@ import dis
 import linecache
 import os
 import sys
+import sysconfig
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
@@ -21,6 +22,7 @@ _SHORT = 60
 _MANY = 100_000
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
 _BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[
     tuple[int, int], "Site"
@@ -122,11 +124,16 @@ def _site(code: CodeType, lasti: int, line: int) -> Site:
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 
+def _between(code: CodeType) -> bool:
+    """Modes of the program, and Python's own library: not the line that somebody wrote."""
+    return code.co_name in _MODES or (code.co_filename.startswith(_LIBRARY) and _INSTALLED not in code.co_filename)
+
+
 def here(frame: FrameType | None = None) -> Site:
     """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
     frame = frame or sys._getframe(1)
     found = caller(frame)
-    while found is not None and found.f_code.co_name in _MODES:  # of the program: not its own line
+    while found is not None and _between(found.f_code):
         found = None if found.f_back is None else caller(found.f_back)
     while found is None and frame is not None:
         outer = frame.f_back

@@ -100,7 +100,7 @@ document.documentElement.classList.add("js");
     const filter = () => {
       const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
       const severities = new Set(boxes.filter((b) => b.checked).map((b) => b.value));
-      const wanted = (it) => severities.has(it.element.dataset.severity) &&
+      const wanted = (it) => (!boxes.length || severities.has(it.element.dataset.severity)) &&
         (!rule?.value || it.element.dataset.rule === rule.value) && matches(it, words);
       const totals = {
         findings: findings.filter((it) => show(it, wanted(it))).length,
