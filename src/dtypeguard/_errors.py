@@ -225,7 +225,7 @@ def error_of(
 # Audits that are running say where the dtype of a tensor was born, line by line.
 origins: list[Callable[[torch.Tensor], tuple[str, ...]]] = []
 
-_known_files: dict[str, bool] = {}
+known_files: dict[str, bool] = {}  # whether they are dtypeguard's or torch's
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
@@ -242,13 +242,17 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
     frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        internal = _known_files.get(file)
-        if internal is None:
-            internal = _known_files[file] = file.startswith(_INTERNAL) or _HOOKS in file
-        if not internal:
+        known = known_files.get(file)
+        if not (internal(file) if known is None else known):
             return frame
         frame = frame.f_back
     return None
+
+
+def internal(file: str) -> bool:
+    """Whether a file is dtypeguard's or torch's."""
+    known = known_files[file] = file.startswith(_INTERNAL) or _HOOKS in file
+    return known
 
 
 def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:

@@ -28,7 +28,7 @@ _OFTEN, _BIG, _MUCH = 10, 2**16, 2**20  # times, bytes of one result, bytes in a
 
 @on("cast", "DG103")
 def discarded(event: Op, audit: Recorder) -> None:
-    if event.direct and event.kind in ("explicit", "device") and event.site.thrown_away:
+    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct:
         source, what = event.inputs[0], event.site.expression or "the cast"
         moved = source.dtype is event.out.dtype
         subject = _subject(event.site)

@@ -3,7 +3,7 @@
 A rule is a function over one kind of event, registered with `on`. Kinds:
 
     start, end   the audit begins, ends                                      (audit)
-    cast         a tensor became one of another dtype or device              (Op, audit)
+    cast         a tensor became one of another dtype or device, in forward  (Op, audit)
     write        a tensor was written into one of another dtype              (Op, audit)
     mixed        operands of several dtypes met, and promoted each other     (Op, audit)
     before       one of the named operations is about to run                 (Op, audit)
@@ -31,12 +31,14 @@ from torch import Tensor
 from .._dtypes import TABLE, Kind, name_of
 from .._errors import summary
 from ._lineage import Node
-from ._sites import Site
+from ._sites import Site, direct
 from ._text import shape_of, size_of, tensors_of
 
 _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
 _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
+_PLAIN = frozenset([Tensor, torch.nn.Parameter])
+_mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended half byte backward swapped refused entered left".split()
@@ -80,12 +82,10 @@ def readable(*tensors: Any) -> bool:
     """Whether tensors have values to look at: none is fake, on meta, sparse, quantized, or of a subclass."""
     for tensor in tensors:
         if isinstance(tensor, Tensor):
-            plain = (
-                type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and not tensor.is_meta
-            )
-            if not plain or tensor.is_nested or tensor.is_quantized or tensor.dtype in _STORED:
+            plain = type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_meta
+            if not plain or tensor.is_nested or tensor.dtype in _STORED or tensor.is_quantized:
                 return False
-    if any(torch._C._get_dispatch_mode(key) is not None for key in _INFRA):
+    if _mode_of(_INFRA[0]) is not None or _mode_of(_INFRA[1]) is not None:
         return False
     cuda: Any = torch.cuda  # which torch leaves untyped
     return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
@@ -102,17 +102,25 @@ class Op:
     out: Any
     inputs: list[Tensor]
     site: Site
-    direct: bool  # called by the user's own line, with no code of torch between
     module: str | None
     backward: bool
     autocast: bool  # in an enabled region
     kind: str = ""  # of a cast
     kept: Any = None  # what `before` left for `after`
+    frame: FrameType | None = None  # that called torch
+    _readable: bool | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether the user's own line called it, with no code of torch between."""
+        return self.frame is not None and direct(self.frame)
 
     @property
     def readable(self) -> bool:
         """Whether its tensors have values that can be looked at now."""
-        return readable(*self.inputs, self.out)
+        if self._readable is None:
+            self._readable = readable(*self.inputs, self.out)
+        return self._readable
 
 
 @dataclass(slots=True)

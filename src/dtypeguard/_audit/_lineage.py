@@ -58,10 +58,12 @@ class Node:
         self.depth: int
         self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
         self.debts: tuple[Debt, ...] = ()
+        depth = 1
         for parent in parents:
             if parent.debts:
                 self.owes(parent.debts)
-        depth = 1 + max((parent.depth for parent in parents), default=0)
+            if parent.depth >= depth:
+                depth = parent.depth + 1
         first = next(iter(parents), None)
         same = first is not None and first.dtype is dtype and cause is None
         if depth > _LONG:

@@ -5,10 +5,12 @@ What takes time is done only where dtypes differ. A function mode is not used: i
 """
 
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._apart import apart
@@ -17,10 +19,11 @@ from ._events import Op
 from ._lineage import FIRST, Node
 from ._operations import Trait, trait_of
 from ._recorder import Recorder
-from ._sites import Site, direct, here, site_of
+from ._sites import Site, site_of
 from ._text import size_of
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_NUMBERS = frozenset([int, float, bool, type(None)])
 _current_node = torch._C._current_autograd_node
 _tracing = torch._C._get_tracing_state
 
@@ -41,9 +44,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         recorder = self._recorder
-        local = recorder.local
         kwargs = kwargs or {}
-        if not recorder.running or local.paused or _tracing() is not None:
+        if not recorder.running or recorder.local.paused or _tracing() is not None:
             return func(*args, **kwargs)
         trait = trait_of(func)
         kept = None
@@ -58,22 +60,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         except Exception as error:
             recorder.guarded(recorder.saw, error, trait.name, _tensors(args, kwargs))
             raise
-        local.paused += 1
         try:
             recorder.operations += 1
             with apart():
                 self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
-        finally:
-            local.paused -= 1
         return out
 
     def _look(self, recorder: Recorder, trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
-        inputs = _tensors(args, kwargs)
-        backward = _current_node() is not None
         if trait.several and kept is None and trait.name not in recorder.after:
             return
+        inputs = _tensors(args, kwargs)
         single = isinstance(out, Tensor)
         if trait.same:
             self._hand_on(recorder, trait, inputs, out, single)
@@ -81,31 +79,40 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if trait.cast and inputs and out is inputs[0]:  # it was of that dtype
             return
         dtype = out.dtype if single else None
-        mixed = any(tensor.dtype is not dtype for tensor in inputs) if single else False
+        mixed = byte = False
+        for tensor in inputs:
+            other = tensor.dtype
+            if other is not dtype:
+                mixed = single
+            if other is torch.uint8:
+                byte = True
+        backward = _current_node() is not None
         if backward and not mixed:
+            return
+        asked = recorder.after.get(trait.name)
+        sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        ended = recorder.promotions and single and not out.is_floating_point() and not backward
+        scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
+        byte = byte and bool(recorder.on["byte"]) and not backward
+        born = not trait.updates and not backward and (single or isinstance(out, (tuple, list)))
+        wanted = mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept
+        if not (born or wanted):
             return
         try:
             frame = sys._getframe(2)
         except ValueError:  # a thread without Python, of a process group
             return
-        site = here(frame)
-        if not trait.updates and not backward:
-            if single:
-                self._bear(recorder, trait, inputs, out, site)
-            elif isinstance(out, (tuple, list)):
-                for part in out:
-                    if isinstance(part, Tensor):
-                        self._bear(recorder, trait, inputs, part, site)
-        asked = recorder.after.get(trait.name)
-        sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
-        ended = recorder.promotions and single and not out.is_floating_point() and not backward
-        scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
-        byte = recorder.on["byte"] and not backward and any(tensor.dtype is torch.uint8 for tensor in inputs)
-        if not (mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept):
+        if backward and trait.cast:
+            _cast_back(recorder, inputs, out, frame)
+            return
+        site, module = recorder.line(frame), recorder.module()
+        for part in () if not born else (out,) if single else out:
+            if isinstance(part, Tensor):
+                self._bear(recorder, trait, inputs, part, site, module)
+        if not wanted:
             return
         if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
             return
-        module = recorder.module()
         event = Op(
             trait.name,
             func,
@@ -114,12 +121,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             out,
             inputs,
             site,
-            direct(frame),
             module,
             backward,
             recorder.autocast(),
+            kept=kept,
+            frame=frame,
         )
-        event.kept = kept
         if trait.cast:
             self._cast(recorder, event, frame)
         elif trait.write or (mixed and trait.updates and trait.promotes):
@@ -128,8 +135,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             recorder.emit("backward", event)
         elif mixed and trait.promotes and dtype is not None and (dtype.is_floating_point or dtype.is_complex):
             self._promote(recorder, event)
-        for function in asked or ():
-            recorder.guarded(function, event, recorder)
+        if asked:
+            recorder.call(asked, event)
         if ended:
             recorder.emit("ended", event)
         if scalar:
@@ -144,7 +151,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         lineage = recorder.lineage
         node = lineage.get(inputs[0]) if inputs else None
         if trait.lifted and inputs:
-            site = here(sys._getframe(3))
+            site = recorder.line(sys._getframe(3))
             if node is None or node.site is not site:
                 node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
         if node is None:
@@ -152,10 +159,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():
             if isinstance(tensor, Tensor):
                 if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
-                    node = Node(trait.name, here(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
+                    node = Node(trait.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
                 lineage.set(tensor, node)
 
-    def _bear(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site) -> None:
+    def _bear(
+        self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site, module: str | None
+    ) -> None:
         """A new tensor: where its dtype comes from."""
         lineage, dtype = recorder.lineage, out.dtype
         parents: list[Node] = []
@@ -177,7 +186,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         cause: Any = "autocast" if trait.cast and recorder.autocast() else None
         if not inputs and dtype is recorder.leaked_dtype:
             cause = recorder.leak
-        node = Node(trait.name, site, dtype, tuple(parents[:2]), recorder.module(), cause)
+        node = Node(trait.name, site, dtype, tuple(parents[:2]), module, cause)
         for parent in parents[2:]:
             node.owes(parent.debts)
         lineage.set(out, node)
@@ -188,23 +197,17 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         source, out, site, module = event.inputs[0], event.out, event.site, event.module
         if source.dtype is out.dtype and source.device == out.device:
             return
-        if event.backward:
-            event.kind = "backward"
-            cause = recorder.cause()
-            if cause is not None:
-                event.site, event.module = site, module = cause
-        elif source.dtype is out.dtype:
+        if source.dtype is out.dtype:
             event.kind = "device"
         elif event.autocast and site_of(frame).calls not in _CASTING:
             event.kind = "autocast"
         else:
             event.kind = "explicit"
-        if not event.backward:
-            recorder.remember(event.inputs, site, module)
-            if event.kind != "autocast":
-                node = recorder.lineage.get(out)
-                if node is not None and node.cause == "autocast":
-                    node.cause = None
+        recorder.remember(event.inputs, site, module)
+        if event.kind != "autocast":
+            node = recorder.lineage.get(out)
+            if node is not None and node.cause == "autocast":
+                node.cause = None
         recorder.cast(event.kind, "to", source, out, size_of(out), site, module)
         recorder.emit("cast", event)
 
@@ -238,6 +241,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 unseen(Mode.__torch_dispatch__, inside=True)
 
 
+def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameType) -> None:
+    """A cast in backward belongs to the line in forward that caused it; no rule is about it."""
+    if not inputs or any(tensor._has_symbolic_sizes_strides for tensor in inputs):
+        return
+    source = inputs[0]
+    if source.dtype is not out.dtype or source.device != out.device:
+        site, module = recorder.cause() or (recorder.line(frame), recorder.module())
+        recorder.cast("backward", "to", source, out, size_of(out), site, module)
+
+
 def _bytes_as(tensor: Tensor, like: Tensor) -> int:
     return tensor.numel() * like.element_size()
 
@@ -245,10 +258,14 @@ def _bytes_as(tensor: Tensor, like: Tensor) -> int:
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
     found = []
     for value in args:
-        if isinstance(value, Tensor):
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
             found.append(value)
-        elif type(value) is list:
-            found += [part for part in value if isinstance(part, Tensor)]
+        elif kind is list:
+            if value and type(value[0]) is not int:  # sizes
+                found += [part for part in value if isinstance(part, Tensor)]
+        elif kind not in _NUMBERS and isinstance(value, Tensor):
+            found.append(value)
     if kwargs:
         found += [value for key, value in kwargs.items() if isinstance(value, Tensor) and key != "out"]
     return found

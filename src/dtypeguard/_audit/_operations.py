@@ -16,6 +16,7 @@ _SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alia
 
 @dataclass(frozen=True, slots=True)
 class Trait:
+    func: Any
     name: str  # `mul`, as in `aten.mul.Tensor`; with its library, where that is not torch's own
     cast: bool
     write: bool  # of its second argument into its first
@@ -24,16 +25,16 @@ class Trait:
     updates: bool  # its first argument, in place
     promotes: bool
     pure: bool  # it can be done again: torch's own, not random, and writes to nothing
-    several: bool  # a fused or foreach operation on lists
+    several: bool  # a fused or foreach operation on lists, or one without tensors
 
 
-_traits: dict[Any, Trait] = {}
+_traits: dict[int, Trait] = {}  # by id of the operation, which a trait keeps alive: to hash one costs a call
 
 
 def trait_of(func: Any) -> Trait:
-    trait = _traits.get(func)
+    trait = _traits.get(id(func))
     if trait is None:
-        trait = _traits[func] = _look(func)
+        trait = _traits[id(func)] = _look(func)
     return trait
 
 
@@ -49,6 +50,7 @@ def _look(func: Any) -> Trait:
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
     pointwise = torch.Tag.pointwise in tags
     return Trait(
+        func=func,
         name="_to_copy" if name in _CASTS else name,
         cast=name in _CASTS,
         write=name in _WRITES,
@@ -57,5 +59,5 @@ def _look(func: Any) -> Trait:
         updates=updates,
         promotes=pointwise or name in _PROMOTING,
         pure=library == "aten" and not writes and torch.Tag.nondeterministic_seeded not in tags,
-        several=name.startswith(("_foreach", "_fused", "_amp_foreach")),
+        several=name.startswith(("_foreach", "_fused", "_amp_foreach", "profiler::")),
     )

@@ -1,9 +1,9 @@
 """What the program calls besides operations: modules, autocast regions, threads, data that torch does not dispatch."""
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from .._dtypes import name_of
 from ._events import Call, ModuleRow, on, tensors_in
 from ._lineage import Node
 from ._recorder import Recorder
+from ._sites import Door
 from ._text import shape_of
 
 _LEAVES, _ROWS = 64, 20_000
@@ -53,9 +54,8 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             return original(self, *args, **kwargs)
         if not local.modules:
             local.failure = None  # ids of exceptions are used again
-        call = Call(self, audit.guarded(audit.path_of, self) or type(self).__name__)
-        for function in entered:
-            audit.guarded(function, call, audit)
+        call = Call(self, audit.known_path(self) or audit.guarded(audit.path_of, self) or type(self).__name__)
+        audit.call(entered, call)
         row = audit.calls.get(call.path)
         if row is None:
             row = audit.guarded(ModuleRow.of, call.path, self) or ModuleRow(call.path, type(self).__name__, [])
@@ -63,9 +63,12 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             if len(audit.calls) < _ROWS:
                 audit.calls[call.path] = row
         local.modules.append(call.path)
+        local.doors.append(Door(sys._getframe()))
         try:
-            # TorchScript keeps no text of an error that comes out of a mode.
-            with audit.unseen() if isinstance(self, ScriptModule) else nullcontext():
+            if isinstance(self, ScriptModule):  # TorchScript keeps no text of an error that comes out of a mode
+                with audit.unseen():
+                    out = original(self, *args, **kwargs)
+            else:
                 out = original(self, *args, **kwargs)
         except Exception as error:
             audit.guarded(audit.saw, error)
@@ -74,12 +77,12 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             raise
         finally:
             local.modules.pop()
+            local.doors.pop()
         if not row.calls:
             row.outputs = audit.guarded(_leaves, (out,), {}, True) or []
         row.calls += 1
         call.output = out
-        for function in left:
-            audit.guarded(function, call, audit)
+        audit.call(left, call)
         return out
 
     return call_module

@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +25,7 @@ from ._events import KINDS, ModuleRow, Operand, Refusal, handlers, handlers_of
 from ._findings import Findings
 from ._lineage import Cause, Lineage, Node
 from ._patches import Patches
-from ._sites import Site, here, raised_at, user
+from ._sites import Door, Site, here, line, raised_at, user
 from ._text import tensors_of, walk
 
 _C: Any = torch._C  # which torch leaves untyped
@@ -66,6 +67,7 @@ class Local(threading.local):
         # Those that the program had before go on by themselves; autograd's are no threads of Python.
         self.on = isinstance(threading.current_thread(), threading._DummyThread)
         self.modules: list[str] = []
+        self.doors: list[Door] = []  # of these modules
         self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
         self.caught: deque[Caught] = deque(maxlen=64)
         self.paused = 0
@@ -111,6 +113,11 @@ class Recorder:
     def here(self) -> Site:
         """The user's line that is running."""
         return here(sys._getframe(1))
+
+    def line(self, frame: FrameType | None) -> Site:
+        """The same from a frame; looked for once for all operations of a module of torch's."""
+        doors = self.local.doors
+        return line(frame, doors, len(doors) - 1)
 
     def user(self) -> Site:
         """The same, past installed packages, where there is such a line."""
@@ -183,8 +190,21 @@ class Recorder:
 
     def emit(self, kind: str, *event: Any) -> None:
         """Call the functions for a kind of event; what they raise never reaches the program."""
-        for function in self.on[kind]:
-            self.guarded(function, *event, self)
+        if self.on[kind]:
+            self.call(self.on[kind], *event)
+
+    def call(self, functions: Iterable[Callable[..., Any]], *event: Any) -> None:
+        """The same for some of these functions."""
+        self.local.paused += 1
+        try:
+            with apart(own=1):
+                for function in functions:
+                    try:
+                        function(*event, self)
+                    except Exception as error:  # a fault of the audit must not be one of the program
+                        self.fault(error)
+        finally:
+            self.local.paused -= 1
 
     def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
         self.local.paused += 1
@@ -261,6 +281,11 @@ class Recorder:
         self._causes.clear()
 
     # ------------------------------------------------------------ modules
+
+    def known_path(self, module: nn.Module) -> str | None:
+        """The path of a module that was met."""
+        entry = self._paths.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
 
     def path_of(self, module: nn.Module) -> str:
         """`Net.encoder.fc`; a module that no known one holds is a root."""
@@ -359,7 +384,7 @@ class Recorder:
 
     def remember(self, inputs: list[Tensor], site: Site, module: str | None) -> None:
         """Which line the casts in backward will belong to that this operation causes."""
-        if any(tensor.requires_grad for tensor in inputs):
+        if inputs and (inputs[0].requires_grad or any(tensor.requires_grad for tensor in inputs[1:])):
             causes = self._causes
             if len(causes) > _SEQUENCES:
                 for key in list(causes)[: _SEQUENCES // 2]:

@@ -10,13 +10,14 @@ import linecache
 import os
 import sys
 import sysconfig
+from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
 import torch
 from torch.utils import _python_dispatch
 
-from .._errors import caller
+from .._errors import caller, internal, known_files
 
 _SHORT = 60
 _MANY = 100_000
@@ -141,6 +142,31 @@ def here(frame: FrameType | None = None) -> Site:
             found = frame
         frame = outer
     return _NOWHERE if found is None else site_of(found)
+
+
+@dataclass(slots=True)
+class Door:
+    """A call of a module: the frame in which the audit makes it, and the user's line outside, once it was asked for."""
+
+    frame: FrameType
+    site: Site | None = None
+
+
+def line(frame: FrameType | None, doors: list[Door], number: int) -> Site:
+    """The same as `here`, but the way out of a module is gone once; `doors[number]` is the innermost one."""
+    door = doors[number] if number >= 0 else None
+    outer, found = door and door.frame, frame
+    while found is not None:
+        if door is not None and found is outer:
+            if door.site is None:
+                door.site = line(found.f_back, doors, number - 1)
+            return door.site
+        file = found.f_code.co_filename
+        known = known_files.get(file)
+        if not (internal(file) if known is None else known):
+            return here(found) if _between(found.f_code) else site_of(found)
+        found = found.f_back
+    return here(frame)
 
 
 def direct(frame: FrameType) -> bool:
