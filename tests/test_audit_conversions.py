@@ -1160,7 +1160,7 @@ def test_a_comment_on_the_line_names_rules_or_none():
         x.half()  # dtypeguard: ignore
         x.half()  # dtypeguard: ignore[DG103]
         x.half()  # dtypeguard: ignore[DG105]
-        x.half()  # dtypeguard: ignore[discarded-cast, overflow]
+        x.half()  # dtypeguard: ignore[discarded-cast, value-overflow]
         return x
 
     found = {(f.rule, f.source[-6:]) for f in bad(audited(program))}

@@ -214,7 +214,7 @@ def test_the_facts_are_attributes():
     assert (error.argument, error.actual, error.expected) == ("x", torch.float64, torch.float32)
     assert (error.function, error.module_path, error.axes) == ("Net.forward", "Net", {"batch": 32})
     assert error.call_site.startswith("tests/test_messages.py:") or "test_messages.py:" in error.call_site
-    assert error.origin is None
+    assert error.origin == ()
     assert error.violations == ("argument `x` is float64, the module's parameters are float32",)
 
 
