@@ -53,8 +53,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
         try:
             if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
-                with torch.autocast(*recorder.region()):
-                    out = func(*args, **kwargs)
+                out = _under_autocast(recorder, func, args, kwargs)
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
@@ -239,6 +238,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
 
 unseen(Mode.__torch_dispatch__, inside=True)
+
+
+def _under_autocast(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Below a mode no region is enabled; when this one ends, the program's is still on."""
+    device, dtype = recorder.region()
+    try:
+        with torch.autocast(device, dtype=dtype):
+            return func(*args, **kwargs)
+    finally:
+        recorder.local.regions[device] = True
 
 
 def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameType) -> None:
