@@ -5,6 +5,7 @@ tensors, tensors hold no nodes: a table of weak references stands between them. 
 run keeps a bounded number of nodes.
 """
 
+import abc
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,12 +23,12 @@ _DEBTS = 32
 FIRST = "first seen"  # of what is older than the audit, or was made past torch
 
 
-class Cause:
+class Cause(abc.ABC):
     """Why tensors have the dtype, or the device, that they have; harmless until something comes of it."""
 
+    @abc.abstractmethod
     def blame(self, audit: Any, effect: str) -> None:
         """Something came of it."""
-        raise NotImplementedError
 
 
 class Debt:
