@@ -131,7 +131,8 @@ def auditing(context: Context) -> Table:
     table = Table(
         "`audit`",
         f"Training steps in turn with and without it, {2 * ROUNDS} times: a toy (`Linear` 16-32-4, batch 32) and a "
-        "`TransformerEncoder` (d=256, 4 layers, 4 heads, ff 1024, batch 8 x 64), both with AdamW. Memory is what "
+        "`TransformerEncoder` (d=256, 4 layers, 4 heads, ff 1024, batch 8 x 64), both with AdamW. The "
+        f"first {EARLY} steps of each audit are not timed: they look at everything, and cost more. Memory is what "
         "`tracemalloc` sees, tensors not included.",
         ("what", "here", "against no audit"),
     )
