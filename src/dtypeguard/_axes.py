@@ -86,7 +86,7 @@ def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call
             return None
         return f"has size {size} in axis {index}", f"the annotation wants {dim.size}"
     if dim.kind is DimKind.SYMBOLIC:
-        wanted = _evaluate(dim, axes, call)
+        wanted = evaluate(dim, axes, call)
         if not differ(size, wanted):
             return None
         return f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}"
@@ -99,7 +99,7 @@ def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call
     return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
 
 
-def _evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
+def evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
     """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
     try:
         if dim.function is not None and dim.names is not None:

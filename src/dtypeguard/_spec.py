@@ -199,6 +199,7 @@ class MappingSpec:
     hint: str
     origin: type
     value: "Spec"
+    key: Any = str  # the hint, which is not checked
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -209,6 +210,7 @@ class FieldsSpec:
     origin: type
     fields: dict[str, "Spec"]
     required: frozenset[str] = frozenset()  # keys that a TypedDict must have
+    others: dict[str, "Spec | None"] = dataclasses.field(default_factory=dict)  # without tensors: not checked
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -339,7 +341,7 @@ def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names
         if origin in _SEQUENCES:
             return SequenceSpec(text, origin, specs[-1])
         if origin in _MAPPINGS or issubclass(origin, dict):
-            return MappingSpec(text, origin, specs[-1])
+            return MappingSpec(text, origin, specs[-1], args[0])
     cls = origin if isinstance(origin, type) else hint
     return _fields_spec(text, cls, local, _open) or (None if holds else OtherSpec(text, hint))
 
@@ -358,6 +360,8 @@ def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec
         field = spec_of(hint, local, {**_open, cls: spec}) if get_origin(hint) is not shared else None
         if _is_ours(field):
             spec.fields[name] = field
+        elif get_origin(hint) is not shared:
+            spec.others[name] = field
     return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
 
 
@@ -367,10 +371,16 @@ def holds_tensor(spec: Spec | None, *seen: Spec) -> bool:
         return True
     if spec is None or any(spec is outer for outer in seen):
         return False
-    inner = {UnionSpec: "options", TupleSpec: "items", SequenceSpec: "item", MappingSpec: "value", FieldsSpec: "fields"}
-    parts: Any = getattr(spec, inner[type(spec)]) if type(spec) in inner else ()
-    parts = parts.values() if isinstance(parts, dict) else parts if isinstance(parts, tuple) else (parts,)
-    return any(holds_tensor(part, spec, *seen) for part in parts)
+    return any(holds_tensor(part, spec, *seen) for part in parts(spec))
+
+
+_PARTS = {UnionSpec: "options", TupleSpec: "items", SequenceSpec: "item", MappingSpec: "value", FieldsSpec: "fields"}
+
+
+def parts(spec: Spec) -> tuple[Spec | None, ...]:
+    """The specs of what a spec's value holds, in the order in which they are checked."""
+    held: Any = getattr(spec, _PARTS[type(spec)]) if type(spec) in _PARTS else ()
+    return tuple(held.values()) if isinstance(held, dict) else held if isinstance(held, tuple) else (held,)
 
 
 def hints_of_class(cls: Any, local: _Names) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""Numbers of every dtype, as the bits that a tensor stores.
+
+Floor 5. Bits, because they reach every value that a dtype has, and because
+many dtypes (float4, the bits and quantized ones) cannot be made from numbers.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from .._dtypes import BY_NAME, TABLE, Kind
+
+# Integers as wide as the elements of a dtype, of those that torch computes in.
+_RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LANES = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_QUANTIZED = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}
+_PACKED = ("quint4x2", "quint2x4")  # several to a byte: torch writes nothing but zeros
+_NUMBERS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, 3.0, 0.1, -0.0, 100.0)
+_PLAIN = st.integers(-64, 64).map(lambda n: n / 8)  # what fits every floating dtype's range
+
+
+@functools.cache
+def allocatable() -> tuple[torch.dtype, ...]:
+    """The dtypes of which the running torch makes tensors, float32 first and what only stores last."""
+    usual = "float32 float64 float16 bfloat16 int64 int32 bool uint8 complex64".split()
+    order = dict.fromkeys([*map(BY_NAME.__getitem__, usual), *sorted(TABLE, key=lambda d: TABLE[d].kind)])
+    return tuple(filter(_can_make, order))
+
+
+def _can_make(dtype: torch.dtype) -> bool:
+    try:
+        tensor_of(dtype, (1,), (0,) * (2 if dtype in _LANES else 1))
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True
+
+
+def lane_of(dtype: torch.dtype) -> torch.dtype:
+    """What one number is made of: a complex one of two floating ones."""
+    return _LANES.get(dtype, dtype)
+
+
+def _width(dtype: torch.dtype) -> int:
+    """How many bits of an element may be set."""
+    row = TABLE[dtype]
+    if row.kind is Kind.BOOL or (row.kind is Kind.STORAGE and "int" in row.name and row.digits):
+        return row.digits + row.signed if row.kind is Kind.STORAGE else 1
+    return 8 * dtype.itemsize
+
+
+def _bits(values: Iterable[float], dtype: torch.dtype) -> list[int]:
+    """The bits of numbers."""
+    raw = torch.tensor(list(values), dtype=dtype, device="cpu").view(_RAW[dtype.itemsize])
+    return [bits % (1 << 8 * dtype.itemsize) for bits in raw.tolist()]
+
+
+@functools.cache
+def _edges(dtype: torch.dtype) -> tuple[int, ...]:
+    """The bits of values that programs stumble over, the simplest first."""
+    row, width = TABLE[dtype], _width(dtype)
+    if row.kind is Kind.FLOAT:
+        info = torch.finfo(dtype)
+        sizes = [info.eps, 1 + info.eps, info.tiny, info.smallest_normal / 2, info.max, info.max / 2]
+        smallest = [1, 1 | 1 << width - 1]  # the subnormals next to zero
+        finite = dict.fromkeys([*_bits([*_NUMBERS, *sizes, *(-x for x in sizes)], dtype), *smallest])
+        return (*finite, *3 * _bits([float("inf"), float("-inf"), float("nan")], dtype))
+    top = 1 << width - 1
+    return tuple(dict.fromkeys(n % (1 << width) for n in (0, 1, 2, 3, -1, -2, top - 1, top, 10, 100)))
+
+
+@functools.cache
+def _infinite(dtype: torch.dtype) -> frozenset[int]:
+    """Of a dtype of one byte, the bits that stand for infinity or NaN."""
+    values = torch.arange(256, device="cpu").to(torch.uint8).view(dtype).to(torch.float32)
+    return frozenset(n for n, good in enumerate(values.isfinite().tolist()) if not good)
+
+
+@functools.cache
+def _is_finite(dtype: torch.dtype) -> Any:
+    """Whether bits stand for a finite number."""
+    if not dtype.is_floating_point or TABLE[dtype].name == "float4_e2m1fn_x2":
+        return None
+    if dtype.itemsize == 1:
+        bad = _infinite(dtype)
+        return lambda bits: bits not in bad
+    exponent = _bits([float("inf")], dtype)[0]
+    return lambda bits: bits & exponent != exponent
+
+
+@functools.cache
+def elements(dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, ...]]:
+    """The bits of one element: simple and edge values, plain numbers, and every pattern that there is."""
+    lane = lane_of(dtype)
+    bits: st.SearchStrategy[int] = st.sampled_from(_edges(lane)) | st.integers(0, (1 << _width(lane)) - 1)
+    if TABLE[lane].kind is Kind.FLOAT:
+        bits |= _PLAIN.map(lambda x: _bits([x], lane)[0])
+    good = _is_finite(lane) if finite else None
+    bits = bits if good is None else bits.filter(good)
+    return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
+
+
+def converted(values: st.SearchStrategy[Any], dtype: torch.dtype) -> st.SearchStrategy[tuple[int, ...]]:
+    """A user's own numbers as bits of a dtype.
+
+    Raises:
+        ValueError: when drawn, for a number that the dtype cannot hold.
+    """
+
+    def convert(value: Any) -> tuple[int, ...]:
+        try:
+            one = torch.tensor([value], dtype=dtype, device="cpu")
+            lanes = torch.view_as_real(one).flatten() if dtype in _LANES else one
+            bits = lanes.view(_RAW[lanes.itemsize]).tolist()
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"elements= gave {value!r}, which {TABLE[dtype].name} cannot hold: {error}") from None
+        return tuple(n % (1 << 8 * lanes.itemsize) for n in bits)
+
+    return values.map(convert)
+
+
+def tensor_of(
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    fill: tuple[int, ...],
+    others: Iterable[tuple[int, tuple[int, ...]]] = (),
+    lay: Callable[[Tensor], Tensor] = Tensor.contiguous,
+) -> Tensor:
+    """A tensor on the CPU with the bits of `fill` everywhere but at `others`, pairs of flat index and bits.
+
+    Args:
+        dtype, shape: of the tensor.
+        fill: the bits of an element; two patterns for a complex one.
+        others: which elements are something else.
+        lay: puts a tensor of the same shape, in a dtype that torch can copy, into another layout.
+    """
+    name, lane = TABLE[dtype].name, lane_of(dtype)
+    if name in _PACKED:
+        return _quietly(lambda: torch._empty_affine_quantized(shape, scale=1.0, zero_point=0, dtype=dtype))
+    raw = torch.tensor([_signed(n, lane) for n in fill], dtype=_RAW[lane.itemsize], device="cpu")
+    raw = raw.expand(*shape, len(fill))
+    for n, (index, bits) in enumerate(others):
+        raw = raw if n else raw.clone(memory_format=torch.contiguous_format)
+        raw.view(-1, len(fill))[index] = torch.tensor([_signed(one, lane) for one in bits], device="cpu")
+    if dtype in _LANES:
+        return _quietly(lambda: lay(raw.contiguous().view(lane).view(dtype)[..., 0]))
+    if name in _QUANTIZED:
+        ints = raw[..., 0].contiguous().view(_QUANTIZED[name])
+        return _quietly(lambda: torch._make_per_tensor_quantized_tensor(ints, 1.0, 0))
+    return lay(raw[..., 0]).view(dtype)
+
+
+def _quietly(make: Callable[[], Tensor]) -> Tensor:
+    """Quantized tensors are deprecated and complex32 is experimental, but as long as they are there they are met."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make()
+
+
+def _signed(bits: int, lane: torch.dtype) -> int:
+    """Bits as the integer that torch stores them in."""
+    width = 8 * lane.itemsize
+    return bits - (1 << width) if width > 8 and bits >> width - 1 else bits

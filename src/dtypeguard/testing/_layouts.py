@@ -1,0 +1,53 @@
+"""How a tensor lies in memory: one row for each layout.
+
+Floor 5.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    back = tuple(reversed(range(tensor.dim())))
+    return tensor.permute(back).contiguous().permute(back)
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """Every other element of a longer last axis."""
+    if not tensor.dim():
+        return tensor.contiguous()
+    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
+
+
+def _offset(tensor: Tensor) -> Tensor:
+    """Behind the first element of its storage."""
+    room = tensor.new_empty(tensor.numel() + 1)
+    room[0].zero_()
+    return room[1:].copy_(tensor.reshape(-1)).view(tensor.shape)
+
+
+def _expanded(tensor: Tensor) -> Tensor:
+    """One row, seen along the longest axis as often as that is long."""
+    if not tensor.numel():
+        return tensor.contiguous()
+    longest = max(range(tensor.dim()), key=tensor.size, default=0)
+    return tensor.narrow(longest, 0, 1).contiguous().expand(tensor.shape) if tensor.dim() else tensor.contiguous()
+
+
+def _channels_last(tensor: Tensor) -> Tensor:
+    """Channels innermost, of images and videos alike."""
+    if tensor.dim() < 3:
+        return tensor.contiguous()
+    return tensor.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+# Where a shape has no room for a layout (a scalar is never transposed), the tensor is contiguous.
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": Tensor.contiguous,
+    "transposed": _transposed,
+    "strided": _strided,
+    "offset": _offset,
+    "expanded": _expanded,
+    "channels_last": _channels_last,
+}

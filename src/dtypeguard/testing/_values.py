@@ -1,0 +1,289 @@
+"""Values for specs: one function for each kind of spec, as the checker has one to check it.
+
+Floor 5.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
+from torch import Tensor, nn
+
+from .._anchor import Anchor
+from .._dtypes import TABLE, Kind
+from .._errors import AnnotationError
+from .._spec import (
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SequenceSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+)
+from ._elements import allocatable, converted, elements, tensor_of
+from ._layouts import LAYOUTS
+from ._sizes import Draw, Sizes, Unfit
+
+_SMALL, _COUNT = st.integers(0, 3), st.integers(1, 3)
+_ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
+_DEEP = 4  # containers in each other, after which the smallest option is taken
+_LARGE = 1 << 20  # elements, above which one is seen many times
+_NUMPY = frozenset(
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked of the tensors; None is "anything that fits"."""
+
+    device: Any = None
+    layout: Any = None
+    requires_grad: Any = None
+    dtypes: frozenset[torch.dtype] | None = None
+    elements: Any = None
+    finite: bool = False
+
+
+def chosen(asked: Any, draw: Draw) -> Any:
+    """An option's value: drawn, where a strategy was given."""
+    return draw(asked) if isinstance(asked, st.SearchStrategy) else asked
+
+
+@dataclass
+class Maker:
+    """Draws values that keep specs, and each other's axes."""
+
+    draw: Draw
+    sizes: Sizes
+    options: Options
+    anchor: Anchor | None = None
+    depth: int = 0
+
+    def value(self, spec: Spec | None) -> Any:
+        """A value that keeps a spec.
+
+        Raises:
+            Unfit: with the sizes drawn there is none.
+        """
+        self.depth += 1
+        try:
+            return self.draw(_ANYTHING) if spec is None else _MAKERS[type(spec)](self, spec)
+        finally:
+            self.depth -= 1
+
+    @property
+    def deep(self) -> bool:
+        return self.depth > _DEEP
+
+    def wants(self, spec: Spec | None) -> bool:
+        """Whether a value must have something of this spec in it."""
+        return False
+
+    def count(self, spec: Spec) -> int:
+        """How many elements a sequence or mapping gets."""
+        return 0 if self.deep and not self.wants(spec) else int(self.draw(_COUNT if self.wants(spec) else _SMALL))
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None) -> tuple[torch.dtype, ...]:
+    """The dtypes that a value may have, the simplest first.
+
+    Raises:
+        AnnotationError: none that the running torch has, or none that was asked for.
+    """
+    known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
+    if _is_numpy(spec.array_type):
+        known = [d for d in known if TABLE[d].name in _NUMPY]
+    if not known:
+        names = ", ".join(map(str, spec.names or ())) or "any"
+        raise AnnotationError(f"no value of {spec.hint} is made: torch {torch.__version__} has no dtype called {names}")
+    fit = [d for d in known if options.dtypes is None or d in options.dtypes]
+    if anchor is not None and anchor.dtype is not None and spec.concrete is None and anchor.dtype in known:
+        fit = [d for d in fit if not d.is_floating_point or d is anchor.dtype or d in anchor.accepts]
+    if not fit:
+        raise AnnotationError(f"no value of {spec.hint} is made: none of its dtypes is among those in dtypes=")
+    return tuple(fit)
+
+
+@functools.lru_cache(4096)
+def _weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
+    """One of these dtypes; what only stores is rarer than what programs compute in."""
+    plain = [d for d in dtypes if TABLE[d].kind is not Kind.STORAGE]
+    if not plain or len(plain) == len(dtypes):
+        return st.sampled_from(dtypes)
+    return st.integers(0, 3).flatmap(lambda n: st.sampled_from(dtypes if n == 3 else plain))
+
+
+def _is_numpy(array_type: Any) -> bool:
+    return getattr(array_type, "__module__", "") == "numpy"
+
+
+def _tensor(maker: Maker, spec: TensorSpec) -> Any:
+    dtype = maker.draw(_weighed(dtypes_for(spec, maker.options, maker.anchor)))
+    return array_of(maker, spec, dtype, maker.sizes.shape(spec, maker.draw))
+
+
+def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[int, ...]) -> Any:
+    """An array of the type that a spec wants, in a dtype and shape that need not be what it wants."""
+    draw, options = maker.draw, maker.options
+    element = elements(dtype, options.finite)
+    if options.elements is not None:
+        element = converted(options.elements, dtype)
+    count = torch.Size(shape).numel()
+    fill = draw(element)
+    others = draw(st.lists(st.tuples(st.integers(0, count - 1), element), max_size=4)) if 0 < count < _LARGE else ()
+    name = chosen(options.layout, draw)
+    if name is None:
+        name = "expanded" if count >= _LARGE else draw(_LAYOUT)
+    tensor = tensor_of(dtype, shape, fill, others, LAYOUTS[name] if count < _LARGE else _as_it_is)
+    if _is_numpy(spec.array_type):
+        return tensor.numpy()
+    device = chosen(options.device, draw)
+    if device is None:
+        device = torch.get_default_device() if maker.anchor is None else maker.anchor.device
+    tensor = _moved(tensor, device, name)
+    return _typed(tensor, spec.array_type, chosen(options.requires_grad, draw))
+
+
+_LAYOUT = st.sampled_from(tuple(LAYOUTS))
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _moved(tensor: Tensor, device: Any, layout: str) -> Tensor:
+    """On another device, in the same layout."""
+    if device is None or torch.device(device).type == "cpu":
+        return tensor
+    moved = tensor.to(device)
+    return moved if moved.stride() == tensor.stride() or moved.is_quantized else LAYOUTS[layout](moved)
+
+
+def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
+    able = tensor.is_floating_point() or tensor.is_complex()
+    if isinstance(array_type, type) and issubclass(array_type, nn.Parameter):
+        return nn.Parameter(tensor, requires_grad=able and grad is not False)
+    if isinstance(array_type, type) and issubclass(array_type, Tensor) and array_type is not Tensor:
+        tensor = tensor.as_subclass(array_type)
+    return tensor.requires_grad_() if grad and able else tensor
+
+
+def check_array_type(spec: TensorSpec) -> None:
+    """Refuse what no strategy makes.
+
+    Raises:
+        AnnotationError: for arrays of other libraries.
+    """
+    kind = spec.array_type
+    if kind is Any or (isinstance(kind, type) and issubclass(kind, Tensor)):
+        return
+    if _is_numpy(kind) and getattr(kind, "__name__", "") == "ndarray":
+        return
+    name = getattr(kind, "__name__", str(kind))
+    raise AnnotationError(f"no value of {spec.hint} is made: it wants a {name}, and only tensors and ndarrays are made")
+
+
+# ---------------------------------------------------------------- containers and other hints
+
+
+def _none(maker: Maker, spec: NoneSpec) -> None:
+    return None
+
+
+def _union(maker: Maker, spec: UnionSpec) -> Any:
+    options = tuple(o for o in spec.options if maker.wants(o)) or spec.options
+    if maker.deep:
+        options = (*(o for o in options if isinstance(o, NoneSpec)), *options)[:1]
+    first = maker.draw(st.integers(0, len(options) - 1))
+    for option in (*options[first:], *options[:first]):
+        bound = dict(maker.sizes.bound)
+        with contextlib.suppress(Unfit, AnnotationError):
+            return maker.value(option)
+        maker.sizes.bound = bound
+    raise Unfit
+
+
+def _sequence(maker: Maker, spec: SequenceSpec) -> Any:
+    items = [maker.value(spec.item) for _ in range(maker.count(spec.item))]
+    return spec.origin(items) if spec.origin in (list, tuple) else items
+
+
+def _tuple(maker: Maker, spec: TupleSpec) -> Any:
+    return tuple(maker.value(item) for item in spec.items)
+
+
+def _mapping(maker: Maker, spec: MappingSpec) -> Any:
+    count, key = maker.count(spec.value), resolved(spec.key, spec.hint)
+    keys = maker.draw(st.lists(key, min_size=min(count, 1), max_size=count, unique=True))
+    items = {key: maker.value(spec.value) for key in keys}
+    if inspect.isabstract(spec.origin) or spec.origin is dict:
+        return items
+    made: Any = spec.origin
+    with contextlib.suppress(TypeError):
+        return made(items)
+    made = made(None)  # a defaultdict
+    made.update(items)
+    return made
+
+
+def _fields(maker: Maker, spec: FieldsSpec) -> Any:
+    cls = spec.origin
+    known = {**spec.fields, **spec.others}
+    if cls is dict:  # a TypedDict
+        there = [n for n in known if n in spec.required or maker.wants(known[n]) or maker.draw(st.booleans())]
+        return {name: maker.value(known[name]) for name in there}
+    if dataclasses.is_dataclass(cls):
+        known = {field.name: known.get(field.name) for field in dataclasses.fields(cls) if field.init}
+    return spec.origin(**{name: maker.value(field) for name, field in known.items()})
+
+
+def _other(maker: Maker, spec: OtherSpec) -> Any:
+    return maker.draw(resolved(spec.annotation, spec.hint))
+
+
+@functools.lru_cache(1024)
+def _from_type(hint: Any) -> st.SearchStrategy[Any]:
+    strategy = st.from_type(hint)
+    strategy.validate()
+    return strategy
+
+
+def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
+    """What hypothesis itself makes of a hint without tensors.
+
+    Raises:
+        AnnotationError: it knows no strategy for it.
+    """
+    if hint is Any or hint is object:
+        return _ANYTHING
+    try:
+        return _from_type(hint)
+    except HypothesisException as error:
+        advice = "register one with hypothesis.strategies.register_type_strategy"
+        raise AnnotationError(f"no value of {text} is made: {error}; {advice}") from error
+
+
+_MAKERS: dict[type, Callable[[Maker, Any], Any]] = {
+    TensorSpec: _tensor,
+    UnionSpec: _union,
+    NoneSpec: _none,
+    SequenceSpec: _sequence,
+    TupleSpec: _tuple,
+    MappingSpec: _mapping,
+    FieldsSpec: _fields,
+    OtherSpec: _other,
+}

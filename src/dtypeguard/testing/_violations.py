@@ -1,0 +1,248 @@
+"""`violations_of`: values that break an annotation in one way.
+
+Floor 5.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import reject
+from hypothesis import strategies as st
+
+from .._check import bearable, check
+from .._contract import Contract
+from .._errors import AnnotationError, DtypeGuardError, headline
+from .._spec import (
+    DimKind,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SequenceSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+    parts,
+    show,
+)
+from ._elements import allocatable
+from ._inputs import Recipe, contract_of
+from ._sizes import SIZE, Axes, Draw, Unfit, specs_in
+from ._values import Maker, Options, array_of, dtypes_for
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A value that breaks an annotation in one way.
+
+    Attributes:
+        value: what to pass.
+        kind: what is wrong: 'dtype', 'rank', 'axis', 'type', 'length', 'key' or 'hint'.
+        says: the same in words, as the error will have it.
+        error: the class of the error that strict mode raises.
+    """
+
+    value: Any
+    kind: str
+    says: str
+    error: type[DtypeGuardError]
+
+
+def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any = None) -> st.SearchStrategy[Breach]:
+    """A hypothesis strategy for values that break an annotation in exactly one way, and say which.
+
+    Args:
+        annotation: what `tensors` takes.
+        axes, device: as for `tensors`.
+
+    Raises:
+        AnnotationError: the annotation is malformed, or nothing breaks it.
+
+    >>> import dtypeguard, pytest
+    >>> from hypothesis import given
+    >>> from jaxtyping import Float32
+    >>> from torch import Tensor
+    >>> @dtypeguard.enforce(mode="strict")
+    ... def norm(x: Float32[Tensor, "b 3"]):
+    ...     return x.norm(dim=-1)
+    >>> @given(violations_of(Float32[Tensor, "b 3"]))
+    ... def test(breach):
+    ...     with pytest.raises(breach.error):
+    ...         norm(breach.value)
+    >>> test()
+    """
+    contract = contract_of(annotation, "violations_of")
+    recipe = Recipe(contract, axes or {}, Options(device))
+    breaks = tuple(dict.fromkeys(_breaks_of(contract.params[0].spec)))
+    if not breaks:
+        text = annotation if isinstance(annotation, str) else show(annotation)
+        raise AnnotationError(f"violations_of: nothing breaks {text}")
+    return _draw_breach(recipe, breaks)
+
+
+_Break = tuple[Spec, str, int]  # what to break, how, and at which of its occurrences
+
+
+def _breaks_of(spec: Spec | None, *seen: Spec) -> Iterable[_Break]:
+    """What may be wrong with a value, from the outside in."""
+    if spec is None or any(spec is outer for outer in seen):
+        return
+    again = Counter(id(tensor) for tensor, _ in specs_in(spec)) if not seen else Counter()
+    for kind, possible, _ in _WAYS:
+        if isinstance(spec, _KINDS[kind]) and possible(spec):
+            yield spec, kind, 0
+    for part in parts(spec):
+        yield from _breaks_of(part, *seen, spec)
+    for tensor, _ in specs_in(spec) if not seen else ():
+        if again[id(tensor)] > 1 or any(isinstance(part, SequenceSpec | MappingSpec) for part in _all(spec)):
+            yield tensor, "axis", 1
+
+
+def _all(spec: Spec, *seen: Spec) -> Iterable[Spec]:
+    if not any(spec is outer for outer in seen):
+        yield spec
+        for part in parts(spec):
+            if part is not None:
+                yield from _all(part, *seen, spec)
+
+
+@dataclass
+class _Breaker(Maker):
+    """Makes one value wrong, and all others right."""
+
+    target: Any = None
+    kind: str = ""
+    skip: int = 0
+    done: bool = False
+
+    def value(self, spec: Spec | None) -> Any:
+        if spec is self.target and not self.done:
+            self.done = self.skip == 0
+            self.skip -= 1
+            if self.done:
+                return _WRONG[self.kind](self, spec)
+        return super().value(spec)
+
+    def wants(self, spec: Spec | None) -> bool:
+        return not self.done and spec is not None and any(part is self.target for part in _all(spec))
+
+
+@st.composite
+def _draw_breach(draw: Draw, recipe: Recipe, breaks: tuple[_Break, ...]) -> Breach:
+    first = draw(st.integers(0, len(breaks) - 1))
+    for way in (*breaks[first:], *breaks[:first]):  # one that other options of a union accept is none
+        for _ in range(_TRIES):
+            with contextlib.suppress(Unfit, AnnotationError):
+                breach = _breach(draw, recipe, *way)
+                if breach is not None:
+                    return breach
+    reject()
+
+
+def _breach(draw: Draw, recipe: Recipe, target: Spec, kind: str, skip: int) -> Breach | None:
+    contract: Contract = recipe.contract
+    maker = _Breaker(draw, recipe.sizes(draw), recipe.options, None, 0, target, kind, skip)
+    value = maker.value(contract.params[0].spec)
+    found = check(contract, (value,)).violations if maker.done else []
+    return Breach(value, kind, headline(found[0]), found[0].error) if len(found) == 1 else None
+
+
+# ---------------------------------------------------------------- ways to be wrong
+
+
+def _odd_dtype(maker: Maker, spec: TensorSpec) -> Any:
+    return array_of(maker, spec, maker.draw(st.sampled_from(_odd_dtypes(spec))), maker.sizes.shape(spec, maker.draw))
+
+
+def _odd_dtypes(spec: TensorSpec) -> list[Any]:
+    allowed = dtypes_for(spec, Options())
+    strangers = [dtype for dtype in allocatable() if dtype not in allowed]
+    return strangers if spec.torch_only and spec.dtypes is not None else []
+
+
+def _odd_rank(maker: Maker, spec: TensorSpec) -> Any:
+    shape, least = maker.sizes.shape(spec, maker.draw), len(spec.dims) - (spec.variadic is not None)
+    shorter = shape[: maker.draw(st.integers(0, least - 1))] if least else shape
+    longer = (*shape, maker.draw(SIZE))
+    options = [s for s in (shorter, longer) if len(s) < least or (len(s) > least and spec.variadic is None)]
+    return _array(maker, spec, maker.draw(st.sampled_from(options)))
+
+
+def _odd_axis(maker: Maker, spec: TensorSpec) -> Any:
+    before = dict(maker.sizes.bound)
+    shape = maker.sizes.shape(spec, maker.draw)
+    where = len(spec.dims) if spec.variadic is None else spec.variadic
+    numbered = [(n if n < where else n - len(spec.dims), dim) for n, dim in enumerate(spec.dims) if not dim.variadic]
+    twice = Counter(dim.text for _, dim in numbered)
+    fixed = (DimKind.FIXED, DimKind.SYMBOLIC)
+    known = [
+        n
+        for n, d in numbered
+        if d.kind in fixed or (d.kind is DimKind.NAMED and (d.text in before or twice[d.text] > 1))
+    ]
+    if not known:
+        raise Unfit
+    odd, wrong = maker.draw(st.sampled_from(known)), maker.draw(SIZE)
+    sizes = list(shape)
+    sizes[odd] = wrong if wrong != sizes[odd] else sizes[odd] + 1
+    return _array(maker, spec, tuple(sizes))
+
+
+def _array(maker: Maker, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+    return array_of(maker, spec, maker.draw(st.sampled_from(dtypes_for(spec, maker.options))), shape)
+
+
+_STRANGERS = st.sampled_from((None, 1.5, "x", 2, b"", [1.0], (), {}, object())).map(lambda value: value)
+
+
+def _stranger(maker: Maker, spec: Spec) -> Any:
+    return maker.draw(_STRANGERS)
+
+
+def _odd_length(maker: Maker, spec: TupleSpec) -> Any:
+    items = [maker.value(item) for item in spec.items]
+    return tuple(items[:-1]) if items and maker.draw(st.booleans()) else (*items, maker.draw(st.none()))
+
+
+def _odd_key(maker: Maker, spec: FieldsSpec) -> Any:
+    known = {**spec.fields, **spec.others}
+    lost = maker.draw(st.sampled_from(sorted(spec.required)))
+    return {name: maker.value(known[name]) for name in known if name in spec.required and name != lost}
+
+
+def _names_an_axis(spec: TensorSpec) -> bool:
+    named = Counter(dim.text for dim in spec.dims if dim.kind is DimKind.NAMED and not dim.variadic)
+    fixed = any(dim.kind in (DimKind.FIXED, DimKind.SYMBOLIC) for dim in spec.dims)
+    return fixed or any(count > 1 for count in named.values())
+
+
+def _always(spec: Any) -> bool:
+    return True
+
+
+# kind, whether it is possible, what makes it
+_WAYS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any, Any], Any]], ...] = (
+    ("dtype", lambda spec: bool(_odd_dtypes(spec)), _odd_dtype),
+    ("rank", lambda spec: len(spec.dims) != 1 or spec.variadic is None, _odd_rank),
+    ("axis", _names_an_axis, _odd_axis),
+    ("type", _always, _stranger),
+    ("length", _always, _odd_length),
+    ("key", lambda spec: spec.origin is dict and bool(spec.required), _odd_key),
+    ("hint", lambda spec: not bearable(spec, object()) or not bearable(spec, None), _stranger),
+)
+_WRONG: dict[str, Callable[[Any, Any], Any]] = {kind: make for kind, _, make in _WAYS}
+_KINDS: dict[str, Any] = {
+    "dtype": TensorSpec,
+    "rank": TensorSpec,
+    "axis": TensorSpec,
+    "type": TensorSpec | SequenceSpec | MappingSpec | FieldsSpec | TupleSpec | UnionSpec | NoneSpec,
+    "length": TupleSpec,
+    "key": FieldsSpec,
+    "hint": OtherSpec,
+}

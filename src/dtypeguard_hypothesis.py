@@ -1,0 +1,61 @@
+"""What hypothesis runs when it is imported: `st.from_type` and `st.builds` learn jaxtyping's annotations.
+
+It stands outside the package, because hypothesis loads it wherever it is used: neither torch nor dtypeguard is imported
+before a test asks for an array.
+"""
+
+import logging
+import sys
+from typing import Any
+
+
+def register() -> None:
+    """Give hypothesis a resolver for jaxtyping annotations, and a printer for tensors.
+
+    The public `register_type_strategy` takes one class at a time, but each subscription makes a new one. So this is the
+    one place that knows how hypothesis finds strategies for the types of other packages, and looks before it writes.
+    """
+    from hypothesis.strategies._internal import types
+    from hypothesis.vendor import pretty
+
+    lookup = getattr(types, "_global_extra_lookup", None)
+    if isinstance(lookup, dict):
+        lookup["jaxtyping"] = _strategy_for
+    else:  # said, but in no test's way
+        logging.getLogger("dtypeguard").warning(
+            "this version of hypothesis cannot be taught jaxtyping's annotations: "
+            "write dtypeguard.testing.tensors(annotation) for st.from_type(annotation)"
+        )
+    by_name: Any = getattr(pretty, "for_type_by_name", lambda *printer: None)
+    by_name("torch", "Tensor", _print)
+    by_name("torch.nn.parameter", "Parameter", _print)
+
+
+def _strategy_for(thing: Any) -> Any:
+    """The strategy for an annotation of tensors or ndarrays; None for what is not ours."""
+    arrays = getattr(sys.modules.get("jaxtyping"), "AbstractArray", None)
+    if arrays is None or not (isinstance(thing, type) and issubclass(thing, arrays)):
+        return None
+    if not _is_ours(thing):
+        return None
+    from dtypeguard.testing._inputs import from_type
+
+    return from_type(thing)
+
+
+def _is_ours(annotation: Any) -> bool:
+    kind = annotation.array_type
+    bases = {f"{base.__module__}.{base.__qualname__}" for base in getattr(kind, "__mro__", ())}
+    return kind is Any or bool(bases & {"torch.Tensor", "numpy.ndarray"})
+
+
+def _print(tensor: Any, printer: Any, cycle: bool) -> None:
+    """As torch does, with the strides where they are odd; in short where torch cannot."""
+    from dtypeguard._errors import summary
+
+    try:
+        text = repr(tensor)
+    except (RuntimeError, NotImplementedError):  # of the bits and some quantized dtypes nothing can be read
+        text = summary(tensor)
+    odd = tensor.layout.__repr__() == "torch.strided" and not tensor.is_contiguous()
+    printer.text(f"{text[:-1]}, strides={tensor.stride()})" if odd and text.endswith(")") else text)
