@@ -28,6 +28,7 @@ from ._guard import GuardedModule, guard, is_guarded, unguard
 if _TYPE_CHECKING:
     from . import amp as amp
     from . import distributed as distributed
+    from . import testing as testing
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
 
@@ -64,7 +65,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("amp", "distributed"):  # what not every program needs is imported when it is asked for
+    if name in ("amp", "distributed", "testing"):  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
     if name in ("audit", "AuditReport"):
         return getattr(_importlib.import_module("._audit", __name__), name)
@@ -72,4 +73,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "AuditReport", "amp", "audit", "distributed"})
+    return sorted({*globals(), "AuditReport", "amp", "audit", "distributed", "testing"})

@@ -1,6 +1,14 @@
 """Property tests of dtypes: hypothesis strategies from annotations, and checks of a whole model."""
 
-from ._inputs import inputs_for as inputs_for
-from ._inputs import tensors as tensors
-from ._violations import Breach as Breach
-from ._violations import violations_of as violations_of
+try:
+    import hypothesis as _hypothesis  # noqa: F401  (it makes the data)
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError("dtypeguard.testing needs hypothesis: pip install 'dtypeguard[hypothesis]'") from _error
+
+from ._inputs import inputs_for, tensors
+from ._violations import Breach, violations_of
+
+__all__ = ["Breach", "inputs_for", "tensors", "violations_of"]
+
+for _public in (Breach, inputs_for, tensors, violations_of):
+    _public.__module__ = "dtypeguard.testing"
