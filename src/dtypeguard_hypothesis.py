@@ -20,7 +20,7 @@ def register() -> None:
 
     lookup = getattr(types, "_global_extra_lookup", None)
     if isinstance(lookup, dict):
-        lookup["jaxtyping"] = _strategy_for
+        lookup.update(jaxtyping=_strategy_for, torch=_strategy_for)  # asked for where that module is loaded
     else:  # said, but in no test's way
         logging.getLogger("dtypeguard").warning(
             "this version of hypothesis cannot be taught jaxtyping's annotations: "
@@ -32,21 +32,27 @@ def register() -> None:
 
 
 def _strategy_for(thing: Any) -> Any:
-    """The strategy for an annotation of tensors or ndarrays; None for what is not ours."""
-    arrays = getattr(sys.modules.get("jaxtyping"), "AbstractArray", None)
-    if arrays is None or not (isinstance(thing, type) and issubclass(thing, arrays)):
+    """The strategy for an annotation of tensors or ndarrays, or for a class of torch; None for what is not ours."""
+    if not isinstance(thing, type):
         return None
-    if not _is_ours(thing):
+    arrays = getattr(sys.modules.get("jaxtyping"), "AbstractArray", ())
+    ours = _name(thing) in _CLASSES
+    if issubclass(thing, arrays):
+        kind: Any = thing.array_type  # type: ignore[attr-defined]  # of jaxtyping's class
+        ours = kind is Any or any(_name(base) in _ARRAYS for base in getattr(kind, "__mro__", ()))
+    if not ours:
         return None
     from dtypeguard.testing._inputs import from_type
 
     return from_type(thing)
 
 
-def _is_ours(annotation: Any) -> bool:
-    kind = annotation.array_type
-    bases = {f"{base.__module__}.{base.__qualname__}" for base in getattr(kind, "__mro__", ())}
-    return kind is Any or bool(bases & {"torch.Tensor", "numpy.ndarray"})
+_ARRAYS = {"torch.Tensor", "numpy.ndarray"}
+_CLASSES = {"torch.Tensor", "torch.dtype", "torch.device", "torch.Size", "torch.Generator"}
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _print(tensor: Any, printer: Any, cycle: bool) -> None:

@@ -6,11 +6,11 @@ Floor 5.
 import contextlib
 import dataclasses
 import inspect
+import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from hypothesis import reject
@@ -19,15 +19,16 @@ from torch import nn
 
 from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
-from .._enforce import enforce, read_annotation, signed
+from .._enforce import enforce, function_name, read_annotation, signed
 from .._errors import AnnotationError, caller
-from .._spec import OtherSpec, Spec, annotations_of, parts
-from ._layouts import LAYOUTS
-from ._sizes import Axes, Draw, Plan, Sizes, Unfit, specs_in
-from ._values import Maker, Options, check_array_type, dtypes_for, resolved
+from .._guard import _root as root_of
+from .._spec import OtherSpec, annotations_of
+from ._layouts import layout_of
+from ._sizes import Axes, Draw, Plan, Sizes, Unfit, tensors_in
+from ._values import TORCH, Maker, Options, check_possible
 
-T = TypeVar("T")
 _P = inspect.Parameter
+_SEVERAL = (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
 _TRIES = 5
 _KEYS = st.lists(st.sampled_from(("a", "b", "c")), max_size=3, unique=True)
 _SMALL = st.integers(0, 4)
@@ -76,12 +77,15 @@ def tensors(
     >>> test()
     """
     options = _options(device, layout, requires_grad, dtypes, elements, finite)
-    return Recipe(contract_of(annotation, "tensors"), axes or {}, options).strategy(itemgetter(0))
+    return Recipe(contract_of(annotation, "tensors"), {} if axes is None else axes, options).strategy()
 
 
 def from_type(annotation: Any) -> st.SearchStrategy[Any]:
-    """For `st.from_type`: one annotation alone, with the sizes that its axes have in the whole test."""
-    return Recipe(contract_of(annotation, "from_type"), {}, Options(), shared=True).strategy(itemgetter(0))
+    """For `st.from_type`: one annotation alone, with the sizes that its axes have in the whole test; or torch's own."""
+    known = TORCH.get(annotation) if annotation.__hash__ else None
+    if known is not None:
+        return known
+    return Recipe(contract_of(annotation, "from_type"), {}, Options(), shared=True).strategy()
 
 
 def contract_of(annotation: Any, function: str) -> Contract:
@@ -92,7 +96,7 @@ def contract_of(annotation: Any, function: str) -> Contract:
         spec = read_annotation(function, "value", annotation, tensors, local)
     except NameError as error:
         raise AnnotationError(f"{function}: the annotation names what does not exist: {error}") from error
-    for tensor, _ in specs_in(spec):
+    for tensor in tensors_in(spec):
         if any("{" in dim.text for dim in tensor.dims):
             raise AnnotationError(f"{function}: {tensor.hint} asks for arguments of its function: use inputs_for(fn)")
     return Contract(function, (Param("value", _P.POSITIONAL_ONLY, spec),))
@@ -146,90 +150,127 @@ def inputs_for(
         _check_elements(strategy)
     plain = None if isinstance(elements, Mapping) else elements
     options = _options(device, layout, requires_grad, dtypes, plain, finite)
-    recipe = Recipe(contract, axes or {}, options, values, dict(own))
-    skipped = len(contract.params) - len(signature.parameters)
 
-    def bound(drawn: tuple[Any, ...]) -> inspect.BoundArguments:
-        given = zip(signature.parameters, drawn[skipped:], strict=True)
-        return inspect.BoundArguments(signature, {name: v for name, v in given if v is not LEFT_OUT})
-
-    return recipe.strategy(bound)
+    return Recipe(contract, {} if axes is None else axes, options, signature, values, dict(own)).strategy()
 
 
 def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]]:
     """The contract of a call, the signature that its caller sees, and what stands before the first argument."""
-    if isinstance(target, type) or not callable(target):
-        what = f"the class {target.__name__}" if isinstance(target, type) else f"{target!r}"
-        raise TypeError(
-            f"inputs_for takes a function, a method or a module, not {what}: values of a class are made by tensors"
-        )
     fn: Any = target
-    values: tuple[Any, ...] = ()
     if isinstance(target, nn.Module):
-        fn = target.forward
+        fn = root_of(target).forward
+    elif not isinstance(target, type) and not inspect.isroutine(target):
+        fn = getattr(target, "__call__", None)  # noqa: B004  (what it is bound to is asked for, not whether it is there)
+    values: tuple[Any, ...] = ()
     if inspect.ismethod(fn):
         fn, values = fn.__func__, (fn.__self__,)
-    note = signed(fn) or signed(enforce(fn))
-    assert note is not None  # what enforce made is signed
-    inner, contract = note
+    if not inspect.isfunction(fn):
+        what = f"the class {target.__name__}: tensors makes its values" if isinstance(target, type) else repr(target)
+        raise TypeError(f"inputs_for takes a function, a method or a module, not {what}")
+    contract = _contract_of(fn)
     signature = inspect.signature(fn)
-    known = annotations_of(inspect.unwrap(inner))
     params = list(signature.parameters.values())[len(values) :]
-    for param in contract.params[len(values) :]:
-        several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
-        if param.name not in known and param.default is _P.empty and not several:
+    known = annotations_of(inspect.unwrap(fn))
+    name = contract.function
+    for n, param in enumerate(params):
+        several = param.kind in _SEVERAL
+        if param.name in known or (param.default is not _P.empty and not several):
+            continue
+        if n == 0 and param.name == "self":
+            raise TypeError(
+                f"{name} is a method without its object: give a bound one, {name.rpartition('.')[0]}().{fn.__name__}"
+            )
+        if not several or not known.keys() - {"return"}:
             raise AnnotationError(
-                f"{contract.function}: argument `{param.name}` has no annotation and no default, so no value is made: "
-                f'annotate it, `{param.name}: Float[Tensor, "..."]`'
+                f"{name}: argument `{param.name}` has no annotation{'' if several else ' and no default'}, so no value "
+                f'is made: annotate it, `{param.name}: Float[Tensor, "..."]`'
             )
     return contract, signature.replace(parameters=params), values
+
+
+def _contract_of(fn: Any) -> Contract:
+    """What annotations say, and, of a guarded forward, what the guard was told besides.
+
+    Raises:
+        AnnotationError: an annotation names what does not exist.
+    """
+    note = signed(fn)
+    if note is not None and note[1].guarded:
+        guard = note[1]
+        return dataclasses.replace(_contract_of(note[0]), anchor="self", dtype=guard.dtype, device=guard.device)
+    note = note or signed(enforce(fn))
+    if note is not None:
+        return note[1]
+    inner = inspect.unwrap(fn)
+    for name, annotation in annotations_of(inner).items():
+        try:
+            read_annotation(function_name(inner), name, annotation, inner, {})
+        except NameError as error:
+            text = f"{function_name(inner)}: the annotation of argument `{name}` names what does not exist: {error}"
+            raise AnnotationError(f"{text}; import it at run time too, not only under TYPE_CHECKING") from error
+    raise AnnotationError(f"{function_name(inner)}: an annotation names what does not exist")
 
 
 LEFT_OUT: Any = _P.empty
 
 
-@dataclass
+@dataclass(repr=False)
 class Recipe:
     """How to draw the arguments of a contract."""
 
     contract: Contract
     axes: Axes
     options: Options
+    signature: inspect.Signature | None = None  # None: the one argument alone is wanted
     before: tuple[Any, ...] = ()  # the module, or the object of a method
     elements: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shared: bool = False
 
     def __post_init__(self) -> None:
         params = self.contract.params[len(self.before) :]
-        specs = [pair for param in params for pair in specs_in(param.spec)]
         call = Call(self.contract, (*self.before, *(None if p.default is _P.empty else p.default for p in params)))
+        where = ""
         try:
-            for spec, _ in specs:
-                check_array_type(spec)
-                dtypes_for(spec, self.options)
             for param in params:
-                _check_others(param.spec)
-            self.plan = Plan(specs, call, self.axes, self.shared)
+                where = f"argument `{param.name}`: " if self.signature else ""
+                check_possible(param.spec, self.options)
+            where = ""
+            self.plan = Plan([param.spec for param in params], call, self.axes, self.shared)
         except AnnotationError as error:
-            raise AnnotationError(f"{self.contract.function}: {error}") from error.__cause__
-        braces = [dim.text for spec, _ in specs for dim in spec.dims if "{" in dim.text]
+            raise AnnotationError(f"{self.contract.function}: {where}{error}") from error.__cause__
+        braces = [
+            dim.text for param in params for spec in tensors_in(param.spec) for dim in spec.dims if "{" in dim.text
+        ]
         self.sizing = {p.name for p in params if any(p.name in text for text in braces)}
 
     def __repr__(self) -> str:
-        return self.contract.function
+        spec = self.contract.params[0].spec if self.signature is None else None
+        return self.contract.function if spec is None else spec.hint
 
-    def strategy(self, finish: Callable[[tuple[Any, ...]], T]) -> st.SearchStrategy[T]:
-        return _draw_arguments(self, finish)
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def strategy(self) -> st.SearchStrategy[Any]:
+        def called(draw: Draw, recipe: Recipe) -> Any:
+            return recipe.draw(draw)
+
+        called.__name__ = self.contract.function if self.signature is None else "inputs_for"  # hypothesis shows it
+        return st.composite(called)(self)
 
     def sizes(self, draw: Draw) -> Sizes:
         return self.plan.draw(draw, Call(self.contract, ()))
 
-    def draw(self, draw: Draw) -> tuple[Any, ...]:
-        """The values of all parameters, those before the first argument included.
+    def draw(self, draw: Draw) -> Any:
+        """Values of all parameters, those before the first argument included, as the caller wants them."""
+        for _ in range(_TRIES):
+            with contextlib.suppress(Unfit, AnnotationError):
+                drawn = self._drawn(draw)
+                # An option of a union may bind an axis that another one was drawn for.
+                if self.shared or not judged(self.contract, self._filled(drawn)).violations:
+                    return drawn[0] if self.signature is None else self._bound(self.signature, drawn)
+        reject()
 
-        Raises:
-            Unfit: with the sizes drawn there are none.
-        """
+    def _drawn(self, draw: Draw) -> tuple[Any, ...]:
         params = self.contract.params
         values = [*self.before, *(LEFT_OUT for _ in params[len(self.before) :])]
         maker = Maker(draw, self.sizes(draw), self.options)
@@ -237,19 +278,20 @@ class Recipe:
         for n in self._order():
             call.values = self._filled(values)
             maker.anchor = find_anchor(self.contract, call.values)
-            maker.options = dataclasses.replace(
-                self.options, elements=self.elements.get(params[n].name, self.options.elements)
-            )
+            own = self.elements.get(params[n].name, self.options.elements)
+            maker.options = dataclasses.replace(self.options, elements=own)
             values[n] = self._argument(params[n], maker)
+        gap = False  # behind a positional argument that is left out none can be passed by position
+        for n, param in enumerate(params):
+            if gap and param.kind in (_P.POSITIONAL_ONLY, _P.VAR_POSITIONAL):
+                values[n] = () if param.kind is _P.VAR_POSITIONAL else LEFT_OUT
+            gap |= values[n] is LEFT_OUT and param.kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
         return tuple(values)
 
-    def kept(self, drawn: tuple[Any, ...]) -> bool:
-        """What the checker says: an option of a union may bind an axis that another one was drawn for.
-
-        Raises:
-            AnnotationError: an axis needs what is not bound.
-        """
-        return self.shared or not check(self.contract, self._filled(drawn)).violations
+    def _bound(self, signature: inspect.Signature, drawn: tuple[Any, ...]) -> inspect.BoundArguments:
+        given = zip(signature.parameters.values(), drawn[len(self.before) :], strict=True)
+        there = {p.name: v for p, v in given if v is not LEFT_OUT and (p.kind not in _SEVERAL or v)}
+        return inspect.BoundArguments(signature, there)
 
     def _filled(self, drawn: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(p.default if v is LEFT_OUT else v for p, v in zip(self.contract.params, drawn, strict=True))
@@ -257,48 +299,48 @@ class Recipe:
     def _order(self) -> list[int]:
         """What expressions may use comes first, then the argument that others follow."""
         params = self.contract.params
-        numbers = range(len(self.before), len(params))
-        return sorted(numbers, key=lambda n: (any(specs_in(params[n].spec)), params[n].name != self.contract.anchor))
+
+        def rank(n: int) -> tuple[bool, bool, bool]:
+            param = params[n]
+            return (
+                any(True for _ in tensors_in(param.spec)),
+                param.name not in self.sizing,
+                param.name != self.contract.anchor,
+            )
+
+        return sorted(range(len(self.before), len(params)), key=rank)
 
     def _argument(self, param: Param, maker: Maker) -> Any:
         if param.kind is _P.VAR_POSITIONAL:
             return tuple(maker.value(param.spec) for _ in range(maker.draw(_SMALL))) if param.spec else ()
         if param.kind is _P.VAR_KEYWORD:
             return {key: maker.value(param.spec) for key in maker.draw(_KEYS)} if param.spec else {}
-        if param.default is not _P.empty and (param.spec is None or param.skip or not maker.draw(st.booleans())):
+        if param.default is not _P.empty and (param.spec is None or not maker.draw(st.booleans())):
             return LEFT_OUT
         if param.name in self.sizing and isinstance(param.spec, OtherSpec) and param.spec.annotation is int:
             return maker.draw(_SMALL)
         return maker.value(param.spec)
 
 
-@st.composite
-def _draw_arguments(draw: Draw, recipe: Recipe, finish: Callable[[tuple[Any, ...]], T]) -> T:
-    for _ in range(_TRIES):
-        with contextlib.suppress(Unfit, AnnotationError):
-            drawn = recipe.draw(draw)
-            if recipe.kept(drawn):
-                return finish(drawn)
-    reject()
-
-
-def _check_others(spec: Spec | None, *seen: Spec) -> None:
-    """Refuse hints that hypothesis has no strategy for, before anything is drawn."""
-    if isinstance(spec, OtherSpec):
-        resolved(spec.annotation, spec.hint)
-    elif spec is not None and not any(spec is outer for outer in seen):
-        for part in parts(spec):
-            _check_others(part, *seen, spec)
+def judged(contract: Contract, values: tuple[Any, ...]) -> Call:
+    """What the checker says; beartype looks at random items, and that must not show."""
+    state = random.getstate()
+    try:
+        return check(contract, values)
+    finally:
+        random.setstate(state)
 
 
 # ---------------------------------------------------------------- options
 
 
 def _options(device: Any, layout: Any, requires_grad: Any, dtypes: Any, elements: Any, finite: bool) -> Options:
-    if isinstance(layout, str) and layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
-    if layout is not None and not isinstance(layout, str | st.SearchStrategy):
-        raise TypeError(f"layout={layout!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
+    if layout is not None and not isinstance(layout, st.SearchStrategy):
+        layout_of(layout)
+    if not isinstance(requires_grad, bool | None | st.SearchStrategy):
+        raise TypeError(f"requires_grad={requires_grad!r} is neither True, False, None nor a strategy of these")
+    if not isinstance(device, str | torch.device | None | st.SearchStrategy):
+        raise TypeError(f"device={device!r} is neither a torch.device, nor the name of one, nor a strategy of these")
     if isinstance(device, str):
         try:
             device = torch.device(device)

@@ -4,6 +4,7 @@ Floor 5.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -51,3 +52,14 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded": _expanded,
     "channels_last": _channels_last,
 }
+
+
+def layout_of(name: Any) -> Callable[[Tensor], Tensor]:
+    """What puts a tensor into the layout called `name`.
+
+    Raises:
+        ValueError: there is none of that name; it lists the names.
+    """
+    if not isinstance(name, str) or name not in LAYOUTS:
+        raise ValueError(f"layout={name!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
+    return LAYOUTS[name]

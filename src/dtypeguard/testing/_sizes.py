@@ -5,6 +5,8 @@ Floor 5. What an axis may be is asked of the checker's own `evaluate`.
 
 import contextlib
 import itertools
+import math
+import operator
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +28,11 @@ Axes = Mapping[str, Any]
 SIZE = st.sampled_from((1, 2, 3, 4, 2, 3, 5, 7, 0))
 _RUN = st.lists(SIZE, max_size=3).map(tuple)
 _FLIP = st.booleans()
-_WIDEST = 1 << 31
+_MOST = 1 << 48  # elements of a tensor; above some, one of them is seen many times
 _KEPT = 64  # solutions to choose from
+_TRIED = 600  # at random, where not all can be
+_SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 0)
+_ROUND = (16, 32, 64, 10, 12, 20, 24, 48, 96, 100, 128, 256, 512, 768, 1000, 1024)  # what models are made of
 _NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -35,13 +40,13 @@ class Unfit(Exception):
     """These sizes give no shape."""
 
 
-def specs_in(spec: Spec | None, *seen: Spec) -> Iterable[tuple[TensorSpec, bool]]:
-    """The tensors of a spec in the order of checks; whether each must be there, and is no option of a union."""
+def tensors_in(spec: Spec | None, *seen: Spec) -> Iterable[TensorSpec]:
+    """The tensors of a spec in the order of checks."""
     if isinstance(spec, TensorSpec):
-        yield spec, not any(isinstance(outer, UnionSpec) for outer in seen)
+        yield spec
     elif spec is not None and not any(spec is outer for outer in seen):
         for part in parts(spec):
-            yield from specs_in(part, *seen, spec)
+            yield from tensors_in(part, *seen, spec)
 
 
 @dataclass
@@ -50,10 +55,10 @@ class Plan:
 
     Raises:
         AnnotationError: no sizes fit.
-        ValueError: `given` names an axis that is not there, or gives it no size.
+        ValueError, TypeError: `given` names an axis that is not there, or gives it no size.
     """
 
-    specs: Sequence[tuple[TensorSpec, bool]]
+    specs: Sequence[Spec | None]
     call: Call  # whose arguments expressions may use
     given: Axes
     shared: bool = False  # sizes by name, the same for all annotations of one test
@@ -61,56 +66,49 @@ class Plan:
     _solved: dict[tuple[int, ...], list[dict[str, int]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        dims = [dim for spec, _ in self.specs for dim in spec.dims]
+        dims = [dim for spec in self.specs for tensor in tensors_in(spec) for dim in tensor.dims]
         self.needed = {name for d in dims if d.kind is DimKind.SYMBOLIC for name in _NAME.findall(d.text)}
         self.names = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and not d.variadic)
         self.runs = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and d.variadic)
-        for dim in dims:
-            if dim.tree:
-                raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, of which no values are made")
-            if dim.kind is DimKind.FIXED and dim.size < 0:
-                raise AnnotationError(f"axis `{dim.text}` is less than nothing: no tensor has it")
-        self.given = {name: self._strategy(name, value) for name, value in self.given.items()}
+        if not isinstance(self.given, Mapping):
+            raise TypeError(f'axes={self.given!r} does not map names to sizes: write axes={{"b": 3}}')
+        self.given = {self._key(name): self._checked(name, value) for name, value in self.given.items()}
         if self.shared:
-            free = self.needed - {*self.names}
-            self.names = {**self.names, **dict.fromkeys(sorted(free))}
-        constant = {name: value for name, value in self.given.items() if not isinstance(value, st.SearchStrategy)}
-        if len(constant) == len(self.given):
-            self.solutions(constant)
+            self.names = {**self.names, **dict.fromkeys(sorted(self.needed - {*self.names}))}
+        self.constant = not any(isinstance(value, st.SearchStrategy) for value in self.given.values())
+        if self.constant:
+            self.solutions({name: value for name, value in self.given.items() if name in self.names})
 
-    def _strategy(self, name: str, value: Any) -> Any:
-        wanted = name.removeprefix("*")
-        if wanted not in (self.runs if name.startswith("*") else {**self.names, **self.runs}):
-            known = ", ".join([*self.names, *(f"*{run}" for run in self.runs)]) or "none"
-            raise ValueError(f"axes: the annotation has no axis {name!r}; its named axes are {known}")
+    def _key(self, name: Any) -> str:
+        """A name as it is written, with the star of those that stand for several axes."""
+        if isinstance(name, str) and (name in self.names or name.removeprefix("*") in self.runs):
+            return name if name in self.names or name.startswith("*") else f"*{name}"
+        known = ", ".join([*self.names, *(f"*{run}" for run in self.runs)]) or "none"
+        raise ValueError(f"axes: the annotation has no axis {name!r}; its named axes are {known}")
+
+    def _checked(self, name: str, value: Any) -> Any:
         if isinstance(value, st.SearchStrategy):
             return value
-        sizes = value if wanted in self.runs and isinstance(value, tuple | list) else (value,)
-        if not all(isinstance(size, int) and size >= 0 for size in sizes) or (
-            wanted in self.names and sizes != (value,)
-        ):
-            what = "a tuple of sizes" if wanted in self.runs else "a size"
-            raise ValueError(f"axes: {name}={value!r} is not {what}, nor a strategy of such")
-        return value
+        several = self._key(name).startswith("*")
+        with contextlib.suppress(TypeError):
+            sizes = tuple(map(operator.index, value if several else (value,)))
+            if min(sizes, default=0) >= 0:
+                return sizes if several else sizes[0]
+        what = "a tuple of sizes" if several else "a size"
+        raise ValueError(f"axes: {name}={value!r} is not {what}, nor a strategy of such")
 
     def draw(self, draw: Draw, call: Call) -> "Sizes":
         """Sizes for every name, in one call."""
-        given = {
-            name.removeprefix("*"): draw(value) if isinstance(value, st.SearchStrategy) else value
-            for name, value in self.given.items()
-        }
-        runs = {name: given[name] if name in given else draw(_RUN) for name in self.runs}
+        given = {name: self._checked(name, chosen(value, draw)) for name, value in self.given.items()}
+        runs = {name: given[f"*{name}"] if f"*{name}" in given else draw(_RUN) for name in self.runs}
         fixed = {name: size for name, size in given.items() if name in self.names}
         if self.shared:
             fixed = {name: draw(st.shared(SIZE, key=f"dtypeguard: axis {name}")) for name in self.names}
             runs = {name: draw(st.shared(_RUN, key=f"dtypeguard: axes *{name}")) for name in self.runs}
-        solved = self.solutions(fixed) if self.needed else [{}]
-        if not solved and self.shared:
-            fixed = {}
-            solved = self.solutions(fixed)
+        solved = self.solutions(fixed) or (self.solutions({}) if self.shared else [])
         if not solved:
             reject()
-        sizes = {**(draw(st.sampled_from(solved)) if len(solved) > 1 else solved[0]), **fixed}
+        sizes = {**fixed, **(draw(st.sampled_from(solved)) if len(solved) > 1 else solved[0])}
         for name in self.names:
             if name not in sizes:
                 sizes[name] = draw(SIZE)
@@ -125,45 +123,95 @@ class Plan:
         return self._solved[key]
 
     def _solve(self, names: list[str], fixed: dict[str, int]) -> list[dict[str, int]]:
+        """With all options of unions, or where that cannot be, with one of each."""
         free = [name for name in names if name not in fixed]
-        found: list[dict[str, int]] = []
-        fault: Exception | None = None
-        for sizes in _candidates(len(free)):
-            trial = {**fixed, **dict(zip(free, sizes, strict=True))}
-            try:
-                self._try(trial)
-            except (Unfit, AnnotationError) as error:
-                fault = error if fault is None or isinstance(fault, Unfit) else fault
-            else:
-                found.append({name: trial[name] for name in names})
-                if len(found) == _KEPT:
-                    break
-        constant = all(not isinstance(value, st.SearchStrategy) for value in self.given.values())
-        if not found and constant and not self.shared:
-            text = str(fault) if isinstance(fault, AnnotationError) else "no sizes of its axes fit each other"
+        faults: list[Exception] = []
+        for whole in (True, False):
+            empty: list[dict[str, int]] = []
+            for candidates in _candidates(len(free)):
+                found = [
+                    {name: trial[name] for name in names}
+                    for sizes in candidates
+                    if self._fits(trial := {**fixed, **dict(zip(free, sizes, strict=True))}, whole, faults)
+                ]
+                full = [sizes for sizes in found if all(sizes.values())]
+                empty += [sizes for sizes in found if not all(sizes.values())]
+                if full:
+                    return _spread(full) + empty[: _KEPT // 8]
+            if empty:
+                return _spread(empty)
+        if self.constant and not self.shared:
+            fault = next((fault for fault in faults if isinstance(fault, AnnotationError)), None)
+            text = "no sizes of its axes were found that fit each other" if fault is None else str(fault)
             raise AnnotationError(f"no value is made: {text}") from fault
-        return found
+        return []
 
-    def _try(self, trial: dict[str, int]) -> None:
+    def _fits(self, trial: dict[str, int], whole: bool, faults: list[Exception]) -> bool:
         sizes = Sizes(self, self.call, {**dict.fromkeys(self.names, 1), **trial}, dict.fromkeys(self.runs, ()))
-        for spec, certain in self.specs:
-            if certain and not any("{" in dim.text for dim in spec.dims):  # braces ask for arguments
-                sizes.shape(spec, _first)
+        try:
+            for spec in self.specs:
+                _try(spec, sizes, whole)
+        except (Unfit, AnnotationError) as fault:
+            faults[:] = (*faults[:1], fault)
+            return False
+        return True
 
 
-def _candidates(count: int) -> Iterable[tuple[int, ...]]:
-    """Sizes to try for some axes: all small ones where they are few, then chance."""
-    small = (1, 2, 3, 4, 5, 6, 7, 8, 0) if count < 4 else (2, 1, 3, 4)
-    yield from itertools.islice(itertools.product(small, repeat=count), 4096)
+def _try(spec: Spec | None, sizes: "Sizes", whole: bool, *seen: Spec) -> None:
+    """Raise Unfit or AnnotationError where a spec has no shape with these sizes."""
+    if isinstance(spec, TensorSpec):
+        if not any("{" in dim.text for dim in spec.dims):  # braces ask for arguments
+            sizes.shape(spec, _first)
+        return
+    if spec is None or any(spec is outer for outer in seen):
+        return
+    faults: list[Exception] = []
+    for part in parts(spec):
+        try:
+            _try(part, sizes, whole, *seen, spec)
+        except (Unfit, AnnotationError) as fault:
+            if whole or not isinstance(spec, UnionSpec):
+                raise
+            faults.append(fault)
+    if faults and len(faults) == len(parts(spec)):
+        raise faults[0]
+
+
+def _candidates(count: int) -> Iterable[Iterable[tuple[int, ...]]]:
+    """Sizes to try for some axes: all small ones where they are few, then round ones, then chance."""
     chance = random.Random(0)
-    for top in (16, 128, 1024, 4096) if count else ():
-        for _ in range(500):
-            yield tuple(chance.randint(0, top) for _ in range(count))
+
+    def some(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+        return [tuple(chance.choices(sizes, k=count)) for _ in range(_TRIED)]
+
+    few = count < 4
+    yield (
+        sorted(itertools.product(_SMALL, repeat=count), key=max)
+        if few and count
+        else some(_SMALL[:5])
+        if count
+        else [()]
+    )
+    yield itertools.product(_ROUND, repeat=count) if count in (1, 2) else some(_ROUND)
+    for top in (16, 128, 1 << 10, 1 << 16, 1 << 20) if count else ():
+        yield some(range(top))
+
+
+def _spread(solutions: list[dict[str, int]]) -> list[dict[str, int]]:
+    """A few of many: the smallest, and others from all over."""
+    rest = solutions[_KEPT // 4 :]
+    kept = sorted(random.Random(0).sample(range(len(rest)), min(len(rest), _KEPT - _KEPT // 4)))
+    return solutions[: _KEPT // 4] + [rest[n] for n in kept]
 
 
 def _first(strategy: st.SearchStrategy[Any]) -> Any:
     """In the place of `draw` where any answer does."""
     return {SIZE: 1, _RUN: (), _FLIP: False}[strategy]
+
+
+def chosen(asked: Any, draw: Draw) -> Any:
+    """An option's value: drawn, where a strategy was given."""
+    return draw(asked) if isinstance(asked, st.SearchStrategy) else asked
 
 
 @dataclass
@@ -189,11 +237,15 @@ class Sizes:
         sizes = [self._size(dim, draw) for dim in spec.dims if not dim.variadic]
         if spec.variadic is not None:
             sizes[spec.variadic : spec.variadic] = self._run(spec.dims[spec.variadic], draw)
+        if math.prod(sizes) > _MOST:
+            raise Unfit
         return tuple(sizes)
 
     def _size(self, dim: Dim, draw: Draw) -> int:
         if dim.kind is DimKind.ANONYMOUS:
             return int(draw(SIZE))
+        if dim.tree:
+            raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, of which no values are made")
         # A 1 binds nothing, and what an expression needs must be bound.
         if dim.broadcast and (dim.text not in self.plan.needed or dim.text in self.bound) and draw(_FLIP):
             return 1
@@ -202,9 +254,16 @@ class Sizes:
             if size != 1 or not dim.broadcast:
                 self.bound[dim.text] = size
             return size
-        return _whole(dim.size if dim.kind is DimKind.FIXED else evaluate(dim, self.bound, self.call))
+        try:
+            return _whole(dim.size if dim.kind is DimKind.FIXED else evaluate(dim, self.bound, self.call), dim)
+        except (Unfit, AnnotationError):
+            if dim.broadcast:
+                return 1
+            raise
 
     def _run(self, dim: Dim, draw: Draw) -> tuple[int, ...]:
+        if dim.tree:
+            raise AnnotationError(f"axes `*?{dim.text}` mean nothing outside a PyTree, of which no values are made")
         run = draw(_RUN) if dim.kind is DimKind.ANONYMOUS else self.runs[dim.text]
         if not dim.broadcast:
             return tuple(run)
@@ -212,9 +271,11 @@ class Sizes:
         return tuple(1 if draw(_FLIP) else size for size in kept)
 
 
-def _whole(size: Any) -> int:
+def _whole(size: Any, dim: Dim) -> int:
     """What an expression gave, as the size of an axis; the checker asks only that they are equal."""
+    if dim.kind is DimKind.FIXED and size < 0:
+        raise AnnotationError(f"axis `{dim.text}` is less than nothing: no tensor has it")
     with contextlib.suppress(TypeError, ValueError, OverflowError):
-        if size == int(size) and 0 <= size < _WIDEST:
+        if size == int(size) and size >= 0:
             return int(size)
     raise Unfit

@@ -29,10 +29,11 @@ from .._spec import (
     TensorSpec,
     TupleSpec,
     UnionSpec,
+    parts,
 )
 from ._elements import allocatable, converted, elements, tensor_of
-from ._layouts import LAYOUTS
-from ._sizes import Draw, Sizes, Unfit
+from ._layouts import LAYOUTS, layout_of
+from ._sizes import SIZE, Draw, Sizes, Unfit, chosen
 
 _SMALL, _COUNT = st.integers(0, 3), st.integers(1, 3)
 _ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -53,11 +54,6 @@ class Options:
     dtypes: frozenset[torch.dtype] | None = None
     elements: Any = None
     finite: bool = False
-
-
-def chosen(asked: Any, draw: Draw) -> Any:
-    """An option's value: drawn, where a strategy was given."""
-    return draw(asked) if isinstance(asked, st.SearchStrategy) else asked
 
 
 @dataclass
@@ -104,6 +100,7 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
     Raises:
         AnnotationError: none that the running torch has, or none that was asked for.
     """
+    _check_array_type(spec)
     known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
     if _is_numpy(spec.array_type):
         known = [d for d in known if TABLE[d].name in _NUMPY]
@@ -145,32 +142,32 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
     count = torch.Size(shape).numel()
     fill = draw(element)
     others = draw(st.lists(st.tuples(st.integers(0, count - 1), element), max_size=4)) if 0 < count < _LARGE else ()
-    name = chosen(options.layout, draw)
-    if name is None:
-        name = "expanded" if count >= _LARGE else draw(_LAYOUT)
-    tensor = tensor_of(dtype, shape, fill, others, LAYOUTS[name] if count < _LARGE else _as_it_is)
+    asked = chosen(options.layout, draw)
+    lay = _seen_often if asked is None and count >= _LARGE else layout_of(draw(_LAYOUT) if asked is None else asked)
+    tensor = tensor_of(dtype, shape, fill, others, lay)
     if _is_numpy(spec.array_type):
         return tensor.numpy()
     device = chosen(options.device, draw)
     if device is None:
         device = torch.get_default_device() if maker.anchor is None else maker.anchor.device
-    tensor = _moved(tensor, device, name)
+    tensor = _moved(tensor, device, lay)
     return _typed(tensor, spec.array_type, chosen(options.requires_grad, draw))
 
 
 _LAYOUT = st.sampled_from(tuple(LAYOUTS))
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
+def _seen_often(tensor: Tensor) -> Tensor:
+    """One element, as often as there are: in the memory of one."""
     return tensor
 
 
-def _moved(tensor: Tensor, device: Any, layout: str) -> Tensor:
+def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tensor:
     """On another device, in the same layout."""
     if device is None or torch.device(device).type == "cpu":
         return tensor
     moved = tensor.to(device)
-    return moved if moved.stride() == tensor.stride() or moved.is_quantized else LAYOUTS[layout](moved)
+    return moved if moved.stride() == tensor.stride() or moved.is_quantized else lay(moved)
 
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
@@ -182,19 +179,34 @@ def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
     return tensor.requires_grad_() if grad and able else tensor
 
 
-def check_array_type(spec: TensorSpec) -> None:
-    """Refuse what no strategy makes.
+def _check_array_type(spec: TensorSpec) -> None:
+    """Refuse arrays of other libraries."""
+    kind = spec.array_type
+    known = (Tensor,) if not _is_numpy(kind) else (object,)
+    if kind is not Any and not (isinstance(kind, type) and issubclass(kind, known)):
+        name = getattr(kind, "__name__", str(kind))
+        raise AnnotationError(f"no value of {spec.hint} is made: it wants a {name}, and tensors and ndarrays are made")
+
+
+def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
+    """Refuse what no values are made for, before anything is drawn.
 
     Raises:
-        AnnotationError: for arrays of other libraries.
+        AnnotationError: for arrays of other libraries, dtypes that torch has not, hints that hypothesis cannot resolve.
     """
-    kind = spec.array_type
-    if kind is Any or (isinstance(kind, type) and issubclass(kind, Tensor)):
-        return
-    if _is_numpy(kind) and getattr(kind, "__name__", "") == "ndarray":
-        return
-    name = getattr(kind, "__name__", str(kind))
-    raise AnnotationError(f"no value of {spec.hint} is made: it wants a {name}, and only tensors and ndarrays are made")
+    if isinstance(spec, TensorSpec):
+        dtypes_for(spec, options)
+    elif isinstance(spec, OtherSpec):
+        resolved(spec.annotation, spec.hint)
+    elif spec is not None and not any(spec is outer for outer in seen):
+        faults = []
+        for part in parts(spec):
+            try:
+                check_possible(part, options, *seen, spec)
+            except AnnotationError as fault:
+                faults.append(fault)
+        if faults and (not isinstance(spec, UnionSpec) or len(faults) == len(parts(spec))):
+            raise faults[0]
 
 
 # ---------------------------------------------------------------- containers and other hints
@@ -262,6 +274,15 @@ def _from_type(hint: Any) -> st.SearchStrategy[Any]:
     return strategy
 
 
+# Classes of torch that hypothesis would call, but that are not made by calls, or not by calls with nothing.
+TORCH: dict[Any, st.SearchStrategy[Any]] = {
+    torch.dtype: st.deferred(lambda: st.sampled_from(allocatable())),
+    torch.device: st.just(torch.device("cpu")),
+    torch.Size: st.lists(SIZE, max_size=3).map(torch.Size),
+    torch.Generator: st.integers(0, 1 << 32).map(lambda seed: torch.Generator().manual_seed(seed)),
+}
+
+
 def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
     """What hypothesis itself makes of a hint without tensors.
 
@@ -270,11 +291,13 @@ def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
     """
     if hint is Any or hint is object:
         return _ANYTHING
+    if isinstance(hint, type) and hint in TORCH:
+        return TORCH[hint]
     try:
         return _from_type(hint)
     except HypothesisException as error:
         advice = "register one with hypothesis.strategies.register_type_strategy"
-        raise AnnotationError(f"no value of {text} is made: {error}; {advice}") from error
+        raise AnnotationError(f"no value of {text} is made: hypothesis knows no strategy for it; {advice}") from error
 
 
 _MAKERS: dict[type, Callable[[Maker, Any], Any]] = {

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from .._check import bearable, check
-from .._contract import Contract
+from .._check import bearable
 from .._errors import AnnotationError, DtypeGuardError, headline
 from .._spec import (
     DimKind,
@@ -30,8 +29,8 @@ from .._spec import (
     show,
 )
 from ._elements import allocatable
-from ._inputs import Recipe, contract_of
-from ._sizes import SIZE, Axes, Draw, Unfit, specs_in
+from ._inputs import Recipe, contract_of, judged
+from ._sizes import SIZE, Axes, Draw, Unfit, tensors_in
 from ._values import Maker, Options, array_of, dtypes_for
 
 _TRIES = 5
@@ -78,12 +77,11 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
     >>> test()
     """
     contract = contract_of(annotation, "violations_of")
-    recipe = Recipe(contract, axes or {}, Options(device))
     breaks = tuple(dict.fromkeys(_breaks_of(contract.params[0].spec)))
     if not breaks:
         text = annotation if isinstance(annotation, str) else show(annotation)
         raise AnnotationError(f"violations_of: nothing breaks {text}")
-    return _draw_breach(recipe, breaks)
+    return _Breaches(contract, {} if axes is None else axes, Options(device), breaks=breaks).strategy()
 
 
 _Break = tuple[Spec, str, int]  # what to break, how, and at which of its occurrences
@@ -93,13 +91,13 @@ def _breaks_of(spec: Spec | None, *seen: Spec) -> Iterable[_Break]:
     """What may be wrong with a value, from the outside in."""
     if spec is None or any(spec is outer for outer in seen):
         return
-    again = Counter(id(tensor) for tensor, _ in specs_in(spec)) if not seen else Counter()
+    again = Counter(map(id, tensors_in(spec))) if not seen else Counter()
     for kind, possible, _ in _WAYS:
         if isinstance(spec, _KINDS[kind]) and possible(spec):
             yield spec, kind, 0
     for part in parts(spec):
         yield from _breaks_of(part, *seen, spec)
-    for tensor, _ in specs_in(spec) if not seen else ():
+    for tensor in tensors_in(spec) if not seen else ():
         if again[id(tensor)] > 1 or any(isinstance(part, SequenceSpec | MappingSpec) for part in _all(spec)):
             yield tensor, "axis", 1
 
@@ -133,24 +131,27 @@ class _Breaker(Maker):
         return not self.done and spec is not None and any(part is self.target for part in _all(spec))
 
 
-@st.composite
-def _draw_breach(draw: Draw, recipe: Recipe, breaks: tuple[_Break, ...]) -> Breach:
-    first = draw(st.integers(0, len(breaks) - 1))
-    for way in (*breaks[first:], *breaks[:first]):  # one that other options of a union accept is none
-        for _ in range(_TRIES):
-            with contextlib.suppress(Unfit, AnnotationError):
-                breach = _breach(draw, recipe, *way)
-                if breach is not None:
-                    return breach
-    reject()
+@dataclass(repr=False)
+class _Breaches(Recipe):
+    """How to draw values that break an annotation."""
 
+    breaks: tuple[_Break, ...] = ()
 
-def _breach(draw: Draw, recipe: Recipe, target: Spec, kind: str, skip: int) -> Breach | None:
-    contract: Contract = recipe.contract
-    maker = _Breaker(draw, recipe.sizes(draw), recipe.options, None, 0, target, kind, skip)
-    value = maker.value(contract.params[0].spec)
-    found = check(contract, (value,)).violations if maker.done else []
-    return Breach(value, kind, headline(found[0]), found[0].error) if len(found) == 1 else None
+    def draw(self, draw: Draw) -> Breach:
+        first = draw(st.integers(0, len(self.breaks) - 1))
+        for way in (*self.breaks[first:], *self.breaks[:first]):  # one that other options of a union accept is none
+            for _ in range(_TRIES):
+                with contextlib.suppress(Unfit, AnnotationError):
+                    breach = self._breach(draw, *way)
+                    if breach is not None:
+                        return breach
+        reject()
+
+    def _breach(self, draw: Draw, target: Spec, kind: str, skip: int) -> Breach | None:
+        maker = _Breaker(draw, self.sizes(draw), self.options, None, 0, target, kind, skip)
+        value = maker.value(self.contract.params[0].spec)
+        found = judged(self.contract, (value,)).violations if maker.done else []
+        return Breach(value, kind, headline(found[0]), found[0].error) if len(found) == 1 else None
 
 
 # ---------------------------------------------------------------- ways to be wrong
