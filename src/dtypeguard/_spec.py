@@ -192,6 +192,7 @@ class SequenceSpec:
 class TupleSpec:
     hint: str
     items: tuple["Spec | None", ...]
+    hints: tuple[Any, ...] = ()  # of the items
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -210,7 +211,7 @@ class FieldsSpec:
     origin: type
     fields: dict[str, "Spec"]
     required: frozenset[str] = frozenset()  # keys that a TypedDict must have
-    others: dict[str, "Spec | None"] = dataclasses.field(default_factory=dict)  # without tensors: not checked
+    others: dict[str, "Spec"] = dataclasses.field(default_factory=dict)  # without tensors: not checked
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -336,7 +337,7 @@ def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names
     if holds and origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis and specs[0] is not None:
             return SequenceSpec(text, tuple, specs[0])
-        return TupleSpec(text, specs)
+        return TupleSpec(text, specs, args)
     if holds and isinstance(origin, type) and specs[-1] is not None:
         if origin in _SEQUENCES:
             return SequenceSpec(text, origin, specs[-1])
@@ -361,7 +362,7 @@ def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec
         if _is_ours(field):
             spec.fields[name] = field
         elif get_origin(hint) is not shared:
-            spec.others[name] = field
+            spec.others[name] = field or OtherSpec(show(hint), hint)
     return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
 
 

@@ -4,7 +4,9 @@ Floor 5. Bits, because they reach every value that a dtype has, and because
 many dtypes (float4, the bits and quantized ones) cannot be made from numbers.
 """
 
+import cmath
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -104,7 +106,7 @@ def elements(dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, .
     return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
 
 
-def converted(values: st.SearchStrategy[Any], dtype: torch.dtype) -> st.SearchStrategy[tuple[int, ...]]:
+def converted(values: st.SearchStrategy[Any], dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, ...]]:
     """A user's own numbers as bits of a dtype.
 
     Raises:
@@ -112,15 +114,42 @@ def converted(values: st.SearchStrategy[Any], dtype: torch.dtype) -> st.SearchSt
     """
 
     def convert(value: Any) -> tuple[int, ...]:
-        try:
-            one = torch.tensor([value], dtype=dtype, device="cpu")
-            lanes = torch.view_as_real(one).flatten() if dtype in _LANES else one
-            bits = lanes.view(_RAW[lanes.itemsize]).tolist()
-        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"elements= gave {value!r}, which {TABLE[dtype].name} cannot hold: {error}") from None
-        return tuple(n % (1 << 8 * lanes.itemsize) for n in bits)
+        number = value.item() if hasattr(value, "item") and getattr(value, "ndim", None) == 0 else value
+        lane = lane_of(dtype)
+        lanes = (
+            (number.real, number.imag) if dtype in _LANES and isinstance(number, int | float | complex) else (number,)
+        )
+        if not all(_holds(lane, one) for one in lanes):
+            advice = (
+                f"; draw with st.floats(width={8 * lane.itemsize})"
+                if lane.itemsize in (2, 4) and isinstance(number, float)
+                else ""
+            )
+            raise ValueError(f"elements= gave {value!r}, which {TABLE[dtype].name} cannot hold{advice}")
+        whole = not lane.is_floating_point
+        return tuple(_bits([int(one) if whole else one for one in lanes], lane))
 
-    return values.map(convert)
+    return (values.filter(_finite) if finite else values).map(convert)
+
+
+def _finite(value: Any) -> bool:
+    return cmath.isfinite(value)
+
+
+def _holds(lane: torch.dtype, value: Any) -> bool:
+    """Whether a number is one of a dtype, but for rounding."""
+    if not isinstance(value, int | float) or TABLE[lane].name in (*_QUANTIZED, *_PACKED):
+        return False
+    try:
+        if not lane.is_floating_point:
+            return bool(torch.tensor([int(value)], dtype=lane, device="cpu").item() == value)
+        made = torch.tensor([value], dtype=lane, device="cpu").to(torch.float64).item()
+    except (RuntimeError, ValueError, OverflowError):
+        return False
+    if not math.isfinite(value):
+        return made == value or made != made != value != value
+    info = torch.finfo(lane)
+    return math.isfinite(made) and abs(value) <= info.max * (1 + info.eps)
 
 
 def tensor_of(

@@ -22,7 +22,7 @@ from .._contract import Call, Contract, Param
 from .._enforce import enforce, function_name, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._guard import _root as root_of
-from .._spec import OtherSpec, annotations_of
+from .._spec import OtherSpec, annotations_of, resolve_hint, show
 from ._layouts import layout_of
 from ._sizes import Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, Maker, Options, check_possible
@@ -99,7 +99,17 @@ def contract_of(annotation: Any, function: str) -> Contract:
     for tensor in tensors_in(spec):
         if any("{" in dim.text for dim in tensor.dims):
             raise AnnotationError(f"{function}: {tensor.hint} asks for arguments of its function: use inputs_for(fn)")
-    return Contract(function, (Param("value", _P.POSITIONAL_ONLY, spec),))
+    param = Param("value", _P.POSITIONAL_ONLY, spec)
+    return Contract(function, (_explicit(param, annotation, tensors, local),))
+
+
+def _explicit(param: Param, annotation: Any, fn: Any, local: dict[str, Any]) -> Param:
+    """A parameter whose hint is none to check, `deque[...]` for one, but one to make values for."""
+    with contextlib.suppress(NameError):
+        hint = resolve_hint(annotation, fn.__globals__, local)
+        if param.spec is None and hint is not Any and hint is not object:
+            return dataclasses.replace(param, spec=OtherSpec(show(hint), hint), skip=True)
+    return param
 
 
 def inputs_for(
@@ -198,11 +208,12 @@ def _contract_of(fn: Any) -> Contract:
     if note is not None and note[1].guarded:
         guard = note[1]
         return dataclasses.replace(_contract_of(note[0]), anchor="self", dtype=guard.dtype, device=guard.device)
-    note = note or signed(enforce(fn))
+    note, inner = note or signed(enforce(fn)), inspect.unwrap(fn)
+    known = annotations_of(inner)
     if note is not None:
-        return note[1]
-    inner = inspect.unwrap(fn)
-    for name, annotation in annotations_of(inner).items():
+        explicit = [_explicit(p, known[p.name], inner, {}) if p.name in known else p for p in note[1].params]
+        return dataclasses.replace(note[1], params=tuple(explicit))
+    for name, annotation in known.items():
         try:
             read_annotation(function_name(inner), name, annotation, inner, {})
         except NameError as error:

@@ -4,9 +4,9 @@ Floor 5.
 """
 
 import contextlib
-import dataclasses
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from torch import Tensor, nn
 
-from .._anchor import Anchor
+from .._anchor import LAZY, Anchor
 from .._dtypes import TABLE, Kind
 from .._errors import AnnotationError
 from .._spec import (
@@ -35,7 +35,8 @@ from ._elements import allocatable, converted, elements, tensor_of
 from ._layouts import LAYOUTS, layout_of
 from ._sizes import SIZE, Draw, Sizes, Unfit, chosen
 
-_SMALL, _COUNT = st.integers(0, 3), st.integers(1, 3)
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_SMALL, _COUNT, _FLIP = st.integers(0, 3), st.integers(1, 3), st.booleans()
 _ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 _DEEP = 4  # containers in each other, after which the smallest option is taken
 _LARGE = 1 << 20  # elements, above which one is seen many times
@@ -104,9 +105,12 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
     known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
     if _is_numpy(spec.array_type):
         known = [d for d in known if TABLE[d].name in _NUMPY]
+    elif isinstance(options.device, torch.device) and options.device.type == "meta":
+        known = [d for d in known if not TABLE[d].name.startswith(("q", "bits"))]
     if not known:
         names = ", ".join(map(str, spec.names or ())) or "any"
-        raise AnnotationError(f"no value of {spec.hint} is made: torch {torch.__version__} has no dtype called {names}")
+        library = "NumPy" if _is_numpy(spec.array_type) else f"torch {torch.__version__}"
+        raise AnnotationError(f"no value of {spec.hint} is made: {library} has no dtype called {names}")
     fit = [d for d in known if options.dtypes is None or d in options.dtypes]
     if anchor is not None and anchor.dtype is not None and spec.concrete is None and anchor.dtype in known:
         fit = [d for d in fit if not d.is_floating_point or d is anchor.dtype or d in anchor.accepts]
@@ -138,28 +142,31 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
     draw, options = maker.draw, maker.options
     element = elements(dtype, options.finite)
     if options.elements is not None:
-        element = converted(options.elements, dtype)
-    count = torch.Size(shape).numel()
-    fill = draw(element)
-    others = draw(st.lists(st.tuples(st.integers(0, count - 1), element), max_size=4)) if 0 < count < _LARGE else ()
-    asked = chosen(options.layout, draw)
-    lay = _seen_often if asked is None and count >= _LARGE else layout_of(draw(_LAYOUT) if asked is None else asked)
-    tensor = tensor_of(dtype, shape, fill, others, lay)
+        element = converted(options.elements, dtype, options.finite)
+    count = math.prod(shape)
+    asked, fill = chosen(options.layout, draw), draw(element)
+    lay: Callable[[Tensor], Tensor] = _expanded
+    if asked is None and count >= _LARGE:  # one element, seen as often as there are
+        tensor = tensor_of(dtype, (), fill).expand(shape)
+    else:
+        others = draw(st.lists(st.tuples(st.integers(0, count - 1), element), max_size=4)) if count else ()
+        lay = layout_of(draw(_LAYOUT) if asked is None else asked)
+        tensor = tensor_of(dtype, shape, fill, others, lay)
     if _is_numpy(spec.array_type):
         return tensor.numpy()
     device = chosen(options.device, draw)
     if device is None:
         device = torch.get_default_device() if maker.anchor is None else maker.anchor.device
     tensor = _moved(tensor, device, lay)
-    return _typed(tensor, spec.array_type, chosen(options.requires_grad, draw))
+    kind = Tensor if spec.array_type is Any else spec.array_type
+    return _typed(tensor, kind, chosen(options.requires_grad, draw))
 
 
 _LAYOUT = st.sampled_from(tuple(LAYOUTS))
 
 
-def _seen_often(tensor: Tensor) -> Tensor:
-    """One element, as often as there are: in the memory of one."""
-    return tensor
+def _expanded(tensor: Tensor) -> Tensor:
+    return tensor[(0,) * tensor.dim()].expand(tensor.shape)
 
 
 def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tensor:
@@ -172,20 +179,25 @@ def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tens
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
     able = tensor.is_floating_point() or tensor.is_complex()
-    if isinstance(array_type, type) and issubclass(array_type, nn.Parameter):
-        return nn.Parameter(tensor, requires_grad=able and grad is not False)
-    if isinstance(array_type, type) and issubclass(array_type, Tensor) and array_type is not Tensor:
+    if issubclass(array_type, nn.Parameter):
+        return array_type(tensor, requires_grad=able and grad is not False)
+    if issubclass(array_type, nn.Buffer):
+        tensor = nn.Buffer(tensor)
+    elif array_type is not Tensor:
         tensor = tensor.as_subclass(array_type)
     return tensor.requires_grad_() if grad and able else tensor
 
 
 def _check_array_type(spec: TensorSpec) -> None:
-    """Refuse arrays of other libraries."""
+    """Refuse arrays of other libraries, and tensors that are wrappers of something."""
     kind = spec.array_type
-    known = (Tensor,) if not _is_numpy(kind) else (object,)
-    if kind is not Any and not (isinstance(kind, type) and issubclass(kind, known)):
+    plain = isinstance(kind, type) and issubclass(kind, Tensor) and not issubclass(kind, LAZY)
+    wraps = plain and (hasattr(kind, "__tensor_flatten__") or kind.__torch_dispatch__ is not Tensor.__torch_dispatch__)
+    if kind is not Any and not _is_numpy(kind) and (wraps or not plain):
         name = getattr(kind, "__name__", str(kind))
-        raise AnnotationError(f"no value of {spec.hint} is made: it wants a {name}, and tensors and ndarrays are made")
+        raise AnnotationError(
+            f"no value of {spec.hint} is made: it wants a {name}, and only plain tensors and ndarrays are"
+        )
 
 
 def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
@@ -199,14 +211,54 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
     elif isinstance(spec, OtherSpec):
         resolved(spec.annotation, spec.hint)
     elif spec is not None and not any(spec is outer for outer in seen):
+        if math.isinf(height(spec)):
+            raise AnnotationError(f"no value of {spec.hint} is made: it would hold another one without end")
         faults = []
-        for part in parts(spec):
+        for part in _all_parts(spec):
             try:
                 check_possible(part, options, *seen, spec)
             except AnnotationError as fault:
                 faults.append(fault)
         if faults and (not isinstance(spec, UnionSpec) or len(faults) == len(parts(spec))):
             raise faults[0]
+
+
+def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:
+    """What a value is made of, keys and what is not checked included.
+
+    Raises:
+        AnnotationError: a constructor asks for what is no field.
+    """
+    if isinstance(spec, MappingSpec):
+        return spec.value, OtherSpec(spec.hint, spec.key)
+    if isinstance(spec, TupleSpec):
+        return tuple(
+            OtherSpec(spec.hint, hint) if item is None else item
+            for item, hint in zip(spec.items, spec.hints, strict=True)
+        )
+    if not isinstance(spec, FieldsSpec):
+        return parts(spec)
+    known = {**spec.fields, **spec.others}
+    for name, param in inspect.signature(spec.origin).parameters.items() if spec.origin is not dict else ():
+        if name not in known and param.default is inspect.Parameter.empty and param.kind not in _SEVERAL:
+            raise AnnotationError(f"no value of {spec.hint} is made: `{name}` of its constructor is no field")
+    return tuple(known.values())
+
+
+def height(spec: Spec | None, *seen: Spec) -> float:
+    """How deep the smallest value is; infinite for a class that cannot be without another of its kind."""
+    if spec is None or isinstance(spec, TensorSpec | NoneSpec | OtherSpec):
+        return 0
+    if any(spec is outer for outer in seen):
+        return math.inf
+    if isinstance(spec, SequenceSpec | MappingSpec):
+        return 1
+    if isinstance(spec, UnionSpec):
+        return min(height(option, spec, *seen) for option in spec.options)
+    inner = parts(spec)
+    if isinstance(spec, FieldsSpec) and spec.origin is dict:
+        inner = tuple(part for name, part in spec.fields.items() if name in spec.required)
+    return 1 + max((height(part, spec, *seen) for part in inner), default=0)
 
 
 # ---------------------------------------------------------------- containers and other hints
@@ -219,7 +271,7 @@ def _none(maker: Maker, spec: NoneSpec) -> None:
 def _union(maker: Maker, spec: UnionSpec) -> Any:
     options = tuple(o for o in spec.options if maker.wants(o)) or spec.options
     if maker.deep:
-        options = (*(o for o in options if isinstance(o, NoneSpec)), *options)[:1]
+        options = (min(options, key=height),)
     first = maker.draw(st.integers(0, len(options) - 1))
     for option in (*options[first:], *options[:first]):
         bound = dict(maker.sizes.bound)
@@ -235,7 +287,10 @@ def _sequence(maker: Maker, spec: SequenceSpec) -> Any:
 
 
 def _tuple(maker: Maker, spec: TupleSpec) -> Any:
-    return tuple(maker.value(item) for item in spec.items)
+    return tuple(
+        maker.draw(resolved(hint, spec.hint)) if item is None else maker.value(item)
+        for item, hint in zip(spec.items, spec.hints, strict=True)
+    )
 
 
 def _mapping(maker: Maker, spec: MappingSpec) -> Any:
@@ -256,10 +311,11 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
     cls = spec.origin
     known = {**spec.fields, **spec.others}
     if cls is dict:  # a TypedDict
-        there = [n for n in known if n in spec.required or maker.wants(known[n]) or maker.draw(st.booleans())]
+        there = [
+            n for n in known if n in spec.required or maker.wants(known[n]) or (not maker.deep and maker.draw(_FLIP))
+        ]
         return {name: maker.value(known[name]) for name in there}
-    if dataclasses.is_dataclass(cls):
-        known = {field.name: known.get(field.name) for field in dataclasses.fields(cls) if field.init}
+    known = {name: known[name] for name in inspect.signature(cls).parameters if name in known}
     return spec.origin(**{name: maker.value(field) for name, field in known.items()})
 
 
