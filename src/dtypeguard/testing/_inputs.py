@@ -19,7 +19,7 @@ from torch import nn
 
 from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
-from .._enforce import enforce, function_name, read_annotation, signed
+from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._guard import _root as root_of
 from .._spec import OtherSpec, annotations_of, resolve_hint, show
@@ -208,18 +208,10 @@ def _contract_of(fn: Any) -> Contract:
     if note is not None and note[1].guarded:
         guard = note[1]
         return dataclasses.replace(_contract_of(note[0]), anchor="self", dtype=guard.dtype, device=guard.device)
-    note, inner = note or signed(enforce(fn)), inspect.unwrap(fn)
+    contract, inner = note[1] if note is not None else contract_behind(fn), inspect.unwrap(fn)
     known = annotations_of(inner)
-    if note is not None:
-        explicit = [_explicit(p, known[p.name], inner, {}) if p.name in known else p for p in note[1].params]
-        return dataclasses.replace(note[1], params=tuple(explicit))
-    for name, annotation in known.items():
-        try:
-            read_annotation(function_name(inner), name, annotation, inner, {})
-        except NameError as error:
-            text = f"{function_name(inner)}: the annotation of argument `{name}` names what does not exist: {error}"
-            raise AnnotationError(f"{text}; import it at run time too, not only under TYPE_CHECKING") from error
-    raise AnnotationError(f"{function_name(inner)}: an annotation names what does not exist")
+    explicit = [_explicit(p, known[p.name], inner, {}) if p.name in known else p for p in contract.params]
+    return dataclasses.replace(contract, params=tuple(explicit))
 
 
 LEFT_OUT: Any = _P.empty

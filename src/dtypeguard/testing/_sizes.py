@@ -25,7 +25,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 Axes = Mapping[str, Any]
 
 # The simplest first: an axis of one element before an empty one.
-SIZE = st.sampled_from((1, 2, 3, 4, 2, 3, 5, 7, 0))
+SIZE = st.sampled_from((1, 2, 3, 4, 5, 2, 3, 4, 1, 2, 3, 6, 7, 0))
 _RUN = st.lists(SIZE, max_size=3).map(tuple)
 _FLIP = st.booleans()
 _MOST = 1 << 48  # elements of a tensor; above some, one of them is seen many times
@@ -223,6 +223,7 @@ class Sizes:
     sizes: dict[str, int]
     runs: dict[str, tuple[int, ...]]
     bound: dict[str, int] = field(default_factory=dict)
+    bound_runs: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         if self.plan.shared:
@@ -264,7 +265,10 @@ class Sizes:
     def _run(self, dim: Dim, draw: Draw) -> tuple[int, ...]:
         if dim.tree:
             raise AnnotationError(f"axes `*?{dim.text}` mean nothing outside a PyTree, of which no values are made")
-        run = draw(_RUN) if dim.kind is DimKind.ANONYMOUS else self.runs[dim.text]
+        if dim.kind is DimKind.ANONYMOUS:
+            return tuple(draw(_RUN))
+        run = self.runs[dim.text]
+        self.bound_runs.add(dim.text)
         if not dim.broadcast:
             return tuple(run)
         kept = run[draw(st.integers(0, len(run))) :] if run and draw(_FLIP) else run

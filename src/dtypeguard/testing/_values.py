@@ -40,7 +40,7 @@ _SMALL, _COUNT, _FLIP = st.integers(0, 3), st.integers(1, 3), st.booleans()
 _ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 _DEEP = 4  # containers in each other, after which the smallest option is taken
 _LARGE = 1 << 20  # elements, above which one is seen many times
-_NUMPY = frozenset(
+NUMPY = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
 )
 
@@ -103,13 +103,13 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
     """
     _check_array_type(spec)
     known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
-    if _is_numpy(spec.array_type):
-        known = [d for d in known if TABLE[d].name in _NUMPY]
+    if is_numpy(spec.array_type):
+        known = [d for d in known if TABLE[d].name in NUMPY]
     elif isinstance(options.device, torch.device) and options.device.type == "meta":
         known = [d for d in known if not TABLE[d].name.startswith(("q", "bits"))]
     if not known:
         names = ", ".join(map(str, spec.names or ())) or "any"
-        library = "NumPy" if _is_numpy(spec.array_type) else f"torch {torch.__version__}"
+        library = "NumPy" if is_numpy(spec.array_type) else f"torch {torch.__version__}"
         raise AnnotationError(f"no value of {spec.hint} is made: {library} has no dtype called {names}")
     fit = [d for d in known if options.dtypes is None or d in options.dtypes]
     if anchor is not None and anchor.dtype is not None and spec.concrete is None and anchor.dtype in known:
@@ -128,7 +128,7 @@ def _weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
     return st.integers(0, 3).flatmap(lambda n: st.sampled_from(dtypes if n == 3 else plain))
 
 
-def _is_numpy(array_type: Any) -> bool:
+def is_numpy(array_type: Any) -> bool:
     return getattr(array_type, "__module__", "") == "numpy"
 
 
@@ -145,14 +145,15 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
         element = converted(options.elements, dtype, options.finite)
     count = math.prod(shape)
     asked, fill = chosen(options.layout, draw), draw(element)
+    # Drawn where there is no room for them too, or an empty tensor would take fewer draws, and count as simpler.
+    others = draw(st.lists(st.tuples(st.integers(0, max(count, 1) - 1), element), max_size=4))
     lay: Callable[[Tensor], Tensor] = _expanded
     if asked is None and count >= _LARGE:  # one element, seen as often as there are
         tensor = tensor_of(dtype, (), fill).expand(shape)
     else:
-        others = draw(st.lists(st.tuples(st.integers(0, count - 1), element), max_size=4)) if count else ()
         lay = layout_of(draw(_LAYOUT) if asked is None else asked)
-        tensor = tensor_of(dtype, shape, fill, others, lay)
-    if _is_numpy(spec.array_type):
+        tensor = tensor_of(dtype, shape, fill, others if count else (), lay)
+    if is_numpy(spec.array_type):
         return tensor.numpy()
     device = chosen(options.device, draw)
     if device is None:
@@ -192,8 +193,9 @@ def _check_array_type(spec: TensorSpec) -> None:
     """Refuse arrays of other libraries, and tensors that are wrappers of something."""
     kind = spec.array_type
     plain = isinstance(kind, type) and issubclass(kind, Tensor) and not issubclass(kind, LAZY)
-    wraps = plain and (hasattr(kind, "__tensor_flatten__") or kind.__torch_dispatch__ is not Tensor.__torch_dispatch__)
-    if kind is not Any and not _is_numpy(kind) and (wraps or not plain):
+    own = [getattr(cls, "__torch_dispatch__", None) for cls in (kind, Tensor)]
+    wraps = hasattr(kind, "__tensor_flatten__") or own[0] is not own[1]
+    if kind is not Any and not is_numpy(kind) and (wraps or not plain):
         name = getattr(kind, "__name__", str(kind))
         raise AnnotationError(
             f"no value of {spec.hint} is made: it wants a {name}, and only plain tensors and ndarrays are"

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from hypothesis import reject
 from hypothesis import strategies as st
+from torch import Tensor
 
 from .._check import bearable
+from .._dtypes import TABLE
 from .._errors import AnnotationError, DtypeGuardError, headline
 from .._spec import (
     DimKind,
@@ -31,7 +34,7 @@ from .._spec import (
 from ._elements import allocatable
 from ._inputs import Recipe, contract_of, judged
 from ._sizes import SIZE, Axes, Draw, Unfit, tensors_in
-from ._values import Maker, Options, array_of, dtypes_for
+from ._values import NUMPY, Maker, Options, array_of, dtypes_for, is_numpy
 
 _TRIES = 5
 
@@ -91,15 +94,25 @@ def _breaks_of(spec: Spec | None, *seen: Spec) -> Iterable[_Break]:
     """What may be wrong with a value, from the outside in."""
     if spec is None or any(spec is outer for outer in seen):
         return
-    again = Counter(map(id, tensors_in(spec))) if not seen else Counter()
     for kind, possible, _ in _WAYS:
         if isinstance(spec, _KINDS[kind]) and possible(spec):
             yield spec, kind, 0
     for part in parts(spec):
         yield from _breaks_of(part, *seen, spec)
-    for tensor in tensors_in(spec) if not seen else ():
-        if again[id(tensor)] > 1 or any(isinstance(part, SequenceSpec | MappingSpec) for part in _all(spec)):
+    if not seen and not isinstance(spec, TensorSpec):
+        yield from _disagreements(spec)
+
+
+def _disagreements(spec: Spec) -> Iterable[_Break]:
+    """Tensors whose axes another one may have bound: an earlier one, or the same in a list or a recursive class."""
+    named: set[tuple[bool, str]] = set()
+    for tensor in tensors_in(spec):
+        own = {(dim.variadic, dim.text) for dim in tensor.dims if dim.kind is DimKind.NAMED}
+        if own & named:
+            yield tensor, "axis", 0
+        if own:
             yield tensor, "axis", 1
+        named |= own
 
 
 def _all(spec: Spec, *seen: Spec) -> Iterable[Spec]:
@@ -163,8 +176,8 @@ def _odd_dtype(maker: Maker, spec: TensorSpec) -> Any:
 
 def _odd_dtypes(spec: TensorSpec) -> list[Any]:
     allowed = dtypes_for(spec, Options())
-    strangers = [dtype for dtype in allocatable() if dtype not in allowed]
-    return strangers if spec.torch_only and spec.dtypes is not None else []
+    known = [dtype for dtype in allocatable() if not is_numpy(spec.array_type) or TABLE[dtype].name in NUMPY]
+    return [dtype for dtype in known if dtype not in allowed] if spec.dtypes is not None else []
 
 
 def _odd_rank(maker: Maker, spec: TensorSpec) -> Any:
@@ -176,22 +189,26 @@ def _odd_rank(maker: Maker, spec: TensorSpec) -> Any:
 
 
 def _odd_axis(maker: Maker, spec: TensorSpec) -> Any:
-    before = dict(maker.sizes.bound)
-    shape = maker.sizes.shape(spec, maker.draw)
+    before, runs = dict(maker.sizes.bound), set(maker.sizes.bound_runs)
+    sizes = list(maker.sizes.shape(spec, maker.draw))
     where = len(spec.dims) if spec.variadic is None else spec.variadic
     numbered = [(n if n < where else n - len(spec.dims), dim) for n, dim in enumerate(spec.dims) if not dim.variadic]
     twice = Counter(dim.text for _, dim in numbered)
-    fixed = (DimKind.FIXED, DimKind.SYMBOLIC)
-    known = [
+    known: list[int | None] = [
         n
-        for n, d in numbered
-        if d.kind in fixed or (d.kind is DimKind.NAMED and (d.text in before or twice[d.text] > 1))
+        for n, dim in numbered
+        if dim.kind in (DimKind.FIXED, DimKind.SYMBOLIC)
+        or (dim.kind is DimKind.NAMED and (dim.text in before or twice[dim.text] > 1))
     ]
+    if where < len(spec.dims) and spec.dims[where].text in runs:
+        known.append(None)
     if not known:
         raise Unfit
     odd, wrong = maker.draw(st.sampled_from(known)), maker.draw(SIZE)
-    sizes = list(shape)
-    sizes[odd] = wrong if wrong != sizes[odd] else sizes[odd] + 1
+    if odd is None:  # one axis more of those that a name stands for
+        sizes.insert(where, wrong)
+    else:
+        sizes[odd] = wrong if wrong != sizes[odd] else sizes[odd] + 1
     return _array(maker, spec, tuple(sizes))
 
 
@@ -199,11 +216,31 @@ def _array(maker: Maker, spec: TensorSpec, shape: tuple[int, ...]) -> Any:
     return array_of(maker, spec, maker.draw(st.sampled_from(dtypes_for(spec, maker.options))), shape)
 
 
-_STRANGERS = st.sampled_from((None, 1.5, "x", 2, b"", [1.0], (), {}, object())).map(lambda value: value)
+def _as_it_is(value: Any) -> Any:
+    """So that hypothesis shows the value, and not which of the strangers it is."""
+    return value
+
+
+_STRANGERS = st.sampled_from((None, 1.5, "x", 2, b"", [1.0], (), {}, object())).map(_as_it_is)
 
 
 def _stranger(maker: Maker, spec: Spec) -> Any:
     return maker.draw(_STRANGERS)
+
+
+def _odd_type(maker: Maker, spec: Spec) -> Any:
+    """A stranger, or nearly what is wanted: an ndarray for a tensor, a tensor for a parameter, one in a list."""
+    if not isinstance(spec, TensorSpec):
+        return _stranger(maker, spec)
+    right = maker.value(spec)
+    near: Any = [right]
+    if not isinstance(right, Tensor):
+        near = torch.from_numpy(right)
+    elif spec.array_type is not Tensor:
+        near = right.detach().as_subclass(Tensor)
+    elif TABLE[right.dtype].name in NUMPY and right.device.type == "cpu":
+        near = right.detach().resolve_conj().numpy()
+    return maker.draw(st.sampled_from((None, 1.5, "x", [1.0], [right], near)).map(_as_it_is))
 
 
 def _odd_length(maker: Maker, spec: TupleSpec) -> Any:
@@ -232,7 +269,7 @@ _WAYS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any, Any], Any]], ...] 
     ("dtype", lambda spec: bool(_odd_dtypes(spec)), _odd_dtype),
     ("rank", lambda spec: len(spec.dims) != 1 or spec.variadic is None, _odd_rank),
     ("axis", _names_an_axis, _odd_axis),
-    ("type", _always, _stranger),
+    ("type", _always, _odd_type),
     ("length", _always, _odd_length),
     ("key", lambda spec: spec.origin is dict and bool(spec.required), _odd_key),
     ("hint", lambda spec: not bearable(spec, object()) or not bearable(spec, None), _stranger),
