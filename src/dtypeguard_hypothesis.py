@@ -4,6 +4,7 @@ It stands outside the package, because hypothesis loads it wherever it is used: 
 before a test asks for an array.
 """
 
+import contextlib
 import logging
 import sys
 from typing import Any
@@ -57,11 +58,13 @@ def _name(cls: type) -> str:
 
 def _print(tensor: Any, printer: Any, cycle: bool) -> None:
     """As torch does, with the strides where they are odd; in short where torch cannot."""
-    from dtypeguard._errors import summary
-
-    try:
+    text, strides = None, ""
+    with contextlib.suppress(Exception):  # of uninitialized parameters, of subclasses
+        strides = "" if tensor.is_contiguous() else f"strides={tensor.stride()}"
+    with contextlib.suppress(Exception):  # torch cannot read what is in the bits and some quantized dtypes
         text = repr(tensor)
-    except (RuntimeError, NotImplementedError):  # of the bits and some quantized dtypes nothing can be read
-        text = summary(tensor)
-    odd = tensor.layout.__repr__() == "torch.strided" and not tensor.is_contiguous()
-    printer.text(f"{text[:-1]}, strides={tensor.stride()})" if odd and text.endswith(")") else text)
+    if text is None:
+        from dtypeguard._errors import summary
+
+        text = f"({summary(tensor)})"
+    printer.text(f"{text.removesuffix(')')}, {strides})" if strides and text.endswith(")") else text)

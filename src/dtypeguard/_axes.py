@@ -107,7 +107,7 @@ def evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
         expression = eval(f"f'{dim.text}'", call.arguments())
         return eval(expression, dict(axes))
     except Exception as error:
-        reason = f"{error} is not bound yet" if isinstance(error, NameError) else repr(error)
+        reason = f"{error.name or error} is not bound yet" if isinstance(error, NameError) else repr(error)
         raise AnnotationError(
             f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
         ) from error

@@ -128,7 +128,7 @@ class Plan:
         faults: list[Exception] = []
         for whole in (True, False):
             empty: list[dict[str, int]] = []
-            for candidates in _candidates(len(free)):
+            for candidates in itertools.islice(_candidates(len(free)), None if self.constant else 2):
                 found = [
                     {name: trial[name] for name in names}
                     for sizes in candidates
@@ -140,7 +140,7 @@ class Plan:
                     return _spread(full) + empty[: _KEPT // 8]
             if empty:
                 return _spread(empty)
-        if self.constant and not self.shared:
+        if self.constant and not (self.shared and fixed):
             fault = next((fault for fault in faults if isinstance(fault, AnnotationError)), None)
             text = "no sizes of its axes were found that fit each other" if fault is None else str(fault)
             raise AnnotationError(f"no value is made: {text}") from fault

@@ -272,6 +272,7 @@ def _none(maker: Maker, spec: NoneSpec) -> None:
 
 def _union(maker: Maker, spec: UnionSpec) -> Any:
     options = tuple(o for o in spec.options if maker.wants(o)) or spec.options
+    options = tuple(sorted(options, key=lambda option: not isinstance(option, NoneSpec)))  # the simplest first
     if maker.deep:
         options = (min(options, key=height),)
     first = maker.draw(st.integers(0, len(options) - 1))
