@@ -193,7 +193,7 @@ def _candidates(count: int) -> Iterable[Iterable[tuple[int, ...]]]:
         else [()]
     )
     yield itertools.product(_ROUND, repeat=count) if count in (1, 2) else some(_ROUND)
-    for top in (16, 128, 1 << 10, 1 << 16, 1 << 20) if count else ():
+    for top in (16, 128, 1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 20) if count else ():
         yield some(range(top))
 
 

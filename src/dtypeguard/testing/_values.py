@@ -129,7 +129,7 @@ def _weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
 
 
 def is_numpy(array_type: Any) -> bool:
-    return getattr(array_type, "__module__", "") == "numpy"
+    return (getattr(array_type, "__module__", ""), getattr(array_type, "__name__", "")) == ("numpy", "ndarray")
 
 
 def _tensor(maker: Maker, spec: TensorSpec) -> Any:
