@@ -1,209 +1,324 @@
-"""The pytest plugin: the fixture `dtype_audit`.
+"""The pytest plugin: the mode in tests, a summary of repairs, and (in `dtypeguard_pytest_audit`) the audit of tests.
 
 It stands outside the package, because pytest loads it in every run: neither torch nor dtypeguard is imported before a
-test asks for the fixture.
+test does so. What dtypeguard must know then it finds in `told`.
 """
 
-import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Generator, Iterable
-from pathlib import Path
+import os
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 if TYPE_CHECKING:
-    from dtypeguard._audit import AuditReport
+    from dtypeguard import CastRecord
 
-_MARKER = "dtype_audit(rules=None, ignore=(), baseline=None, fail=True): audit the test, with these options"
-_OPTIONS = ("rules", "ignore", "baseline", "fail")
-_INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
+pytest_plugins = ["dtypeguard_pytest_audit"]
+
+_MODES = ("strict", "lenient", "warn", "off")
+_LEGAL = {
+    "mode": (*_MODES, *(f"{mode}:all" for mode in _MODES), "config"),
+    "casting": ("safe", "precision", "promote", "unsafe"),
+}
+_MARKER = (
+    "dtypeguard(mode=None, casting=None): what dtypeguard does in the test, its setup and its teardown: mode as for "
+    f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker counts."
+)
+_SENT = "dtypeguard_repairs"
+_SHOWN = 20  # repairs, without -v
 
 T = TypeVar("T")
-Rows = collections.Counter[tuple[str, ...]]
+Row = tuple[str, ...]
+State = tuple[dict[str, Any], Any]  # `told`, and the base in dtypeguard if that is imported
+
+told: dict[str, Any] = {}  # what is in force, as `dtypeguard.set_mode` takes it; dtypeguard reads it at its import
 
 
 @dataclasses.dataclass
-class _Watch:
-    """The audit of one test."""
+class _Scene:
+    """The test that runs."""
 
-    audit: contextlib.AbstractContextManager["AuditReport"]
-    report: "AuditReport"
-    baseline: Path | None
-    fail: bool
-    writes: bool = False  # a baseline, so nothing fails
-    asked: list[functools.partial[None]] | None = None  # calls of `assert_clean` that passed, once there was one
+    outside: State  # what is in force without it
+    marks: dict[str, Any]  # what its markers say
+    begun: Any = None  # where the registry of repairs stood
+    seen: Any = None  # how far it is counted
 
 
-_watch = pytest.StashKey[_Watch]()
-_running = pytest.StashKey[contextlib.ExitStack]()
-_found = pytest.StashKey[Rows]()
+@dataclasses.dataclass
+class _Repairs:
+    """How often one repair was made, and by which test first."""
+
+    count: int
+    first: str
+
+
+_scene = pytest.StashKey[_Scene]()
+_switched_off = pytest.StashKey[bool]()  # by an operator, so nothing counts against it
+_repairs = pytest.StashKey[dict[Row, _Repairs]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(_INI, "findings of dtype_audit that are known: a file, relative to the one that names it", default="")
+    parser.addini("dtypeguard_mode", "what --dtypeguard is where it is not given", default="")
+    parser.addini("dtypeguard_casting", f"what lenient mode may cast: {', '.join(_LEGAL['casting'])}", default="")
     parser.getgroup("dtypeguard").addoption(
-        _WRITE, action="store_true", help=f"write what dtype_audit finds to the file in {_INI}, and do not fail on it"
+        "--dtypeguard",
+        choices=_LEGAL["mode"],
+        metavar="MODE",
+        help="what a broken contract does: strict (the default), lenient, warn or off, for contracts written below the "
+        "rootdir; strict:all, lenient:all, ...: for those of installed packages too; config: what the program sets",
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # a conftest may import dtypeguard, and set a mode
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    _begin(early_config, early_config.known_args_namespace.dtypeguard)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
-    config.stash[_found] = collections.Counter()
-    if config.getoption(_WRITE) and _baseline(config) is None:
-        raise pytest.UsageError(f"{_WRITE} needs {_INI} = PATH in pytest's configuration")
+    _begin(config, config.getoption("dtypeguard"))
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    names = getattr(item, "fixturenames", None)
-    if names is not None and item.get_closest_marker("dtype_audit") and "dtype_audit" not in names:
-        names.append("dtype_audit")
+def _begin(config: pytest.Config, option: str | None) -> None:
+    """Put in force what the command line, pytest's configuration or the environment say."""
+    global told
+    if _scene in config.stash:
+        return
+    environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
+    mode = option or config.getini("dtypeguard_mode") or ("config" if environment else "strict")
+    try:
+        settings = _settings(config, "dtypeguard_", mode=mode, casting=config.getini("dtypeguard_casting") or None)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    if mode == "config":  # what the program has set stays
+        del settings["mode"], settings["under"]
+    config.stash[_switched_off] = mode == "off:all" or (mode == "config" and environment == "off")
+    config.add_cleanup(functools.partial(_put, _now()))  # a run may stand in a test of another
+    told = {}
+    _tell(settings)
+    config.stash[_scene], config.stash[_repairs] = _Scene(_now(), {}), {}
 
 
-@pytest.fixture
-def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
-    """Audit the test's body, and fail the test if something of severity warning or error was found.
+# --- the mode -----------------------------------------------------------------------------------------------------
 
-    The value is the report, which fills while the test runs. `dtype_audit.assert_clean(ignore=[...])` in the test says
-    what to look at instead; it counts there, and once more at the end. Setup and teardown of fixtures are not audited.
+
+def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> dict[str, Any]:
+    """A mode and a casting, from as users write them to as `dtypeguard.set_mode` takes them.
+
+    Raises:
+        ValueError: for what is neither.
     """
-    # What can be wrong with rules, pyproject.toml or a baseline.
-    watch = _plainly(functools.partial(_begin, request.node), ValueError, TypeError, OSError)
-    request.node.stash[_watch] = watch
-    running = request.node.stash.get(_running, None)
-    if running is not None:  # by `getfixturevalue`, in the body
-        running.enter_context(watch.audit)
-    yield watch.report
-    del request.node.stash[_watch]  # items live as long as the session
+    settings: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    for name, value in settings.items():
+        if value not in _LEGAL[name]:
+            raise ValueError(f"{prefix}{name}={value!r} is not a {name}: use one of {', '.join(_LEGAL[name])}")
+    if "mode" in settings:
+        mode, _, everywhere = settings["mode"].partition(":")
+        program = mode == "config"
+        settings["mode"] = os.environ.get("DTYPEGUARD_MODE", "").strip() or None if program else mode
+        settings["under"] = None if everywhere or program else config.rootpath
+    return settings
 
 
-def _begin(item: pytest.Item) -> _Watch:
-    import dtypeguard
-    from dtypeguard._audit._baseline import load
-
-    options = _marked(item)
-    default = _baseline(item.config)
-    baseline = options.get("baseline", default)
-    baseline = None if baseline is None else item.config.rootpath / baseline
-    write = item.config.getoption(_WRITE)
-    if baseline is not None and not write:
-        load(baseline)  # what is wrong with it is said before the test runs
-    audit = dtypeguard.audit(rules=options.get("rules"), ignore=options.get("ignore", ()))
-    watch = _Watch(audit, audit.report, baseline, options.get("fail", True) and not write, bool(write))
-    _listen(watch)
-    return watch
+def _modes() -> Any:
+    """The modes of dtypeguard, if that is imported."""
+    return sys.modules.get("dtypeguard._config")
 
 
-def _marked(item: pytest.Item) -> dict[str, Any]:
-    """The options that markers give, the closest first."""
+def _now() -> State:
+    modes = _modes()
+    return told, None if modes is None else modes.base()
+
+
+def _put(state: State) -> None:
+    """Put in force what was."""
+    global told
+    told, base = state
+    modes = _modes()
+    if modes is not None:
+        modes.rebase(modes.initial() if base is None else base)
+
+
+def _tell(settings: dict[str, Any]) -> None:
+    """Put settings in force, beside what they do not name."""
+    global told
+    told = {**told, **settings}
+    modes = _modes()
+    if modes is not None:
+        modes.rebase(modes.base().but(**settings))
+
+
+def _marks(node: Any) -> dict[str, Any]:
+    """What the markers of a test, a class, a module say."""
+    marks = _settings(node.config, **marked(node, "dtypeguard", _MARKER, ("mode", "casting")))
+    return {} if node.config.stash[_switched_off] else marks
+
+
+def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, Any]:
+    """The options that markers give, those of the closest first.
+
+    Raises:
+        TypeError: a marker has others than it takes.
+    """
     options: dict[str, Any] = {}
-    for marker in item.iter_markers("dtype_audit"):
-        wrong = [*map(repr, marker.args), *(name for name in marker.kwargs if name not in _OPTIONS)]
+    for marker in node.iter_markers(name):
+        wrong = [*map(repr, marker.args), *(key for key in marker.kwargs if key not in takes)]
         if wrong:
-            raise TypeError(f"the marker {_MARKER.partition(':')[0]} does not take {', '.join(wrong)}")
+            raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}")
         options = {**marker.kwargs, **options}
     return options
 
 
-def _listen(watch: _Watch) -> None:
-    """Remember how the test calls `assert_clean`, and let the configured baseline count there too."""
-    judge = watch.report._judge
-
-    @functools.wraps(judge)
-    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline) -> None:
-        __tracebackhide__ = True
-        watch.asked = watch.asked or []
-        if watch.writes:
-            return
-        judge(ignore, baseline)
-        watch.asked.append(functools.partial(judge, ignore, baseline))
-
-    watch.report.assert_clean = assert_clean  # type: ignore[method-assign]  # of this one report
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    try:
-        with contextlib.ExitStack() as running:
-            item.stash[_running] = running
-            if _watch in item.stash:
-                running.enter_context(item.stash[_watch].audit)
-            result = yield
-    except BaseException:
-        if _watch in item.stash:
-            _add_section(item, item.stash[_watch])
-        raise
-    finally:
-        del item.stash[_running]
-    if _watch in item.stash:
-        _judge(item, item.stash[_watch])
-    return result
-
-
-def _judge(item: pytest.Item, watch: _Watch) -> None:
-    if item.config.getoption(_WRITE):
-        _remember(item.config, watch)
-    if not watch.fail:
-        return
-    for asked in [watch.report.assert_clean] if watch.asked is None else watch.asked:
-        _plainly(asked, AssertionError)
-
-
-def _plainly(call: Callable[[], T], *kinds: type[Exception]) -> T:
+def plainly(what: str, call: Callable[[], T], *kinds: type[Exception]) -> T:
     """The result of a call; or a failure that shows the error's text, and none of our frames."""
     try:
         return call()
     except kinds as error:
         text = str(error)
-    pytest.fail(f"dtype_audit: {text}", pytrace=False)  # outside, or the error would be shown as what led to it
+    pytest.fail(f"{what}: {text}", pytrace=False)  # outside, or the error would be shown as what led to it
 
 
-def _add_section(item: pytest.Item, watch: _Watch) -> None:
-    """Beside a failure of the test's own, what was found."""
-    bad = [finding for finding in watch.report.findings if finding.severity != "info"]
-    if bad:
-        item.add_report_section("call", "dtype_audit", str(type(watch.report.findings)(bad)))
+@pytest.hookimpl(wrapper=True, trylast=True)  # pytest's own wrappers must have begun before this may fail
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    cast = _casts()
+    mark = None if cast is None else cast.mark()
+    scene = item.config.stash[_scene] = _Scene(_now(), {}, mark, mark)
+    scene.marks = plainly("dtypeguard", functools.partial(_marks, item), ValueError, TypeError)
+    _tell(scene.marks)
+    return (yield)
 
 
-# --- the baseline -------------------------------------------------------------------------------------------------
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    finally:
+        _put(item.config.stash[_scene].outside)
 
 
-def _baseline(config: pytest.Config) -> Path | None:
-    path = config.getini(_INI)
-    return (config.inipath.parent if config.inipath else config.rootpath) / path if path else None
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
+    if fixturedef.scope == "function":
+        return (yield)
+    teardown = _outside(request.node)
+    fixturedef.addfinalizer(lambda: teardown.__exit__(None, None, None))
+    try:
+        with _outside(request.node):
+            return (yield)
+    finally:
+        fixturedef.addfinalizer(teardown.__enter__)  # finalizers run in reverse
 
 
-def _remember(config: pytest.Config, watch: _Watch) -> None:
-    from dtypeguard._audit._baseline import rows_of
+@contextlib.contextmanager
+def _outside(node: Any) -> Iterator[None]:
+    """A fixture that outlives the test: what its class, module, ... says counts, and a mode that it sets stays."""
+    scene, inside = node.config.stash[_scene], _now()
+    _put(scene.outside)
+    _tell(_marks(node))
+    before = _now()[1]
+    try:
+        yield
+    finally:
+        after = _now()[1]
+        if after == (before or (after and _modes().initial())):
+            _put(inside)
+        else:
+            scene.outside = (scene.outside[0], after)
+            _put(scene.outside)
+            _tell(scene.marks)
 
-    bad = [row for row in watch.report.to_dict()["findings"] if row["severity"] != "info"]
-    _merge(config, rows_of(bad, _baseline(config) or ""))
+
+@pytest.fixture
+def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """Say what dtypeguard does in the rest of the test: `dtypeguard_mode("lenient")`.
+
+    It takes what `--dtypeguard` takes, and `casting=` of lenient mode; the marker `dtypeguard` does the same for the
+    whole test. What `dtypeguard.set_mode` does in a test ends with the test, too.
+    """
+
+    def say(mode: str | None = None, *, casting: str | None = None) -> None:
+        settings = _settings(request.config, mode=mode, casting=casting)
+        if not request.config.stash[_switched_off]:
+            _tell(settings)
+
+    return say
 
 
-def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:
-    """Tests are compared one by one, so of what several find it is enough to know the most."""
-    config.stash[_found] |= collections.Counter(map(tuple, rows))
+# --- repairs ------------------------------------------------------------------------------------------------------
+
+
+def _casts() -> Any:
+    """The registry of repairs, if dtypeguard is imported."""
+    return sys.modules.get("dtypeguard._cast")
+
+
+@pytest.fixture
+def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord"]]:
+    """The repairs that this test made: `dtype_casts()` is the list of them so far, setup included.
+
+    They are records as in `dtypeguard.casts()`, with the counts of this test alone: `argument`, `function`,
+    `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, they begin there.
+    """
+    from dtypeguard._cast import since
+
+    return functools.partial(since, request.config.stash[_scene].begun)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> None:
+    """Count what was repaired in a setup, call or teardown."""
+    cast, scene = _casts(), item.config.stash[_scene]
+    if cast is not None:
+        for record in cast.since(scene.seen):
+            _add(item.config, _row(record), record.count, item.nodeid)
+        scene.seen = cast.mark()
+
+
+def _row(record: "CastRecord") -> Row:
+    moved = record.from_device != record.to_device
+    sides = ((record.from_dtype, record.from_device), (record.to_dtype, record.to_device))
+    old, new = (f"{dtype}".removeprefix("torch.") + f" on {device}" * moved for dtype, device in sides)
+    return record.function, record.argument, old, new, str(record.site)
+
+
+def _add(config: pytest.Config, row: Row, count: int, first: str) -> None:
+    config.stash[_repairs].setdefault(row, _Repairs(0, first)).count += count
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    to_controller = getattr(session.config, "workeroutput", None)  # of pytest-xdist
+    if to_controller is not None:
+        found = session.config.stash[_repairs].items()
+        to_controller[_SENT] = [[list(row), repairs.count, repairs.first] for row, repairs in found]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
-    _merge(node.config, getattr(node, "workeroutput", {}).get(_SENT, ()))
+    for row, count, first in getattr(node, "workeroutput", {}).get(_SENT, ()):
+        _add(node.config, tuple(row), count, first)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    config = session.config
-    path = _baseline(config)
-    if not config.getoption(_WRITE) or path is None:
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    found = config.stash[_repairs]
+    if not found or config.get_verbosity() < -1 or config.getoption("no_summary"):
         return
-    rows = sorted(config.stash[_found].elements())
-    to_controller = getattr(config, "workeroutput", None)
-    if to_controller is not None:
-        to_controller[_SENT] = [list(row) for row in rows]
-    else:
-        from dtypeguard._audit._baseline import write_rows
+    rows = sorted(found.items(), key=lambda item: (-item[1].count, item[0]))
+    shown = rows if config.get_verbosity() > 0 else rows[:_SHOWN]
+    count, width = sum(repairs.count for _, repairs in rows), len(str(rows[0][1].count))
+    title = f"dtypeguard: {_several(count, 'repair')} in {_several(len({row[-1] for row, _ in rows}), 'place')}"
+    terminalreporter.write_sep("=", title, yellow=True)
+    for (function, argument, old, new, site), repairs in shown:
+        what = f"{function} `{argument}`: {old} -> {new}, at {site}"
+        terminalreporter.write_line(f"{repairs.count:{width}} x {what} (first in {repairs.first})")
+    if len(shown) < len(rows):
+        terminalreporter.write_line(f"... and {len(rows) - len(shown)} more; -v shows them all")
 
-        write_rows(rows, path)
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

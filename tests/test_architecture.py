@@ -28,7 +28,8 @@ FLOORS = {
     "_audit._scalers": 5, "_audit._select": 5, "_audit._sites": 5, "_audit._state": 5, "_audit._steps": 5,
     "_audit._text": 5, "_audit._training": 5,
     "integrations": 5, "integrations._run": 5, "integrations.lightning": 5, "integrations.transformers": 5,
-    "testing": 5, "testing._elements": 5, "testing._inputs": 5, "testing._layouts": 5, "testing._sizes": 5,
+    "testing": 5, "testing._calls": 5, "testing._elements": 5, "testing._inputs": 5, "testing._layouts": 5,
+    "testing._matrix": 5, "testing._module": 5, "testing._properties": 5, "testing._sizes": 5, "testing._trial": 5,
     "testing._values": 5, "testing._violations": 5,
     "__init__": 6, "__main__": 6,
 }  # fmt: skip

@@ -3,16 +3,20 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import copy
+import importlib.util
 import inspect
 import pickle
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
-from jaxtyping import Float32
-from torch import Tensor
+from jaxtyping import Float32, Float64
+from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 
 import dtypeguard
 from dtypeguard import (
@@ -569,3 +573,335 @@ def test_dtypeguard_has_the_four_modes_and_no_other():
     for name in NAMES:
         with dtypeguard.mode(name):
             assert get_mode() == name
+
+
+# ---------------------------------------------------------------- a base for the code below a directory
+
+SOURCE = """
+import dataclasses, torch, dtypeguard
+from jaxtyping import Float32, Float64
+from torch import Tensor, nn
+
+@dtypeguard.enforce
+def enforced(x: Float32[Tensor, "n"]):
+    return x
+
+@dtypeguard.enforce(returns=False)
+def enforced_with_options(x: Float32[Tensor, "n"]):
+    return x
+
+@dtypeguard.enforce
+def later(x: "Float32[Rows, 'n']"):
+    return x
+
+Rows = Tensor
+
+@dtypeguard.enforce
+@dataclasses.dataclass
+class Row:
+    x: Float32[Tensor, "n"]
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x
+
+class Derived(dtypeguard.GuardedModule, Net):
+    def forward(self, x: Float32[Tensor, "n"]):
+        return x
+
+@dtypeguard.enforce
+class Enforced(Net):
+    def forward(self, x: Float32[Tensor, "n"]):
+        return x
+
+graph = torch.fx.symbolic_trace(Net())
+graph.weight = nn.Parameter(torch.ones(3))
+
+def guarded():
+    return dtypeguard.guard(Net())
+
+def asks():
+    return dtypeguard.get_mode()
+
+WAYS = {
+    "enforce": enforced,
+    "enforce with options": enforced_with_options,
+    "enforce, its annotation not known yet": later,
+    "enforce a dataclass": lambda x: Row(x).x,
+    "enforce a class": Enforced(),
+    "check": lambda x: dtypeguard.check(x, Float32[Tensor, "n"]),
+    "guard": guarded(),
+    "guard a part": dtypeguard.guard(nn.Sequential(Net(), Net()), depth="all")[1],
+    "guard a graph": dtypeguard.guard(graph),
+    "GuardedModule of a model": dtypeguard.GuardedModule(Net()),
+    "a class derived from GuardedModule": Derived(),
+}
+"""
+
+
+def written_at(path):
+    """The module with this source at a path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PLACES = {
+    "src/mine.py": True,
+    "src/a/b/mine.py": True,
+    "src/site-packages.py": True,
+    "src2/mine.py": False,
+    "mine.py": False,
+    "src/.venv/lib/python3.11/site-packages/theirs/__init__.py": False,
+    "src/usr/lib/python3/dist-packages/theirs.py": False,
+}
+
+
+@pytest.mark.parametrize("base", ["strict", "warn", "off"])
+@pytest.mark.parametrize(("place", "below"), PLACES.items(), ids=PLACES)
+def test_a_base_for_a_directory_counts_for_what_is_written_below_it(tmp_path, place, below, base):
+    module = written_at(tmp_path / place)
+    (tmp_path / "src").mkdir(exist_ok=True)
+    set_mode(base, under=tmp_path / "src")
+    expected = base if below else "lenient"
+    assert {name: outcome(way) for name, way in module.WAYS.items()} == dict.fromkeys(module.WAYS, expected)
+    assert module.asks() == expected
+    set_mode(base)
+    assert outcome(module.enforced) == outcome(module.guarded()) == module.asks() == base
+
+
+def test_a_directory_in_site_packages_may_be_the_one(tmp_path):
+    package = tmp_path / "site-packages" / "mine"
+    module = written_at(package / "mine.py")
+    set_mode("strict", under=package)
+    assert outcome(module.enforced) == "strict"
+    set_mode("strict", under=tmp_path)
+    assert outcome(module.enforced) == "lenient"
+
+
+@pytest.mark.parametrize(("file", "under"), [("real", "link"), ("link", "real")])
+def test_links_are_followed(tmp_path, file, under):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    module = written_at(tmp_path / file / "mine.py")
+    set_mode("strict", under=str(tmp_path / under))
+    assert outcome(module.enforced) == "strict"
+
+
+def test_a_directory_may_be_relative_and_is_the_one_of_the_call(tmp_path, monkeypatch):
+    module = written_at(tmp_path / "src" / "mine.py")
+    monkeypatch.chdir(tmp_path)
+    set_mode("strict", under="src")
+    monkeypatch.chdir("/")
+    assert outcome(module.enforced) == "strict"
+
+
+def test_code_without_a_file_is_below_no_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {}
+    exec(compile(SOURCE, "<typed in>", "exec"), namespace)
+    set_mode("strict", under=tmp_path)
+    assert {outcome(way) for way in namespace["WAYS"].values()} == {"lenient"}
+
+
+def test_code_that_was_moved_after_it_was_compiled_is_where_it_is_now(tmp_path):
+    namespace = {"__file__": str(tmp_path / "mine.py")}
+    exec(compile(SOURCE, "/somewhere/else/mine.py", "exec"), namespace)
+    set_mode("strict", under=tmp_path)
+    assert {outcome(way) for way in namespace["WAYS"].values()} == {"strict"}
+
+
+@pytest.mark.parametrize("base", ["strict", "off"])
+def test_what_is_said_closer_counts_before_a_base_for_elsewhere(tmp_path, base):
+    set_mode(base, under=tmp_path)
+    assert outcome(enforce(mode="warn")(f.__wrapped__)) == "warn"
+    with mode("strict"):
+        assert outcome() == "strict"
+    assert outcome() == "lenient"
+
+
+def test_off_for_a_directory_is_a_switch_there(tmp_path):
+    module = written_at(tmp_path / "mine.py")
+    set_mode("off", under=tmp_path)
+    with mode("strict"):
+        assert outcome(module.enforced) == "off"
+        assert outcome() == "strict"
+
+
+def test_a_guard_is_written_where_guard_is_called_not_where_the_model_is(tmp_path):
+    theirs = written_at(tmp_path / "theirs.py")
+    set_mode("strict", under=Path(__file__).parent)
+    assert outcome(theirs.guarded()) == "lenient"
+    assert outcome(dtypeguard.guard(theirs.Net())) == "strict"
+    assert outcome(dtypeguard.guard(theirs.guarded())) == "strict"
+    assert outcome(dtypeguard.GuardedModule(theirs.Net())) == "strict"
+    set_mode("strict", under=tmp_path)
+    assert outcome(theirs.guarded()) == "strict"
+    assert outcome(dtypeguard.guard(theirs.Net())) == "lenient"
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_of_a_guarded_model_know_where_it_was_guarded(copied):
+    model = copied(dtypeguard.guard(Net()))
+    set_mode("strict", under=Path(__file__).parent)
+    assert outcome(model) == "strict"
+    assert type(model) is type(dtypeguard.guard(Net()))
+
+
+def test_a_guarded_model_that_was_pickled_before_this_was_known(tmp_path):
+    model = dtypeguard.guard(Net())
+    del model._dtypeguard.file
+    model = pickle.loads(pickle.dumps(model))
+    assert outcome(model) == "lenient"
+    set_mode("strict", under=Path(__file__).parent)
+    assert outcome(model) == "lenient"
+    set_mode("strict")
+    assert outcome(model) == "strict"
+
+
+def test_a_base_for_a_directory_compiles(tmp_path):
+    theirs = written_at(tmp_path / "theirs.py")
+    torch._dynamo.reset()
+    for name in ("enforce", "guard", "a class derived from GuardedModule"):
+        compiled = torch.compile(theirs.WAYS[name], fullgraph=True, backend="eager")
+        for _ in range(2):
+            set_mode("strict", under=Path(__file__).parent)
+            assert outcome(compiled) == "lenient"
+            set_mode("strict", under=tmp_path)
+            with pytest.raises(Unsupported, match="DtypeError"):
+                compiled(WRONG)
+    torch._dynamo.reset()
+
+
+def test_a_repair_that_is_a_habit_ends_when_its_directory_becomes_strict():
+    def call():
+        return f(WRONG)
+
+    with pytest.warns(CastWarning):
+        call()
+    for _ in range(3):
+        assert call().dtype is torch.float32
+    set_mode("strict", under=Path(__file__).parent)
+    with pytest.raises(DtypeError):
+        call()
+    set_mode("strict", under=Path(__file__).parent / "typing")
+    assert call().dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("under", "error", "text"),
+    [
+        ("nowhere/at/all", ValueError, "under='nowhere/at/all' is no directory"),
+        (__file__, ValueError, "is no directory"),
+        (3, TypeError, "under=3 is no path: write under='src'"),
+    ],
+)
+def test_a_directory_that_is_none(under, error, text):
+    with pytest.raises(error, match=text):
+        set_mode("strict", under=under)
+    assert get_mode() == "lenient"
+
+
+# ---------------------------------------------------------------- a base casting
+
+CASTINGS = ["safe", "precision", "promote", "unsafe"]
+NEEDS = {torch.float16: "safe", torch.float64: "precision", torch.int64: "promote", torch.complex64: "unsafe"}
+
+
+def cast_by(fn):
+    """The highest rung of the ladder that a call could use."""
+    seen = "nothing"
+    for dtype, casting in NEEDS.items():
+        with contextlib.suppress(CastError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fn(torch.zeros(3, dtype=dtype))
+            seen = casting
+    return seen
+
+
+@pytest.mark.parametrize("own", [None, *CASTINGS])
+@pytest.mark.parametrize("base", [None, *CASTINGS])
+def test_the_casting_of_a_contract_counts_before_that_of_the_base(base, own):
+    set_mode(None, casting=base)
+    expected = own or base or "precision"
+    assert cast_by(enforce(casting=own)(f.__wrapped__)) == expected
+    assert cast_by(dtypeguard.guard(Annotated(), casting=own)) == expected
+    assert cast_by(lambda x: check(x, Float32[Tensor, "n"], casting=own)) == expected
+
+
+class Annotated(Net):
+    def forward(self, x: Float32[Tensor, "n"]):
+        return x
+
+
+def test_a_base_casting_counts_in_lenient_mode_whoever_chose_that():
+    set_mode("strict", casting="promote")
+    with pytest.raises(DtypeError):
+        f(FORBIDDEN)
+    with mode("lenient"), pytest.warns(CastWarning):
+        f(FORBIDDEN)
+    set_mode("strict")
+    with mode("lenient"), pytest.raises(CastError):
+        f(FORBIDDEN)
+
+
+def test_a_base_casting_for_a_directory(tmp_path):
+    theirs = written_at(tmp_path / "theirs.py")
+    set_mode(None, casting="unsafe", under=tmp_path)
+    assert cast_by(theirs.enforced) == "unsafe"
+    assert cast_by(f) == "precision"
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_repair_that_is_a_habit_ends_when_the_casting_forbids_it(compiled):
+    torch._dynamo.reset()
+    fn = torch.compile(f, fullgraph=True, backend="eager") if compiled else f
+
+    def call():
+        return fn(WRONG)
+
+    for _ in range(2):
+        for _ in range(3):
+            assert call().dtype is torch.float32
+        set_mode(None, casting="safe")
+        with pytest.raises(Unsupported if compiled else CastError, match="CastError" if compiled else "safe"):
+            call()
+        set_mode(None)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_repair_becomes_another_where_the_casting_leaves_a_choice():
+    @enforce
+    def either(x: Float32[Tensor, "n"] | Float64[Tensor, "n"]):
+        return x.dtype
+
+    def call():
+        return either(torch.zeros(3, dtype=torch.complex64))
+
+    set_mode(None, casting="unsafe")
+    assert [call() for _ in range(3)] == [torch.float32] * 3
+    set_mode(None)
+    with pytest.raises(CastError):
+        call()
+
+
+def test_a_base_casting_that_is_none():
+    with pytest.raises(ValueError, match="casting='sage' is not a casting: use one of 'safe', 'precision'"):
+        set_mode("lenient", casting="sage")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ._check import check, check_result, children, from_numpy
-from ._config import Mode, Verify, current_mode
+from ._config import Mode, Verify
 from ._contract import Call, Contract, Edit, Path, Step, written
 from ._dtypes import BY_NAME
 from ._errors import (
@@ -89,8 +89,29 @@ def casts() -> list[CastRecord]:
     >>> dtypeguard.casts()
     []
     """
+    return since(None)
+
+
+Mark = dict[_Key, tuple[CastRecord, int, int]]  # with count and bytes as they were
+
+
+def mark() -> Mark:
+    """Where the registry stands, for `since`."""
     with record_lock:
-        return [dataclasses.replace(record) for record in _records.values()]
+        return {key: (record, record.count, record.bytes) for key, record in _records.items()}
+
+
+def since(begin: Mark | None) -> list[CastRecord]:
+    """The repairs after a mark, and after a reset that came later; all of them for None."""
+    fresh = []
+    with record_lock:
+        for key, record in _records.items():
+            before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
+            if before is not record:  # it was forgotten meanwhile, and begun anew
+                count = nbytes = 0
+            if record.count > count:
+                fresh.append(dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes))
+    return fresh
 
 
 def reset_casts() -> None:
@@ -108,7 +129,7 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
     The returned call's `values` are what the body must get.
     """
     __tracebackhide__ = True
-    mode = current_mode(contract.mode)
+    mode = contract.mode_for(values)
     if mode is Mode.OFF:
         return Call(contract, values, passive=True)
     call = check(contract, values)
@@ -125,7 +146,7 @@ def leave(call: Call, result: Any) -> Any:
     outcome = check_result(call, result)
     if not outcome.violations:
         return result
-    return _settle(outcome, current_mode(call.contract.mode), {"result": result})["result"]
+    return _settle(outcome, call.mode, {"result": result})["result"]
 
 
 def _settle(call: Call, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +172,7 @@ def _why_not(call: Call, violation: Violation) -> str:
     if violation.error is DeviceError:
         return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else ""
     if violation.error is DtypeError and isinstance(violation.actual, torch.dtype):
-        casting = call.contract.casting.name.lower()
+        casting = call.casting.name.lower()
         return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
     return ""
 

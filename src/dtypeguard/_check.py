@@ -52,7 +52,7 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
 
 
 def _check(contract: Contract, values: tuple[Any, ...]) -> Call:
-    call = Call(contract, values, _find_anchor(contract, values))
+    call = Call(contract, values, find_anchor(contract, values))
     for param, value in zip(contract.params, values, strict=True):
         if param.skip or value is param.default:
             continue
@@ -89,7 +89,7 @@ def _check_result(call: Call, result: Any) -> Call:
     return outcome
 
 
-def _find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
+def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     if contract.anchor is None:
         return None
     if contract.anchor != "self":
@@ -212,7 +212,7 @@ def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | 
     members = [d for d in (*usual, *rest) if d is not None and d in spec.dtypes]
     if source is None or not members:
         return members[0] if members else None
-    allowed = (d for d in members if may_cast(source, d, call.contract.casting))
+    allowed = (d for d in members if may_cast(source, d, call.casting))
     return next(allowed, members[0])
 
 

@@ -1,6 +1,6 @@
-"""Modes and where they come from: decorator, context, base level, default.
+"""Modes and castings, and where they come from: decorator, context, base level, default.
 
-Floor 1. A mode is read only after a check has failed, so it may be looked up
+Floor 1. They are read only after a check has failed, so they may be looked up
 in three places without any call that keeps its contract paying for it.
 """
 
@@ -9,13 +9,17 @@ import enum
 import functools
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
 from ._dtypes import Casting
+from ._errors import caller
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -65,13 +69,46 @@ def as_mode(value: Any, what: str = "mode") -> Mode | None:
     return None if value is None else choose(Mode, value, what)
 
 
-def as_casting(value: Any) -> Casting:
-    return Casting.PRECISION if value is None else choose(Casting, value, "casting")
+def as_casting(value: Any) -> Casting | None:
+    return None if value is None else choose(Casting, value, "casting")
 
 
+def _as_directory(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"under={value!r} is no path: write under='src', or leave it out to mean all code")
+    if not os.path.isdir(value):
+        raise ValueError(f"under={os.fspath(value)!r} is no directory")
+    return os.path.realpath(value)
+
+
+class Base(NamedTuple):
+    """What counts where nobody else says anything, everywhere or only for what is written below a directory."""
+
+    mode: Mode | None = None
+    casting: Casting | None = None
+    under: str | None = None
+
+    def but(self, **told: Any) -> "Base":
+        """The same with other parts, given as `set_mode` takes them."""
+        return self._replace(**{name: _READERS[name](value) for name, value in told.items()})
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {"mode": as_mode, "casting": as_casting, "under": _as_directory}
 _OFF, _LENIENT = Mode.OFF, Mode.LENIENT  # a member looked up on its class costs ten times as much
-_base = as_mode(os.environ.get("DTYPEGUARD_MODE", "").strip() or None, "the environment variable DTYPEGUARD_MODE")
-OFF_AT_IMPORT = _base is _OFF
+_NO_BASE = Base()
+
+
+def initial() -> Base:
+    """The base of a program that sets none: the environment's, or what the pytest plugin was told before our import."""
+    environment = os.environ.get("DTYPEGUARD_MODE", "").strip() or None
+    told = getattr(sys.modules.get("dtypeguard_pytest"), "told", {})
+    return Base(as_mode(environment, "the environment variable DTYPEGUARD_MODE")).but(**told)
+
+
+_base = initial()
+OFF_AT_IMPORT = _base.mode is _OFF and _base.under is None
 # A linked list (mode, what was outside it): `mode` objects then hold no state and may be shared between threads.
 _Modes = tuple[Mode | None, Any]
 _NO_MODE: _Modes = (None, None)
@@ -88,11 +125,25 @@ class _Mirror(threading.local):
 _mirror = _Mirror()
 
 
-def set_mode(value: ModeName | Mode | None) -> None:
+def set_mode(
+    value: ModeName | Mode | None,
+    *,
+    casting: CastingName | Casting | None = None,
+    under: str | os.PathLike[str] | None = None,
+) -> None:
     """Set the base mode of the process; None goes back to the default, lenient.
 
+    Args:
+        value: 'strict', 'lenient', 'warn', 'off' or None.
+        casting: what lenient mode may cast where the contract does not say: 'safe', 'precision' (the default),
+            'promote' or 'unsafe'.
+        under: a directory. Mode and casting then count only for contracts written in files below it: where the line
+            stands that calls `enforce`, `check` or `guard`, or derives from `GuardedModule`. Packages that are
+            installed below it (`.venv/.../site-packages`) and all else have the defaults.
+
     Raises:
-        ValueError: for another value; it lists the legal ones.
+        ValueError: for another value; it lists the legal ones. Also if `under` is no directory.
+        TypeError: if `under` is no path.
 
     >>> import dtypeguard
     >>> dtypeguard.set_mode("strict"); dtypeguard.get_mode()
@@ -100,23 +151,83 @@ def set_mode(value: ModeName | Mode | None) -> None:
     >>> dtypeguard.set_mode(None); dtypeguard.get_mode()
     'lenient'
     """
+    rebase(_NO_BASE.but(mode=value, casting=casting, under=under))
+
+
+def base() -> Base:
+    """What is in force at the base; another object whenever that has changed."""
+    return _base
+
+
+def rebase(other: Base) -> None:
+    """Put another base in force."""
     global _base
-    _base = as_mode(value)
+    if other != _base:
+        _base = other
 
 
-def current_mode(explicit: Mode | None = None) -> Mode:
-    """The mode in force here: kill switch, explicit, context, base, default."""
-    if _base is _OFF:
+def written_in(frame: FrameType | None) -> str | None:
+    """The file of the user's line that asks for a contract, for `current_mode`; None for code without one."""
+    frame = caller(frame)
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return None
+    file: str = frame.f_globals.get("__file__") or frame.f_code.co_filename  # a compiled file may have been moved
+    return file
+
+
+def _base_for(file: str | None) -> Base:
+    """The base that counts for what is written in a file."""
+    now = _base
+    return now if now.under is None or _is_below(file, now.under) else _NO_BASE
+
+
+def _is_below(file: str | None, directory: str) -> bool:
+    return file is not None and _owns(directory, file)
+
+
+# What `torch.compiler.assume_constant_result` sets, without its import of all of Dynamo (over a second).
+vars(_is_below)["_dynamo_marked_constant"] = True
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+@functools.cache
+def _owns(directory: str, file: str) -> bool:
+    """Whether a file is below a directory, and of no package that is installed there."""
+    path = Path(os.path.realpath(file))
+    return path.is_relative_to(directory) and _INSTALLED.isdisjoint(path.relative_to(directory).parts)
+
+
+def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:
+    """The mode in force for a contract written in a file: kill switch, explicit, context, base, default."""
+    mine = _base_for(file).mode
+    if mine is _OFF:
         return _OFF
     if explicit is not None:
         return explicit
     modes = _mirror.modes if torch.compiler.is_compiling() else _context.get()
-    return modes[0] or _base or _LENIENT
+    return modes[0] or mine or _LENIENT
+
+
+def current_casting(explicit: Casting | None = None, file: str | None = None) -> Casting:
+    """The casting in force for a contract written in a file: explicit, base, default."""
+    if explicit is not None:
+        return explicit
+    mine = _base_for(file).casting
+    return Casting.PRECISION if mine is None else mine
 
 
 def get_mode() -> ModeName:
-    """The mode in force for code that does not name one itself: 'strict', 'lenient', 'warn' or 'off'."""
-    return current_mode().value
+    """The mode in force for what the asking file contains and names none itself: 'strict', 'lenient', 'warn', 'off'."""
+    return current_mode(None, _asking()).value
+
+
+def _asking() -> str | None:
+    return None if _base.under is None else written_in(sys._getframe(1))
+
+
+vars(_asking)["_dynamo_marked_constant"] = True
 
 
 class mode:  # noqa: N801  (a context manager, named like a function)

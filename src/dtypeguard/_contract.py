@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ._anchor import Anchor
-from ._config import Autocast, Mode, Verify
+from ._config import Autocast, Mode, Verify, current_casting, current_mode
 from ._dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
 from ._errors import DtypeError, HintError, ShapeError, Violation, plain
 from ._spec import Spec, TensorSpec
@@ -40,8 +40,9 @@ class Contract:
     params: tuple[Param, ...]
     returns: Spec | None = None
     yields: Spec | None = None  # of a generator: what each item must be
+    file: str | None = None  # where it is written; of a guard each module knows by itself
     mode: Mode | None = None
-    casting: Casting = Casting.PRECISION
+    casting: Casting | None = None
     anchor: str | None = None  # "self": follow the first argument if it is a module; else an argument's name
     autocast: Autocast = Autocast.IGNORE
     modules_only: bool = False  # "follow" holds only if the first argument is an nn.Module
@@ -59,6 +60,14 @@ class Contract:
     scoped: bool = False  # the body asks `isinstance`, so it runs in jaxtyping's scope
     trial: Any = None  # makes a wrapper that gives up where this one would ask the reference
     plans: list[Any] = field(default_factory=list)  # repairs made before, see `_mend`
+
+    def file_for(self, values: tuple[Any, ...]) -> str | None:
+        """Where the contract of a call with these values is written; None if nobody knows."""
+        return getattr(values[0].__dict__.get("_dtypeguard"), "file", None) if self.guarded else self.file
+
+    def mode_for(self, values: tuple[Any, ...]) -> Mode:
+        """The mode in force for a call with these values."""
+        return current_mode(self.mode, self.file_for(values))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -92,6 +101,14 @@ class Call:
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
     first: set[Any] = field(default_factory=set)  # the kinds of repair that this call is the first to make
     rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
+
+    @property
+    def mode(self) -> Mode:
+        return self.contract.mode_for(self.values)
+
+    @property
+    def casting(self) -> Casting:
+        return current_casting(self.contract.casting, self.contract.file_for(self.values))
 
     def arguments(self) -> dict[str, Any]:
         return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
@@ -201,7 +218,7 @@ def report_dtype(
     family: bool = False,
 ) -> None:
     """The value's dtype is not `target`, which the anchor, else the annotation, wants; of a family it is an example."""
-    source, casting = value.dtype, call.contract.casting
+    source, casting = value.dtype, call.casting
     if not isinstance(source, torch.dtype):
         source = BY_NAME.get(name_of(source), source)
     like = anchor.like if anchor is not None else None

@@ -19,7 +19,18 @@ from torch._library.custom_ops import CustomOpDef
 from . import _config
 from ._cast import enter
 from ._codegen import build, kind_of
-from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
+from ._config import (
+    Autocast,
+    AutocastName,
+    CastingName,
+    ModeName,
+    Verify,
+    VerifyName,
+    as_casting,
+    as_mode,
+    choose,
+    written_in,
+)
 from ._contract import Contract, Param
 from ._errors import AnnotationError, caller
 from ._spec import Spec, annotations_of, hints_of_class, resolve_hint, spec_of
@@ -106,6 +117,7 @@ def enforce(
     options: _Options = {
         "mode": as_mode(mode),
         "casting": as_casting(casting),
+        "file": written_in(sys._getframe(1)),
         "anchor": anchor,
         "autocast": None if autocast is None else choose(Autocast, autocast, "autocast"),
         "mutates": frozenset(mutates),
@@ -206,7 +218,7 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any], bound:
     except NameError:  # a forward reference: its name will exist at the first call
         made = build(fn, dataclasses.replace(contract, anchor=None))
         cell = made.__closure__[made.__code__.co_freevars.index("_dg_fn")]
-        cell.cell_contents = _resolver(cell, fn, contract, options, local)
+        cell.cell_contents = made.__dtypeguard_later__ = _resolver(cell, fn, contract, options, local)
     else:
         made = build(fn, contract)
         sign(made, fn, contract)
@@ -252,7 +264,7 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     method = method and ("." in name or names[0] == "self") and fn.__name__ not in ("__new__", "__init__")
     anchor = options["anchor"] or ("self" if method else None)
     autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
-    chosen = {key: options[key] for key in ("mode", "casting", "verify")}
+    chosen = {key: options[key] for key in ("mode", "casting", "file", "verify")}
     mutates = options["mutates"] | {"out"}
     modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
     return Contract(
@@ -333,16 +345,33 @@ def _stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
 def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
     def first_call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        cell.cell_contents = build(fn, fill())
+        return cell.cell_contents(*args, **kwargs)
+
+    def fill() -> Contract:
         try:
             _fill(contract, fn, options, local)
         except NameError as error:
             advice = "import it at run time too, not only under TYPE_CHECKING"
             text = f"{contract.function}: an annotation names what does not exist: {error}; {advice}"
             raise AnnotationError(text) from error
-        cell.cell_contents = build(fn, contract)
-        return cell.cell_contents(*args, **kwargs)
+        return contract
 
+    first_call.__dict__["fill"] = fill
     return first_call
+
+
+def contract_behind(fn: Any) -> Contract:
+    """The contract of a function, enforced or not, with every annotation read by now.
+
+    Raises:
+        AnnotationError: an annotation is malformed, or names what does not exist.
+        TypeError: for what enforce does not take.
+    """
+    made = fn if hasattr(fn, "__dtypeguard_later__") else enforce(fn)
+    note = signed(made)
+    contract: Contract = note[1] if note is not None else made.__dtypeguard_later__.fill()
+    return contract
 
 
 def check(
@@ -379,6 +408,6 @@ def check(
     except NameError as error:
         raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
     param = Param(name, _P.POSITIONAL_ONLY, spec)
-    contract = Contract("check", (param,), mode=as_mode(mode), casting=as_casting(casting))
+    contract = Contract("check", (param,), file=written_in(frame), mode=as_mode(mode), casting=as_casting(casting))
     result: T = enter(contract, (value,)).values[0]
     return result

@@ -9,6 +9,7 @@ import dataclasses
 import fnmatch
 import functools
 import inspect
+import sys
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -20,7 +21,18 @@ from torch import nn
 
 from ._anchor import LAZY, LOSSES, floating, own_parameters, slots
 from ._codegen import build
-from ._config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, as_casting, as_mode, choose
+from ._config import (
+    Autocast,
+    AutocastName,
+    CastingName,
+    ModeName,
+    Verify,
+    VerifyName,
+    as_casting,
+    as_mode,
+    choose,
+    written_in,
+)
 from ._contract import Contract
 from ._dtypes import FLOATING
 from ._enforce import enforce, sign, signed
@@ -39,6 +51,7 @@ class Card:
     key: Key
     shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
+    file: str | None = None  # where `guard` was called
 
     def advice(self, module: nn.Module) -> str:
         """What to write when torch's own error comes out of a body."""
@@ -191,7 +204,7 @@ def guard(
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
     options = Options(
         as_mode(mode),
-        None if casting is None else as_casting(casting),
+        as_casting(casting),
         depth,
         dtype,
         None if device is None else torch.device(device),
@@ -202,13 +215,14 @@ def guard(
         bool(non_blocking),
         output_dtype,
     )
-    root = _root(model)
+    root = root_of(model)
     _refuse(root)
     before = [(module, type(module), dict(module.__dict__)) for module in root.modules()]
     unguard(root)
     try:
         targets = list(_targets(root, options, tuple(skip_modules)))
-        contracts = [_apply(module, path, options, module is root) for path, module in targets]
+        file = written_in(sys._getframe(1))
+        contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         _check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
@@ -227,7 +241,8 @@ _WRAPPERS = {
 }
 
 
-def _root(model: Any) -> Any:
+def root_of(model: Any) -> Any:
+    """What a compiled or data-parallel wrapper holds; any other model itself."""
     while isinstance(model, nn.Module):
         held = next((_WRAPPERS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in _WRAPPERS), None)
         if held is None:
@@ -285,10 +300,10 @@ def _inside(module: nn.Module) -> bool:
     return isinstance(module, torch.nn.utils.parametrize.ParametrizationList | torch.jit.ScriptModule)
 
 
-def _apply(module: nn.Module, path: str, options: Options, root: bool) -> Contract:
+def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
     key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
-    card = Card(path, key)
+    card = Card(path, key, file=file)
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
         contract = contract_of(cls, cls.forward, key)
@@ -409,7 +424,7 @@ def unguard(model: M, /) -> M:
     >>> dtypeguard.is_guarded(model)
     False
     """
-    root = _root(model)
+    root = root_of(model)
     if not isinstance(root, nn.Module):
         _refuse(root)
     for module in list(root.modules()):
@@ -428,6 +443,14 @@ def unguard(model: M, /) -> M:
     return model
 
 
+def move_guards(model: nn.Module, file: str | None) -> None:
+    """Have the guards of a model count as written in another file."""
+    for module in root_of(model).modules():
+        card = module.__dict__.get("_dtypeguard")
+        if card is not None:
+            card.file = file
+
+
 def is_guarded(model: nn.Module, /) -> bool:
     """Whether `guard` holds this model (or what its compiled or data-parallel wrapper holds).
 
@@ -435,7 +458,7 @@ def is_guarded(model: nn.Module, /) -> bool:
     >>> dtypeguard.is_guarded(dtypeguard.guard(torch.nn.Linear(3, 1)))
     True
     """
-    root = _root(model)
+    root = root_of(model)
     if not isinstance(root, nn.Module):
         return False
     card = vars(root).get("_dtypeguard")

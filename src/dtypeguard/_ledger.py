@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from ._config import Mode, current_mode
+from ._config import Mode, current_mode, written_in
 from ._errors import AmpError, AmpWarning, caller, place, render, warn_at
 from ._rules import RULES, Finding, Report, Severity
 
@@ -40,6 +40,7 @@ class Ledger:
 
     def __init__(self, mode: Mode | None, ignore: frozenset[str] = frozenset(), found: Iterable[Finding] = ()) -> None:
         self._mode, self._ignore = mode, ignore
+        self._file = written_in(sys._getframe(1))  # whose code watches
         self._findings: dict[tuple[Any, ...], Finding] = {(number,): finding for number, finding in enumerate(found)}
 
     @property
@@ -72,7 +73,7 @@ class Ledger:
             AmpError: in strict mode, for what is no mere information.
         """
         __tracebackhide__ = True
-        mode = current_mode(self._mode)
+        mode = current_mode(self._mode, self._file)
         if rule_id in self._ignore or mode is Mode.OFF:
             return
         rule, names, frame = RULES[rule_id], tuple(parameters), _user()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
 from ._check import region_of
-from ._config import Mode, Verify, current_mode
+from ._config import Base, Mode, Verify, base
 from ._contract import Call, Contract
 from ._errors import caller
 
@@ -52,6 +52,7 @@ class Plan:
     steps: list[Step]
     regions: frozenset[tuple[str, torch.dtype]]  # of the devices concerned, where autocast was on
     generation: int
+    base: Base  # whose casting allowed them
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
@@ -68,7 +69,7 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any,
             break
     else:
         return _NOTHING
-    if plan.generation != generation() or current_mode(contract.mode) is not _LENIENT:
+    if not _current(plan) or contract.mode_for(values) is not _LENIENT:
         return _NOTHING
     frame = caller(sys._getframe(1))
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
@@ -110,6 +111,11 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
             return False
         seen = source
     return plan.regions == _regions(plan.steps)
+
+
+def _current(plan: Plan) -> bool:
+    """Whether nothing was set or reset since a plan was made."""
+    return plan.generation == generation() and plan.base is base()
 
 
 def _regions(steps: list[Step]) -> frozenset[tuple[str, torch.dtype]]:
@@ -154,7 +160,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
         or any(param.kind not in _POSITIONAL for param in contract.params)
     ):
         return
-    current = [plan for plan in contract.plans if plan.generation == generation()]
+    current = [plan for plan in contract.plans if _current(plan)]
     indexes = [names.index(str(edit.path[0])) for edit in edits]
     plan = next((p for p in current if [s.index for s in p.steps] == indexes and _applies(p, values)), None)
     if plan is None:
@@ -162,7 +168,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
             Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device)
             for index, source, edit in zip(indexes, sources, edits, strict=True)
         ]
-        plan = Plan(steps, _regions(steps), generation(), None, [])
+        plan = Plan(steps, _regions(steps), generation(), base(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
             plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
             if contract.dtype is None:

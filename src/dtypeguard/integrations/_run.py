@@ -5,15 +5,17 @@ Floor 5.
 
 import inspect
 import logging
+import sys
 from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
 
 from .. import amp
-from .._cast import CastRecord, casts
+from .._cast import CastRecord, Mark, mark, since
+from .._config import written_in
 from .._errors import AmpError, plain
-from .._guard import guard, is_guarded, unguard
+from .._guard import guard, is_guarded, move_guards, unguard
 
 logger = logging.getLogger("dtypeguard")
 
@@ -28,7 +30,8 @@ class Run:
         self.options = options
         self._watching = watching is not False
         self._watch: amp.Watch | None = None
-        self._before: dict[Any, tuple[int, int]] = {}
+        self._file = written_in(sys._getframe(1))  # of the callback: guard and watch are called by the framework
+        self._before: Mark | None = None
         self._guarded: list[nn.Module] = []
 
     def open(self, models: Iterable[nn.Module]) -> None:
@@ -36,10 +39,11 @@ class Run:
         if not self._guarded:
             if self._watch is not None and self._watch.closed:
                 self._watch = None
-            self._before = {_key(record): (record.count, record.bytes) for record in casts()}
+            self._before = mark()
         for model in models:
             if not is_guarded(model):
                 self._guarded.append(guard(model, **self.options))
+                move_guards(model, self._file)
 
     def watch(self, model: nn.Module, optimizers: Any, scaler: Any = None) -> None:
         """Watch the optimizers; those that are not PyTorch's at all (DeepSpeed's) are left alone."""
@@ -72,18 +76,7 @@ class Run:
 
     def report(self) -> list[CastRecord]:
         """The repairs since the last `open`, with their own counts and bytes."""
-        fresh = []
-        for record in casts():
-            count, nbytes = self._before.get(_key(record), (0, 0))
-            if record.count > count:
-                record.count, record.bytes = record.count - count, record.bytes - nbytes
-                fresh.append(record)
-        return fresh
-
-
-def _key(record: CastRecord) -> tuple[Any, ...]:
-    facts = (record.from_dtype, record.to_dtype, record.from_device, record.to_device)
-    return (record.function, record.argument, record.site, *facts)
+        return since(self._before)
 
 
 def _text(records: list[CastRecord]) -> str:

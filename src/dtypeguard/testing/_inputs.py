@@ -21,7 +21,7 @@ from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
-from .._guard import _root as root_of
+from .._guard import root_of
 from .._spec import OtherSpec, annotations_of, resolve_hint, show
 from ._layouts import layout_of
 from ._sizes import Axes, Draw, Plan, Sizes, Unfit, tensors_in
@@ -69,6 +69,7 @@ def tensors(
         ValueError, TypeError: for unknown options.
 
     >>> from hypothesis import given
+    >>> from dtypeguard.testing import tensors
     >>> from jaxtyping import Float32
     >>> from torch import Tensor
     >>> @given(tensors(Float32[Tensor, "b 3"], axes={"b": 2}))
@@ -142,6 +143,7 @@ def inputs_for(
 
     >>> import torch
     >>> from hypothesis import given
+    >>> from dtypeguard.testing import inputs_for
     >>> from jaxtyping import Float
     >>> from torch import Tensor
     >>> def scale(x: Float[Tensor, "b c"], by: Float[Tensor, "c"]):

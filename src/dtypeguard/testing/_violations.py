@@ -68,6 +68,7 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
 
     >>> import dtypeguard, pytest
     >>> from hypothesis import given
+    >>> from dtypeguard.testing import violations_of
     >>> from jaxtyping import Float32
     >>> from torch import Tensor
     >>> @dtypeguard.enforce(mode="strict")

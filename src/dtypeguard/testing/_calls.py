@@ -1,0 +1,347 @@
+"""One call of a model: what goes in, what comes out, and whether two calls came to the same.
+
+Floor 5. A call starts from the same random numbers as every other, gets its own copies of the inputs, and leaves
+nothing behind: not in the caller's tensors, nor in the registry of repairs.
+"""
+
+import contextlib
+import copy
+import inspect
+import logging
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+
+from .. import _cast, _config
+from .._cast import CastRecord, casts, reset_casts
+from .._check import children, leaves
+from .._config import mode
+from .._contract import Path, written
+from .._dtypes import FLOATING
+from .._errors import DtypeGuardWarning, summary
+
+Change = Callable[[str, Tensor], Tensor]
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Leaf:
+    """A tensor among the inputs: its path as Python writes it, and whether what holds it can be rebuilt."""
+
+    path: str
+    tensor: Tensor
+    rebuildable: bool = True
+
+    @property
+    def argument(self) -> str:
+        return self.path.partition("[")[0].partition(".")[0]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inputs:
+    """The arguments of a call, and the name under which a message knows each."""
+
+    signature: inspect.Signature
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def named(self) -> Iterator[tuple[Path, Any]]:
+        for name, value in self.signature.bind(*self.args, **self.kwargs).arguments.items():
+            kind = self.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                yield from (((name, ("item", n)), item) for n, item in enumerate(value))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                yield from (((name, ("item", key)), item) for key, item in value.items())
+            else:
+                yield (name,), value
+
+    def floats(self) -> list[Leaf]:
+        """The floating tensors: what can be of a wrong dtype."""
+        return [leaf for leaf in self.tensors() if leaf.tensor.dtype in FLOATING]
+
+    def tensors(self) -> list[Leaf]:
+        return [leaf for path, value in self.named() for leaf in _tensors(value, path, True)]
+
+    def map(self, change: Change) -> "Inputs":
+        """The same with other tensors; one that stands in two places is changed once, if it becomes the same."""
+        known: dict[Any, Tensor] = {}
+        new = {path[-1]: _mapped(value, path, change, known) for path, value in self.named()}
+        bound = self.signature.bind(*self.args, **self.kwargs)
+        for name, value in bound.arguments.items():
+            kind = self.signature.parameters[name].kind
+            if kind is inspect.Parameter.VAR_POSITIONAL:
+                bound.arguments[name] = tuple(new["item", n] for n in range(len(value)))
+            elif kind is inspect.Parameter.VAR_KEYWORD:
+                bound.arguments[name] = {key: new["item", key] for key in value}
+            else:
+                bound.arguments[name] = new[name]
+        return Inputs(self.signature, bound.args, bound.kwargs)
+
+    def fresh(self) -> "Inputs":
+        return Inputs(self.signature, *copy.deepcopy((self.args, self.kwargs)))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{written(path)} = {summary(value)}" for path, value in self.named())
+
+
+def _tensors(value: Any, path: Path, rebuildable: bool) -> Iterator[Leaf]:
+    if isinstance(value, Tensor):
+        yield Leaf(written(path), value, rebuildable)
+        return
+    parts = children(value)
+    for step, child in leaves(value) if parts is None else parts:
+        yield from _tensors(child, (*path, step), rebuildable and parts is not None)
+
+
+def _mapped(value: Any, path: Path, change: Change, known: dict[Any, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        other = change(written(path), value)
+        return known.setdefault((id(value), other is value, other.dtype, other.device), other)
+    parts = children(value)
+    if parts is not None:
+        new = {step: _mapped(child, (*path, step), change, known) for step, child in parts}
+        changed = {step: new[step] for step, child in parts if new[step] is not child}
+        return _cast._rebuild(value, changed) if changed else value
+    if type(value) in _pytree.SUPPORTED_NODES:
+        node = _pytree.SUPPORTED_NODES[type(value)]
+        held, context = node.flatten_fn(value)
+        items = [_mapped(child, (*path, ("item", n)), change, known) for n, child in enumerate(held)]
+        return node.unflatten_fn(items, context)
+    return value
+
+
+# ---------------------------------------------------------------- calls
+
+
+@dataclass(eq=False, repr=False)
+class Outcome:
+    """What a call came to.
+
+    Attributes:
+        results: of each of the calls in a row that one instance had; its state goes on from one to the next.
+        error: what the first of them raised that raised.
+        said: dtypeguard's own warnings.
+        casts: the repairs.
+        grads: of inputs and parameters, by name, if they were asked for.
+        wrote: paths of the inputs that were changed in place.
+    """
+
+    results: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+    said: list[Warning] = field(default_factory=list)
+    casts: list[CastRecord] = field(default_factory=list)
+    grads: dict[str, Tensor | None] = field(default_factory=dict)
+    wrote: list[str] = field(default_factory=list)
+
+    @property
+    def raised(self) -> str | None:
+        """The exception's type and the first line of its text."""
+        return None if self.error is None else f"{type(self.error).__name__}: {self.error}".partition("\n")[0]
+
+    def outputs(self) -> dict[str, torch.dtype]:
+        """The dtypes of the first call's floating results."""
+        first = flat(self.results[0]) if self.results else ()
+        return {path: leaf.dtype for path, leaf in first if _is_floating(leaf)}
+
+
+def _is_floating(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def run(
+    model: nn.Module,
+    inputs: Inputs,
+    guarded: _config.ModeName,
+    *,
+    by_hand: Change | None = None,
+    region: tuple[str, torch.dtype] | None = None,
+    grads: bool = False,
+) -> Outcome:
+    """Call a model that nobody else has: twice in a row, or once and back.
+
+    Args:
+        guarded: the mode; 'off' for what bare PyTorch does.
+        by_hand: changes the inputs on their way, as the caller could have done.
+        region: an autocast region's device type and dtype.
+        grads: one call, and the gradients of its floating inputs and of the parameters.
+    """
+    outcome = Outcome()
+    seed(0)
+    reset_casts()
+    with warnings.catch_warnings(record=True, action="always") as said, under(guarded), _autocast(region):
+        try:
+            for _ in range(1 if grads else 2):
+                _call(model, inputs.fresh(), by_hand, grads, outcome)
+        except Exception as error:
+            outcome.error = error
+    outcome.said = [w.message for w in said if isinstance(w.message, DtypeGuardWarning)]
+    outcome.casts = casts()
+    return outcome
+
+
+def _call(model: nn.Module, given: Inputs, by_hand: Change | None, grads: bool, outcome: Outcome) -> None:
+    tensors = {leaf.path: leaf.tensor for leaf in given.floats()}
+    if grads:
+        for tensor in tensors.values():
+            tensor.requires_grad_()
+    passed = given if by_hand is None else given.map(by_hand)
+    before = [(leaf.path, leaf.tensor, leaf.tensor._version) for leaf in passed.tensors()]
+    result = model(*passed.args, **passed.kwargs)
+    outcome.wrote += [path for path, tensor, version in before if tensor._version != version]
+    outcome.results.append(result)
+    if grads:
+        roots = [_number(leaf) for _, leaf in flat(result) if _is_floating(leaf) and leaf.requires_grad]
+        ends = {**tensors, **{name: p for name, p in model.named_parameters() if p.requires_grad}}
+        if roots and ends:
+            found = torch.autograd.grad(roots, list(ends.values()), allow_unused=True)
+            outcome.grads = dict(zip(ends, found, strict=True))
+
+
+def _number(tensor: Tensor) -> Tensor:
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).sum()
+
+
+@contextlib.contextmanager
+def under(name: _config.ModeName) -> Iterator[None]:
+    """A mode for all contracts that name none themselves; 'off' is above those that do."""
+    before = _config.base()
+    _config.rebase(before.but(mode="off") if name == "off" else before)
+    try:
+        with mode(name):
+            yield
+    finally:
+        _config.rebase(before)
+
+
+def _autocast(region: tuple[str, torch.dtype] | None) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if region is None else torch.autocast(region[0], dtype=region[1])
+
+
+def seed(number: int) -> None:
+    """The same random numbers from here on, of Python, NumPy and torch."""
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Whatever happens inside, random numbers, default dtype, mode, log and registry of repairs stay the caller's."""
+    logger, numpy = logging.getLogger("dtypeguard"), sys.modules.get("numpy")
+    dtype, silent, state = torch.get_default_dtype(), logger.disabled, random.getstate()
+    numbers = numpy.random.get_state() if numpy is not None else None
+    with _cast.record_lock:
+        records, warned = dict(_cast._records), set(_cast._warned)
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if started else ()
+    base = _config.base()
+    _config.rebase(base.but(mode=None, under=None))
+    logger.disabled = True
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        logger.disabled = silent
+        _config.rebase(base)
+        random.setstate(state)
+        if numpy is not None:
+            numpy.random.set_state(numbers)
+        torch.set_default_dtype(dtype)
+        reset_casts()
+        with _cast.record_lock:
+            _cast._records.update(records)
+            _cast._warned.update(warned)
+
+
+# ---------------------------------------------------------------- sameness
+
+
+def flat(value: Any, path: Path = ("result",), *outer: Any) -> Iterator[tuple[str, Any]]:
+    """Everything in a value that holds nothing itself, with its path; the attributes of plain objects too."""
+    parts = None if isinstance(value, Tensor) else children(value)
+    if parts is None and type(value) in _pytree.SUPPORTED_NODES:
+        parts = list(leaves(value))
+    if parts is None and _is_plain_object(value):
+        parts = [(("attr", name), item) for name, item in vars(value).items()]
+    if parts is None or any(value is container for container in outer):
+        yield written(path), value
+        return
+    for step, child in parts:
+        yield from flat(child, (*path, step), *outer, value)
+
+
+def _is_plain_object(value: Any) -> bool:
+    """An object that compares by identity: a cache, a distribution; no code, no tensor."""
+    skipped = isinstance(value, Tensor | nn.Module | type) or callable(value)
+    return not skipped and hasattr(value, "__dict__") and _by_identity(value)
+
+
+def _by_identity(value: Any) -> bool:
+    kind: Any = type(value)
+    return kind.__eq__ is object.__eq__
+
+
+def difference(got: Outcome, expected: Outcome) -> tuple[str, str] | None:
+    """Where two outcomes are not the same, bit for bit: what was got, and what was expected."""
+    if got.error is not None or expected.error is not None:
+        if type(got.error) is type(expected.error):
+            return None
+        return (got.raised or "it computes"), (expected.raised or "what the bare model gives")
+    for n, (a, b) in enumerate(zip(got.results, expected.results, strict=True)):
+        found = _unlike(a, b, "result")
+        if found is not None:
+            return tuple(f"{text}, at the second call" if n else text for text in found)  # type: ignore[return-value]
+    for name, b in expected.grads.items():
+        found = _unlike(got.grads.get(name), b, f"{name}.grad")
+        if found is not None:
+            return found
+    return None
+
+
+def _unlike(got: Any, expected: Any, path: str) -> tuple[str, str] | None:
+    mine, other = list(flat(got, (path,))), list(flat(expected, (path,)))
+    if type(got) is not type(expected) or [name for name, _ in mine] != [name for name, _ in other]:
+        return f"{path} = {summary(got)}", summary(expected)
+    for (name, a), (_, b) in zip(mine, other, strict=True):
+        if isinstance(a, Tensor) and isinstance(b, Tensor):
+            if (type(a), a.dtype, a.shape, a.device) != (type(b), b.dtype, b.shape, b.device):
+                return f"`{name}` is {summary(a)}", summary(b)
+            if not equal(a, b):
+                return f"`{name}`, {summary(a)}, has other numbers", "the same, bit for bit"
+        elif not _same(a, b):
+            return f"`{name}` is {summary(a)}", summary(b)
+    return None
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same numbers; NaN is NaN."""
+    if a.layout is not torch.strided:
+        a, b = a.to_dense(), b.to_dense()
+    if a.is_nested:
+        return all(equal(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True))
+    if a.is_meta or torch.equal(a, b):
+        return True
+    return bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if a is b or _by_identity(a):  # which is another one after every call
+        return True
+    try:
+        return bool(a == b) or bool(a != a and b != b)
+    except Exception:  # arrays, and others that have no one answer
+        return repr(a) == repr(b)

@@ -1,0 +1,295 @@
+"""What `check_module` found: a matrix of cells, to print, to keep, to look at; and the one failure that it raises.
+
+Floor 5.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .._dtypes import name_of
+from .._errors import render
+
+# How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
+STATUSES: dict[str, str] = {
+    "FAILED": "a property does not hold",
+    "trap": "bare PyTorch computes with the wrong dtype, in silence",
+    "cast": "bare PyTorch raises; lenient mode repairs, strict mode names it",
+    "refused": "lenient mode refuses too: the cast loses values, or is not allowed",
+    "same": "nothing to repair: guarded and bare agree, bit for bit",
+    "unsupported": "PyTorch itself does not compute this here",
+}
+_WIDE = 12  # columns of the printed matrix
+
+
+@dataclass(eq=False)
+class Cell:
+    """One combination that was tried, and what became of it.
+
+    Attributes:
+        parameter_dtype: None for a model without parameters, and for one of several dtypes as it is made.
+        input_dtype: of all floating inputs; None where there is none.
+        autocast: the dtype of the region, or None.
+        parameter_device, input_device: where they were.
+        status: 'same', 'cast', 'trap', 'refused', 'unsupported' or 'FAILED'.
+        bare: what PyTorch raises without a guard (its first line); None if it computes.
+        outputs: the floating dtypes that it then gives.
+        ideal: what it raises even for inputs of the right dtype and device; None if it computes.
+        guard: what a guard in lenient mode does with the input: it 'accepts', 'repairs' or 'refuses' it.
+        trap: whether bare PyTorch computes something else than with inputs of the right dtype, in silence.
+        inputs: how many were tried.
+    """
+
+    parameter_dtype: torch.dtype | None
+    input_dtype: torch.dtype | None
+    autocast: torch.dtype | None
+    parameter_device: torch.device
+    input_device: torch.device
+    status: str = "unsupported"
+    bare: str | None = None
+    outputs: tuple[torch.dtype, ...] = ()
+    ideal: str | None = None
+    guard: str = "accepts"
+    trap: bool = False
+    inputs: int = 0
+
+    def __str__(self) -> str:
+        region = "no autocast" if self.autocast is None else f"autocast {name_of(self.autocast)}"
+        places = _places(self.parameter_device, self.input_device)
+        return f"parameters {_dtype(self.parameter_dtype)}, input {_dtype(self.input_dtype)}, {region}, {places}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "parameter_dtype": self.parameter_dtype and name_of(self.parameter_dtype),
+            "input_dtype": self.input_dtype and name_of(self.input_dtype),
+            "autocast": self.autocast and name_of(self.autocast),
+            "parameter_device": str(self.parameter_device),
+            "input_device": str(self.input_device),
+            "status": self.status,
+            "bare": self.bare,
+            "outputs": [name_of(dtype) for dtype in self.outputs],
+            "ideal": self.ideal,
+            "guard": self.guard,
+            "trap": self.trap,
+            "inputs": self.inputs,
+        }
+
+
+@dataclass(eq=False)
+class Failure:
+    """A property that does not hold.
+
+    Attributes:
+        property, rule: its name, and what should be so.
+        cell: where.
+        message: what is wrong, in one line.
+        input: the smallest input that shows it.
+        expected, got: what should have come out, and what did.
+        fix: what to look at, or to write.
+        source: where the rule is written.
+    """
+
+    property: str
+    rule: str
+    cell: Cell
+    message: str
+    input: str
+    expected: str
+    got: str
+    fix: str
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "cell": str(self.cell)}
+
+
+class CheckError(AssertionError):
+    """A model broke a property; `report` has the whole of what was found."""
+
+    report: "ModuleReport"
+
+
+class Table(NamedTuple):
+    """The matrix of one pair of devices; a row has the parameters' dtype, autocast's, and a cell for each column."""
+
+    title: str
+    columns: list[torch.dtype | None]
+    rows: list[tuple[torch.dtype | None, torch.dtype | None, list[Cell]]]
+
+
+@dataclass(eq=False)
+class ModuleReport:
+    """What `check_module` found.
+
+    Attributes:
+        module: the model's class.
+        cells: every combination that was tried.
+        failures: the properties that do not hold.
+    """
+
+    module: str
+    cells: list[Cell] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def traps(self) -> list[Cell]:
+        """The cells in which bare PyTorch computes with the wrong dtype or device, in silence."""
+        return [cell for cell in self.cells if cell.trap]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data; dtypes are names (`bfloat16`)."""
+        return {
+            "schema": 1,
+            "torch": torch.__version__,
+            "module": self.module,
+            "cells": [cell.to_dict() for cell in self.cells],
+            "failures": [failure.to_dict() for failure in self.failures],
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The same as JSON; written to a file too, if one is named."""
+        return _kept(json.dumps(self.to_dict(), indent=1), path)
+
+    def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The matrix as a picture that needs nothing else; written to a file too, if one is named."""
+        return _kept(_picture(self), path)
+
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
+
+    def __str__(self) -> str:
+        return "\n".join([self.head(), *self._matrices(), *self._legend(), *self._trapped(), *self._unsupported()])
+
+    def __repr__(self) -> str:
+        return f"<module report: {self.head()}>"
+
+    def head(self) -> str:
+        """The module, and how much was found."""
+        counts = ((len(self.cells), "cell"), (len(self.traps), "trap"), (len(self.failures), "failure"))
+        return f"{self.module}: {', '.join(_number(*count) for count in counts)}"
+
+    def tables(self) -> Iterator[Table]:
+        """A table for each pair of devices."""
+        for devices, cells in _grouped(self.cells, "parameter_device", "input_device"):
+            columns = list(dict.fromkeys(cell.input_dtype for cell in cells))
+            rows = _grouped(cells, "parameter_dtype", "autocast")
+            yield Table(_places(*devices), columns, [(dtype, region, row) for (dtype, region), row in rows])
+
+    def _matrices(self) -> Iterator[str]:
+        for table in self.tables():
+            yield f"\n{table.title}"
+            yield _line("parameters", "autocast", *(_dtype(dtype) for dtype in table.columns))
+            for dtype, region, cells in table.rows:
+                yield _line(_dtype(dtype), _region(region), *(c.status for c in cells))
+
+    def _legend(self) -> Iterator[str]:
+        yield ""
+        yield from (f"  {status:<{_WIDE}}{text}" for status, text in self.legend())
+
+    def legend(self) -> list[tuple[str, str]]:
+        """The statuses that occur."""
+        there = {cell.status for cell in self.cells}
+        return [(status, text) for status, text in STATUSES.items() if status in there]
+
+    def _trapped(self) -> Iterator[str]:
+        if self.traps:
+            yield "\ntraps: what bare PyTorch computes in silence"
+            yield "  " + _line("parameters", "input", "gives", "a guard", "autocast")
+        alike = ("parameter_dtype", "input_dtype", "outputs", "guard", "parameter_device", "input_device")
+        for (dtype, given, outputs, guard, mine, other), cells in _grouped(self.traps, *alike):
+            result = ", ".join(map(name_of, outputs)) or "-"
+            regions = ", ".join(_region(cell.autocast) for cell in cells)
+            devices = "" if mine == other else f", from {other} to {mine}"
+            yield "  " + _line(_dtype(dtype), _dtype(given), result, guard, regions + devices)
+
+    def _unsupported(self) -> Iterator[str]:
+        cells = [cell for cell in self.cells if cell.status == "unsupported"]
+        if cells:
+            yield "\nunsupported: what PyTorch raises for inputs of the right dtype"
+        for (text,), found in _grouped(cells, "ideal"):
+            yield f"  {_number(len(found), 'cell')}: {text}"
+
+
+for _public in (Cell, Failure, CheckError, ModuleReport):
+    _public.__module__ = "dtypeguard.testing"
+
+
+def failed(report: ModuleReport) -> CheckError:
+    """The failure of a report: the first in full, then how many there are, then the matrix."""
+    first, *more = report.failures
+    others = [f"{count} x {name}" for name, count in Counter(failure.property for failure in more).items()]
+    rows = {
+        "property": f"{first.property}: {first.rule}",
+        "cell": str(first.cell),
+        "input": first.input,
+        "expected": first.expected,
+        "got": first.got,
+        "look at": first.fix,
+        "see": first.source,
+        "also": "; ".join(others),
+    }
+    text = render(f"{report.module}: {first.message}", ((key, text) for key, text in rows.items() if text))
+    error = CheckError(f"{text}\n\n{report}")
+    error.report = report
+    return error
+
+
+# ---------------------------------------------------------------- text
+
+
+def _dtype(dtype: torch.dtype | None) -> str:
+    return "as given" if dtype is None else name_of(dtype)
+
+
+def _places(mine: torch.device, other: torch.device) -> str:
+    return f"on {mine}" if mine == other else f"parameters on {mine}, input on {other}"
+
+
+def _region(dtype: torch.dtype | None) -> str:
+    return "-" if dtype is None else name_of(dtype)
+
+
+def _line(*texts: str) -> str:
+    return "".join(f"{text:<{_WIDE - 1}} " for text in texts).rstrip()
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _grouped(cells: Iterable[Cell], *names: str) -> list[tuple[tuple[Any, ...], list[Cell]]]:
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(getattr(cell, name) for name in names), []).append(cell)
+    return list(groups.items())
+
+
+def _kept(text: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def _picture(report: ModuleReport) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"dtype": _dtype, "region": _region}
+    source = (Path(__file__).parent / "matrix.svg.j2").read_text("utf-8")
+    counts = Counter(cell.status for cell in report.cells).most_common()
+    picture: str = environment.from_string(source).render(report=report, tables=list(report.tables()), counts=counts)
+    return picture.translate(_CONTROL).strip()
+
+
+_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}  # XML has no others

@@ -1,0 +1,301 @@
+"""`check_module`: a model on every dtype and device that a user could pass.
+
+Floor 5.
+"""
+
+import contextlib
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis.errors import Flaky
+from torch import Tensor, nn
+
+from .._dtypes import FLOATING
+from .._errors import AnnotationError
+from ._calls import Inputs, aside, seed
+from ._inputs import inputs_for
+from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
+from ._properties import PROPERTIES, Property, judge
+from ._trial import Bench, Trial
+
+T = TypeVar("T")
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_REGIONS = (None, torch.float16, torch.bfloat16)
+_BACKEND = "aot_eager"
+_LESS = 5  # inside autocast a fifth of the inputs is drawn
+_ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may be filtered
+
+
+def check_module(
+    factory: Callable[[], nn.Module] | nn.Module,
+    *,
+    example: Any = None,
+    dtypes: Iterable[torch.dtype] | None = None,
+    devices: Iterable[torch.device | str] | None = None,
+    autocast: Iterable[torch.dtype | None] | None = None,
+    compile: bool | str = False,
+    axes: Any = None,
+    elements: Any = None,
+    max_examples: int = 20,
+) -> ModuleReport:
+    """Try a model on every dtype and device that a user could pass.
+
+    In each cell of parameter dtype x input dtype x autocast x devices the guarded model is held against the bare one:
+    where nothing is wrong they are the same, bit for bit; lenient mode gives what inputs cast by hand give, gradients
+    too; strict mode names the argument. And of the model itself: its results follow the parameters' dtype, it can be
+    saved and loaded. Where PyTorch itself computes with the wrong dtype, in silence, is a trap; the report lists them.
+
+    Args:
+        factory: a callable without arguments that makes the model, such as its class; or a model, which stays as it is.
+        example: what the model is called with: a tensor, a tuple of positional or a dict of keyword arguments, or a
+            callable that gives one of these. Default: drawn from the annotations of its forward.
+        dtypes: of parameters and inputs; default: float32, float64, float16, bfloat16.
+        devices: of parameters and inputs; default: the CPU, and the GPU where there is one.
+        autocast: dtypes of autocast regions, and None for none; default: None, float16, bfloat16.
+        compile: whether to compile as well: True for the backend 'aot_eager', or the name of one.
+        axes, elements: of drawn inputs, as for `inputs_for`.
+        max_examples: how many inputs are drawn for each cell; inside autocast a fifth of that.
+
+    Returns:
+        A report; `print(report)` is the matrix, `report.traps` what PyTorch does in silence, `report.to_svg(path)` a
+        picture.
+
+    Raises:
+        CheckError: a property does not hold; its text has the smallest input that shows it, its `report` everything.
+        ValueError, TypeError: for bad arguments; also where PyTorch cannot compute the example at all.
+        AnnotationError: there is no `example`, and an argument has no annotation.
+
+    >>> import torch
+    >>> from dtypeguard.testing import check_module
+    >>> report = check_module(lambda: torch.nn.LayerNorm(3), example=torch.ones(2, 3))
+    >>> [str(cell.input_dtype) for cell in report.traps if cell.parameter_dtype is torch.float32 and not cell.autocast]
+    ['torch.float16', 'torch.bfloat16']
+    """
+    __tracebackhide__ = True
+    asked = _several("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
+    regions = _several("autocast", _REGIONS if autocast is None else autocast, _REGIONS)
+    places = _places(devices)
+    backend = _backend(compile)
+    if max_examples < 1:
+        raise ValueError(f"max_examples={max_examples!r}: draw at least one input")
+    if example is not None and (axes is not None or elements is not None):
+        raise ValueError("axes and elements shape drawn inputs: leave them out where there is an example")
+    make = _factory(factory)
+    with aside():
+        bench = Bench(make, backend)
+        source = _Drawn(bench, axes, elements, max_examples) if example is None else _Given(bench, example)
+        report = ModuleReport(bench.name)
+        for cell in _cells(bench, source.floating, asked, regions, places):
+            report.cells.append(cell)
+            report.failures += source.examine(cell)
+            if any(failure.property == PROPERTIES[0].name for failure in report.failures):
+                break  # nothing can be compared
+    if report.failures:
+        names = [row.name for row in PROPERTIES]
+        report.failures.sort(key=lambda failure: names.index(failure.property))
+        raise failed(report)
+    own = [cell for cell in report.cells if cell.parameter_dtype in (bench.dtype, None)] or report.cells
+    if all(cell.status == "unsupported" for cell in own):
+        what = "the example" if example is not None else "what is drawn: give elements= or an example="
+        raise ValueError(f"{bench.name} raises {own[0].ideal}, so it cannot compute {what}")
+    return report
+
+
+def _cells(
+    bench: Bench,
+    floating: bool,
+    asked: tuple[torch.dtype, ...],
+    regions: tuple[torch.dtype | None, ...],
+    places: tuple[torch.device, ...],
+) -> Iterator[Cell]:
+    """What there is to try: nothing is wrong with an input that is not floating, nor for a model without parameters."""
+    pairs = itertools.product(places, places) if floating and bench.floating else zip(places, places, strict=True)
+    inputs: tuple[torch.dtype | None, ...] = asked if floating else (None,)
+    for (mine, other), dtype, region, kind in itertools.product(pairs, _parameters(bench, asked), regions, inputs):
+        yield Cell(dtype, kind, region, mine, other)
+
+
+def _parameters(bench: Bench, asked: tuple[torch.dtype, ...]) -> tuple[torch.dtype | None, ...]:
+    """The rows: each dtype, and the model as it is made where that is none of them."""
+    if not bench.floating:
+        return (None,)
+    return asked if bench.dtype is not None else (*asked, None)
+
+
+# ---------------------------------------------------------------- where inputs come from
+
+
+class _Given:
+    """One input, from the caller."""
+
+    def __init__(self, bench: Bench, example: Any) -> None:
+        self._bench = bench
+        seed(0)
+        args, kwargs = _call_of(example() if callable(example) else example)
+        try:
+            inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: _leaf(tensor))
+        except TypeError as error:
+            raise TypeError(f"example: {bench.name}.forward{bench.signature} does not take it: {error}") from None
+        self._inputs = inputs.fresh()
+        self.floating = bool(inputs.floats())
+
+    def examine(self, cell: Cell) -> list[Failure]:
+        return _enter(cell, Trial(self._bench, cell, self._inputs), PROPERTIES)
+
+
+def _call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, inspect.BoundArguments):
+        return example.args, example.kwargs
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    if type(example) is tuple:  # a named one, such as a PackedSequence, is an argument
+        return example, {}
+    if isinstance(example, Tensor):
+        return (example,), {}
+    raise TypeError(
+        f"example={example!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
+        "that gives one of these: write example=(value,)"
+    )
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    """The caller's tensor without its history, which could not be copied."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+class _Drawn:
+    """Many inputs, from the annotations; the first failure of a property comes with the smallest that shows it."""
+
+    def __init__(self, bench: Bench, axes: Any, elements: Any, count: int) -> None:
+        self._bench, self._options, self._count = bench, {"axes": axes, "elements": elements}, count
+        self._shrunk: set[str] = set()
+        seen = []
+        self._explore(None, torch.device("cpu"), lambda inputs: seen.append(bool(inputs.floats())), count)
+        self.floating = any(seen)
+
+    def examine(self, cell: Cell) -> list[Failure]:
+        found: list[Failure] = []
+
+        def judge_all(inputs: Inputs) -> None:
+            if not found:
+                rows = [row for row in PROPERTIES if not row.once or cell.status == "unsupported"]
+                found.extend(_enter(cell, Trial(self._bench, cell, inputs), rows)[:1])
+
+        def judge_one(inputs: Inputs) -> None:
+            failures = judge(Trial(self._bench, cell, inputs), [row])
+            if failures:
+                found[:] = failures
+                raise _Found
+
+        where = cell.input_dtype, cell.parameter_device
+        count = self._count if cell.autocast is None else -(-self._count // _LESS)
+        self._explore(*where, judge_all, count)
+        if found and found[0].property not in self._shrunk:
+            row = next(row for row in PROPERTIES if row.name == found[0].property)
+            self._shrunk.add(row.name)
+            self._explore(*where, judge_one, self._count, Phase.shrink)
+        return found
+
+    def _explore(
+        self, dtype: torch.dtype | None, device: torch.device, use: Callable[[Inputs], Any], count: int, *more: Phase
+    ) -> None:
+        """Draw inputs; with `Phase.shrink` down to the smallest that raises `_Found`."""
+        model = self._bench.template(dtype if self._bench.floating else None, device)
+        signature = self._bench.signature
+        try:
+            drawn = inputs_for(model, device=device, **self._options)
+        except AnnotationError as error:
+            raise AnnotationError(f"{error}; or give check_module an example=") from None
+        inputs = drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: _leaf(t)))
+        with contextlib.suppress(_Found, Flaky):
+            settings(
+                max_examples=count,
+                phases=[Phase.generate, *more],
+                database=None,
+                deadline=None,
+                derandomize=True,
+                print_blob=False,
+                report_multiple_bugs=False,
+                suppress_health_check=_ALL_CHECKS,
+                verbosity=Verbosity.quiet,
+            )(given(inputs)(use))()
+
+
+class _Found(Exception):
+    """What tells hypothesis that an input breaks a property."""
+
+
+def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
+    """Judge a trial and write what came out into its cell; of several trials the worst counts."""
+    failures, order = judge(trial, rows), list(STATUSES)
+    status = "FAILED" if failures else trial.status
+    if not cell.inputs or order.index(status) <= order.index(cell.status):
+        cell.status, cell.guard, cell.bare, cell.ideal = status, trial.guard, trial.bare.raised, trial.ideal.raised
+        cell.outputs = tuple(dict.fromkeys(trial.bare.outputs().values()))
+    cell.trap |= trial.trap
+    cell.inputs += 1
+    return failures
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def _several(name: str, value: Any, legal: Iterable[T]) -> tuple[T, ...]:
+    known = ", ".join(sorted(map(str, legal)))
+    if isinstance(value, torch.dtype | str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={value!r} is not several: write {name}=({value!r},)")
+    asked = tuple(dict.fromkeys(value))
+    for item in asked:
+        if item not in legal:
+            raise ValueError(f"{name}: {item!r} is none of {known}")
+    if not asked:
+        raise ValueError(f"{name} is empty: name at least one of {known}")
+    return asked
+
+
+def _places(devices: Any) -> tuple[torch.device, ...]:
+    present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    asked = present if devices is None else devices
+    if isinstance(asked, str | torch.device) or not isinstance(asked, Iterable):
+        raise TypeError(f"devices={asked!r} is not several: write devices=({asked!r},)")
+    found = []
+    for device in asked:
+        try:
+            place = torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"devices: {device!r} is not here, only {', '.join(present)} ({reason})") from None
+        if place.type == "meta":
+            raise ValueError("devices: nothing is computed on meta")
+        found.append(place)
+    if not found:
+        raise ValueError(f"devices is empty: name at least one of {', '.join(present)}")
+    return tuple(dict.fromkeys(found))
+
+
+def _backend(compile: Any) -> str | None:
+    if isinstance(compile, bool):
+        return _BACKEND if compile else None
+    known = torch.compiler.list_backends(exclude_tags=()) if isinstance(compile, str) else []
+    if compile not in known:
+        raise ValueError(f"compile={compile!r} is neither a bool nor a backend: {', '.join(known) or 'True, False'}")
+    return str(compile)
+
+
+def _factory(factory: Any) -> Callable[[], nn.Module]:
+    if isinstance(factory, nn.Module):
+        return lambda: factory
+    if not callable(factory):
+        raise TypeError(f"factory={factory!r} is not callable: pass the model's class, or lambda: Net(...)")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        name = getattr(factory, "__qualname__", repr(factory))
+        raise TypeError(f"factory: {name}() does not work ({error}): pass lambda: {name}(...)") from None
+    except ValueError:  # a callable that has no signature
+        pass
+    return factory  # type: ignore[no-any-return]  # what it gives is looked at when it is called

@@ -1,0 +1,478 @@
+"""The table of properties that `check_module` holds a model to.
+
+Floor 5. Each row says what should be so, where it applies, where the rule is written, and how to find what breaks it.
+"""
+
+import copy
+import io
+import itertools
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .._dtypes import FLOATING, name_of
+from .._errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
+from .._guard import is_guarded
+from ._calls import Outcome, difference, run
+from ._matrix import Failure
+from ._trial import Trial, moved
+
+_ALONE = 8  # of many wrong arguments so many are tried one by one
+_SKIPPED = "an annotation that lets everything pass, or code that changes arguments before forward gets them"
+
+
+class Fault(NamedTuple):
+    """What breaks a property: in one line, what came out, what should have, and what to look at."""
+
+    message: str
+    got: str
+    expected: str
+    fix: str
+
+
+@dataclass(frozen=True, eq=False)
+class Property:
+    """One row of the table; with `once` a cell asks it of its first input only."""
+
+    name: str
+    text: str
+    applies: Callable[[Trial], bool]
+    faults: Callable[[Trial], Iterator[Fault]]
+    source: str
+    once: bool = False
+
+
+def judge(trial: Trial, rows: Iterable[Property]) -> list[Failure]:
+    """The properties that do not hold; of a model that is not repeatable nothing else can be said."""
+    found = []
+    for row in rows:
+        fault = next(row.faults(trial), None) if row.applies(trial) else None
+        if fault is not None:
+            random = next(repeatable(trial), None)
+            if random is not None:
+                return [_failure(PROPERTIES[0], trial, random)]
+            found.append(_failure(row, *_smallest(row, trial, fault)))
+    return found
+
+
+def _smallest(row: Property, trial: Trial, fault: Fault) -> tuple[Trial, Fault]:
+    """The same failure with one wrong argument, if one is enough."""
+    if trial.only is None and len(trial.wrong) > 1:
+        for path in itertools.islice(trial.wrong, _ALONE):
+            alone = trial.alone(path)
+            found = next(row.faults(alone), None) if row.applies(alone) else None
+            if found is not None:
+                return alone, found
+    return trial, fault
+
+
+def _failure(row: Property, trial: Trial, fault: Fault) -> Failure:
+    wrong = [f"{leaf.path} = {summary(leaf.tensor)}" for leaf in trial.given.floats() if leaf.path in trial.wrong]
+    shown = ", ".join(wrong) or str(trial.given)
+    facts = fault.message, shown, fault.expected, fault.got, fault.fix
+    return Failure(row.name, row.text, trial.cell, *facts, row.source)
+
+
+def _plain(trial: Trial) -> bool:
+    return trial.cell.autocast is None
+
+
+def _matched(trial: Trial) -> bool:
+    return _plain(trial) and trial.matched
+
+
+def _nothing_wrong(trial: Trial) -> bool:
+    return not trial.wrong and (trial.matched or not trial.mixed)
+
+
+# ---------------------------------------------------------------- what a guard does
+
+
+def repeatable(trial: Trial) -> Iterator[Fault]:
+    pairs = [(trial.bare, trial.call())]
+    if _plain(trial):
+        pairs.append((trial.call(grads=True), trial.call(grads=True)))
+    for one, other in pairs:
+        found = difference(other, one)
+        if found is not None:
+            yield Fault(
+                "two calls with the same weights, inputs and seed give different results, so nothing can be compared",
+                f"the second time: {found[0]}",
+                f"as the first time: {found[1]}",
+                "random numbers that torch.manual_seed, random.seed and numpy.random.seed do not reach (os.urandom, a "
+                "torch.Generator of the model's own), time, uninitialized memory (torch.empty), a global or a class "
+                "attribute that remembers earlier calls",
+            )
+
+
+def unchanged(trial: Trial) -> Iterator[Fault]:
+    for outcome, mode in ((trial.strict, "strict"), (trial.lenient, "lenient")):
+        found = difference(outcome, trial.bare)
+        text = f"a call with nothing to repair is not the same under a guard in {mode} mode"
+        if found is not None:
+            ours = "an annotation that the call breaks, or a contract inside the model"
+            yield Fault(text, *found, ours if _ours(outcome) else "code that looks at type(self), or at what called it")
+        if outcome.casts or outcome.said:
+            casts = [f"`{cast.argument}` of {cast.function} is cast" for cast in outcome.casts]
+            said = [f"{type(warning).__name__}: {warning}" for warning in outcome.said]
+            yield Fault(text, (casts + said)[0], "no repair and no warning", "a contract inside the model")
+
+
+def _ours(outcome: Outcome) -> bool:
+    return isinstance(outcome.error, DtypeGuardError)
+
+
+def repaired(trial: Trial) -> Iterator[Fault]:
+    outcome = trial.lenient
+    names = ", ".join(f"`{path}`" for path in trial.wrong)
+    if _ours(outcome):
+        if not trial.loses and not trial.forbidden:
+            yield Fault(
+                f"lenient mode refuses {names}, though no value is lost",
+                str(outcome.raised),
+                f"a repair: {_by_hand(trial)}",
+                "an annotation that asks for another dtype than the parameters have",
+            )
+        return
+    if trial.loses:
+        yield Fault(
+            f"lenient mode lets finite values of {names} become infinite",
+            outcome.raised or "it computes",
+            "CastError",
+            'guard(verify="first")',
+        )
+        return
+    found = difference(outcome, trial.by_hand)
+    if found is not None:
+        expected = f"{found[1]}, as the bare model gives for {_by_hand(trial)}"
+        fix = "what sees the input before forward does (a forward pre-hook, `__call__`), or keeps it elsewhere"
+        yield Fault(f"lenient mode does not repair {names}", found[0], expected, fix)
+    elif difference(trial.bare, trial.by_hand) is not None and trial.by_hand.error is None:
+        stray = [cast.argument for cast in outcome.casts if cast.argument not in trial.wrong]
+        silent = not any(isinstance(warning, CastWarning) for warning in outcome.said)
+        if stray or silent or not outcome.casts:
+            got = f"a repair of `{stray[0]}`" if stray else "no CastWarning" if outcome.casts else "nothing"
+            yield Fault(f"a repair of {names} is not told", got, "a CastWarning and an entry in casts()", _SKIPPED)
+
+
+def _by_hand(trial: Trial) -> str:
+    texts = []
+    for leaf in trial.given.floats():
+        if leaf.path in trial.wrong:
+            right = trial.wrong[leaf.path].tensor
+            target = repr(right.dtype) if leaf.tensor.dtype is not right.dtype else repr(str(right.device))
+            texts.append(f"{leaf.path}.to({target})")
+    return ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
+
+
+def named(trial: Trial) -> Iterator[Fault]:
+    several = list(trial.wrong) if len(trial.wrong) > 1 else []
+    for one in (trial, *(trial.alone(path) for path in several[:_ALONE])):
+        error = one.strict.error
+        named = isinstance(error, DtypeError | DeviceError) and error.argument in one.wrong
+        if one.wrong and not named and difference(one.strict, one.by_hand) is not None:  # not: it casts before forward
+            names = " or ".join(f"`{path}`" for path in one.wrong)
+            got = one.strict.raised or "it computes"
+            if isinstance(error, DtypeGuardError):
+                got = f"{type(error).__name__} that names `{error.argument}`"
+            yield Fault(
+                f"strict mode does not name {names}",
+                got,
+                f"DtypeError or DeviceError that names {names}",
+                _SKIPPED,
+            )
+
+
+def autocast(trial: Trial) -> Iterator[Fault]:
+    checks = (repaired, named) if trial.wrong else (unchanged,)
+    return itertools.chain.from_iterable(check(trial) for check in checks)
+
+
+def kept(trial: Trial) -> Iterator[Fault]:
+    wrote = [w for w in trial.lenient.said if isinstance(w, InplaceOnCastWarning)]
+    if wrote:
+        yield Fault(
+            "forward writes to its input, so a repaired call is another program: the caller's tensor does not change",
+            str(wrote[0]).partition(";")[0],
+            "an input that is left alone",
+            "an in-place operation on an argument (x += ..., x.relu_(), nn.ReLU(inplace=True)): write to a copy, "
+            "or name the argument in enforce(mutates=...), so that it is never cast",
+        )
+
+
+def gradients(trial: Trial) -> Iterator[Fault]:
+    expected, got = trial.call(cast_by_hand=trial.wrong, grads=True), trial.call("lenient", grads=True)
+    if expected.error is not None or (_ours(got) and (trial.loses or trial.forbidden)):
+        return
+    found = difference(got, expected)
+    if found is not None:
+        yield Fault("gradients are not those of the bare model", *found, "a custom autograd Function or a hook")
+        return
+    owners = {leaf.path: leaf.tensor for leaf in trial.given.floats()}
+    owners |= dict(trial.fresh().named_parameters())
+    for name, grad in got.grads.items():
+        if grad is not None and grad.dtype is not owners[name].dtype:
+            want = name_of(owners[name].dtype)
+            yield Fault(f"the gradient of `{name}` has another dtype", name_of(grad.dtype), want, "a custom Function")
+
+
+# ---------------------------------------------------------------- what the model does
+
+
+def stable(trial: Trial) -> Iterator[Fault]:
+    own, mine = trial.cell.parameter_dtype, trial.bare.outputs()
+    odd = [path for path, dtype in mine.items() if _real(dtype) is not own]
+    if own is None or not odd:
+        return
+    cells = [replace(trial.cell, parameter_dtype=dtype, input_dtype=dtype) for dtype in sorted(FLOATING, key=name_of)]
+    outputs = {c.parameter_dtype: Trial(trial.bench, c, trial.inputs).bare.outputs() for c in cells}
+    born_inside = (
+        "a tensor that is born in float32 inside: torch.zeros, arange or randn without dtype=, or a plain attribute, "
+        "which .to() does not reach. Write dtype=x.dtype, or register_buffer; dtypeguard.audit() names the line"
+    )
+    for path in odd:
+        found = {dtype: _real(known[path]) for dtype, known in outputs.items() if dtype and path in known}
+        if len(set(found.values())) < 2:  # a loss in float32, whatever the model is
+            continue
+        born = all(result is torch.promote_types(dtype, torch.float32) for dtype, result in found.items())
+        rows = ", ".join(f"{name_of(dtype)} gives {name_of(result)}" for dtype, result in found.items())
+        yield Fault(
+            f"`{path}` is {name_of(mine[path])} where parameters and input are {name_of(own)}",
+            rows,
+            "the dtype of the parameters, or always the same",
+            born_inside if born else "a branch on the dtype of the input",
+        )
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def default_dtype(trial: Trial) -> Iterator[Fault]:
+    before = torch.get_default_dtype()
+    other = torch.float64 if before is not torch.float64 else torch.float32
+    torch.set_default_dtype(other)
+    try:
+        outcome = trial.call()
+    finally:
+        torch.set_default_dtype(before)
+    got, expected = outcome.raised or _dtypes(outcome), trial.bare.raised or _dtypes(trial.bare)
+    if (outcome.error is None) is not (trial.bare.error is None) or (outcome.error is None and got != expected):
+        yield Fault(
+            f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}",
+            got,
+            f"{expected}, as under {name_of(before)}",
+            "a tensor that is made in forward without dtype=: torch.zeros, arange or randn: write dtype=x.dtype",
+        )
+
+
+def _dtypes(outcome: Outcome) -> str:
+    return ", ".join(f"{path} is {name_of(dtype)}" for path, dtype in outcome.outputs().items()) or "nothing floating"
+
+
+def refuses_meta(trial: Trial) -> Iterator[Fault]:
+    first = next(leaf.path for leaf in trial.right.floats() if leaf.argument not in trial.bench.contract.skip_args)
+    inputs = trial.right.map(lambda path, t: moved(t, None, torch.device("meta")) if path == first else t)
+    for mode in ("strict", "lenient"):
+        outcome = run(trial.fresh(mode), inputs, mode)
+        if not _ours(outcome) or getattr(outcome.error, "argument", None) != first:
+            text = f"{mode} mode does not name `{first}`, which is on meta and has no data"
+            yield Fault(text, outcome.raised or "it computes", f"an error that names `{first}`", _SKIPPED)
+
+
+def _has_a_device(trial: Trial) -> bool:
+    skipped = trial.bench.contract.skip_args
+    there = any(leaf.argument not in skipped for leaf in trial.right.floats())
+    return _matched(trial) and there and trial.anchor is not None and trial.anchor.device is not None
+
+
+def state(trial: Trial) -> Iterator[Fault]:
+    """Keys, a file and back, a state of another dtype, a copy, a pickle."""
+    bare, guarded = trial.fresh(), trial.fresh("strict")
+    mine, theirs = list(guarded.state_dict()), list(bare.state_dict())
+    if mine != theirs:
+        yield Fault("a guard changes the keys of the state_dict", str(mine), str(theirs), "state_dict hooks")
+        return
+    for text, way in _WAYS.items():
+        try:
+            twin = way(trial, trial.fresh())
+        except Exception:  # not even without a guard: what the model holds cannot be saved
+            continue
+        expected = trial.call(model=twin)
+        found = difference(expected, trial.bare)
+        if found is not None:
+            fix = "numbers that are no parameter and no buffer: register_buffer"
+            yield Fault(f"the model is another after {text}", *found, fix)
+            return
+        try:
+            model = way(trial, trial.fresh("strict"))
+        except Exception as error:
+            got = f"{type(error).__name__}: {error}"
+            yield Fault(f"{text} fails under a guard", got, "what it does without", "`__reduce__` and `__deepcopy__`")
+            return
+        found = difference(trial.call("strict", model=model), expected)
+        if found is not None or not is_guarded(model):
+            facts = found or ("a model without a guard", "a guarded model")
+            yield Fault(f"{text} loses the guard", *facts, "`__reduce__` and `__deepcopy__`")
+    yield from _kept_dtypes(trial, guarded)
+
+
+def _loaded(trial: Trial, model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = trial.bench.anew(trial.cell.parameter_dtype, trial.cell.parameter_device)
+    twin = trial.bench.guard(fresh, "strict") if is_guarded(model) else fresh
+    twin.load_state_dict(torch.load(file, weights_only=True))
+    return twin
+
+
+def _copied(_: Trial, model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model)
+
+
+def _pickled(_: Trial, model: nn.Module) -> nn.Module:
+    twin: nn.Module = pickle.loads(pickle.dumps(model))
+    return twin
+
+
+_WAYS: dict[str, Callable[[Trial, nn.Module], nn.Module]] = {
+    "load_state_dict into a new model": _loaded,
+    "copy.deepcopy": _copied,
+    "pickle": _pickled,
+}
+
+
+def _kept_dtypes(trial: Trial, model: nn.Module) -> Iterator[Fault]:
+    before = {name: p.dtype for name, p in model.named_parameters()}
+    other = torch.float64 if trial.cell.parameter_dtype is not torch.float64 else torch.float32
+    state: dict[str, Any] = model.state_dict()
+    try:
+        model.load_state_dict({name: _as(value, other) for name, value in state.items()})
+    except Exception:  # extra state of its own
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.dtype is not before[name]:
+            text = f"loading a {name_of(other)} state changes the dtype of `{name}`"
+            yield Fault(text, name_of(parameter.dtype), name_of(before[name]), "a `_load_from_state_dict` that assigns")
+
+
+def _as(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def compiled(trial: Trial) -> Iterator[Fault]:
+    for whole in (True, False):
+        expected = trial.call(model=_compile(trial, trial.fresh(), whole), cast_by_hand=trial.wrong)
+        if expected.error is None:
+            break
+    else:  # the bare model does not compile, or does not compute
+        return
+    outcome = trial.call("lenient", model=_compile(trial, trial.fresh("lenient"), whole))
+    found = difference(outcome, expected)
+    if found is not None:
+        how = f"torch.compile(backend={trial.bench.compiler!r}, fullgraph={whole})"
+        yield Fault(f"{how} of the guarded model is not that of the bare one", *found, "torch._dynamo.explain")
+
+
+def _compile(trial: Trial, model: nn.Module, whole: bool) -> Any:
+    torch.compiler.reset()  # copies of a model share their code, and Dynamo counts the graphs of each code
+    return torch.compile(model, backend=trial.bench.compiler or "", fullgraph=whole)
+
+
+_DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
+PROPERTIES: tuple[Property, ...] = (
+    Property(
+        "repeatable",
+        "the same call gives the same result twice",
+        _matched,
+        repeatable,
+        f"{_DOCS}/testing.md",
+        once=True,
+    ),
+    Property(
+        "matched",
+        "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
+        lambda trial: _plain(trial) and _nothing_wrong(trial),
+        unchanged,
+        f"{_DOCS}/semantics.md#in-place-changes",
+    ),
+    Property(
+        "lenient repairs",
+        "lenient mode gives what inputs cast by hand give, and says so",
+        lambda trial: _plain(trial) and bool(trial.wrong),
+        repaired,
+        f"{_DOCS}/semantics.md#casting",
+    ),
+    Property(
+        "strict names the argument",
+        "strict mode names an argument that is wrong",
+        lambda trial: _plain(trial) and bool(trial.wrong),
+        named,
+        f"{_DOCS}/semantics.md#modes",
+    ),
+    Property(
+        "autocast",
+        "inside autocast what autocast casts itself passes, and float64 is repaired",
+        lambda trial: not _plain(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
+        autocast,
+        f"{_DOCS}/semantics.md#autocast",
+    ),
+    Property(
+        "inputs are left alone",
+        "forward does not write to an input that is repaired",
+        lambda trial: _plain(trial) and bool(trial.wrong),
+        kept,
+        f"{_DOCS}/semantics.md#in-place-changes",
+    ),
+    Property(
+        "gradients",
+        "gradients come back in the caller's dtype, as those of the bare model",
+        lambda trial: _plain(trial) and (bool(trial.wrong) or trial.matched),
+        gradients,
+        f"{_DOCS}/semantics.md#casting",
+    ),
+    Property(
+        "output dtype is stable",
+        "every floating result follows the parameters' dtype, or is always of the same",
+        _matched,
+        stable,
+        f"{_DOCS}/testing.md",
+    ),
+    Property(
+        "default dtype",
+        "the dtypes that come out do not depend on torch.get_default_dtype()",
+        _matched,
+        default_dtype,
+        f"{_DOCS}/testing.md",
+        once=True,
+    ),
+    Property(
+        "meta",
+        "an input on meta is refused by name",
+        _has_a_device,
+        refuses_meta,
+        f"{_DOCS}/semantics.md#what-a-tensor-must-be",
+        once=True,
+    ),
+    Property(
+        "state",
+        "state_dict, deepcopy and pickle go there and back as without a guard",
+        _matched,
+        state,
+        f"{_DOCS}/testing.md",
+        once=True,
+    ),
+    Property(
+        "compile",
+        "the compiled guarded model is the compiled bare one, bit for bit",
+        lambda trial: _plain(trial) and trial.bench.compiler is not None and (bool(trial.wrong) or trial.matched),
+        compiled,
+        f"{_DOCS}/wild.md",
+        once=True,
+    ),
+)

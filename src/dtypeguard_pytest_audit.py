@@ -1,0 +1,189 @@
+"""The pytest plugin's second half: the fixture `dtype_audit`.
+
+Neither torch nor dtypeguard is imported before a test asks for the fixture.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dtypeguard_pytest import marked, plainly
+
+if TYPE_CHECKING:
+    from dtypeguard._audit import AuditReport
+
+_MARKER = "dtype_audit(rules=None, ignore=(), baseline=None, fail=True): audit the test, with these options"
+_OPTIONS = ("rules", "ignore", "baseline", "fail")
+_INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
+
+Rows = collections.Counter[tuple[str, ...]]
+
+
+@dataclasses.dataclass
+class _Watch:
+    """The audit of one test."""
+
+    audit: contextlib.AbstractContextManager["AuditReport"]
+    report: "AuditReport"
+    baseline: Path | None
+    fail: bool
+    writes: bool = False  # a baseline, so nothing fails
+    asked: list[functools.partial[None]] | None = None  # calls of `assert_clean` that passed, once there was one
+
+
+_watch = pytest.StashKey[_Watch]()
+_running = pytest.StashKey[contextlib.ExitStack]()
+_found = pytest.StashKey[Rows]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(_INI, "findings of dtype_audit that are known: a file, relative to the one that names it", default="")
+    parser.getgroup("dtypeguard").addoption(
+        _WRITE, action="store_true", help=f"write what dtype_audit finds to the file in {_INI}, and do not fail on it"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+    config.stash[_found] = collections.Counter()
+    if config.getoption(_WRITE) and _baseline(config) is None:
+        raise pytest.UsageError(f"{_WRITE} needs {_INI} = PATH in pytest's configuration")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    names = getattr(item, "fixturenames", None)
+    if names is not None and item.get_closest_marker("dtype_audit") and "dtype_audit" not in names:
+        names.append("dtype_audit")
+
+
+@pytest.fixture
+def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
+    """Audit the test's body, and fail the test if something of severity warning or error was found.
+
+    The value is the report, which fills while the test runs. `dtype_audit.assert_clean(ignore=[...])` in the test says
+    what to look at instead; it counts there, and once more at the end. Setup and teardown of fixtures are not audited.
+    """
+    # What can be wrong with rules, pyproject.toml or a baseline.
+    watch = plainly("dtype_audit", functools.partial(_begin, request.node), ValueError, TypeError, OSError)
+    request.node.stash[_watch] = watch
+    running = request.node.stash.get(_running, None)
+    if running is not None:  # by `getfixturevalue`, in the body
+        running.enter_context(watch.audit)
+    yield watch.report
+    del request.node.stash[_watch]  # items live as long as the session
+
+
+def _begin(item: pytest.Item) -> _Watch:
+    import dtypeguard
+    from dtypeguard._audit._baseline import load
+
+    options = marked(item, "dtype_audit", _MARKER, _OPTIONS)
+    default = _baseline(item.config)
+    baseline = options.get("baseline", default)
+    baseline = None if baseline is None else item.config.rootpath / baseline
+    write = item.config.getoption(_WRITE)
+    if baseline is not None and not write:
+        load(baseline)  # what is wrong with it is said before the test runs
+    audit = dtypeguard.audit(rules=options.get("rules"), ignore=options.get("ignore", ()))
+    watch = _Watch(audit, audit.report, baseline, options.get("fail", True) and not write, bool(write))
+    _listen(watch)
+    return watch
+
+
+def _listen(watch: _Watch) -> None:
+    """Remember how the test calls `assert_clean`, and let the configured baseline count there too."""
+    judge = watch.report._judge
+
+    @functools.wraps(judge)
+    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline) -> None:
+        __tracebackhide__ = True
+        watch.asked = watch.asked or []
+        if watch.writes:
+            return
+        judge(ignore, baseline)
+        watch.asked.append(functools.partial(judge, ignore, baseline))
+
+    watch.report.assert_clean = assert_clean  # type: ignore[method-assign]  # of this one report
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    try:
+        with contextlib.ExitStack() as running:
+            item.stash[_running] = running
+            if _watch in item.stash:
+                running.enter_context(item.stash[_watch].audit)
+            result = yield
+    except BaseException:
+        if _watch in item.stash:
+            _add_section(item, item.stash[_watch])
+        raise
+    finally:
+        del item.stash[_running]
+    if _watch in item.stash:
+        _judge(item, item.stash[_watch])
+    return result
+
+
+def _judge(item: pytest.Item, watch: _Watch) -> None:
+    if item.config.getoption(_WRITE):
+        _remember(item.config, watch)
+    if not watch.fail:
+        return
+    for asked in [watch.report.assert_clean] if watch.asked is None else watch.asked:
+        plainly("dtype_audit", asked, AssertionError)
+
+
+def _add_section(item: pytest.Item, watch: _Watch) -> None:
+    """Beside a failure of the test's own, what was found."""
+    bad = [finding for finding in watch.report.findings if finding.severity != "info"]
+    if bad:
+        item.add_report_section("call", "dtype_audit", str(type(watch.report.findings)(bad)))
+
+
+# --- the baseline -------------------------------------------------------------------------------------------------
+
+
+def _baseline(config: pytest.Config) -> Path | None:
+    path = config.getini(_INI)
+    return (config.inipath.parent if config.inipath else config.rootpath) / path if path else None
+
+
+def _remember(config: pytest.Config, watch: _Watch) -> None:
+    from dtypeguard._audit._baseline import rows_of
+
+    bad = [row for row in watch.report.to_dict()["findings"] if row["severity"] != "info"]
+    _merge(config, rows_of(bad, _baseline(config) or ""))
+
+
+def _merge(config: pytest.Config, rows: Iterable[Iterable[str]]) -> None:
+    """Tests are compared one by one, so of what several find it is enough to know the most."""
+    config.stash[_found] |= collections.Counter(map(tuple, rows))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended."""
+    _merge(node.config, getattr(node, "workeroutput", {}).get(_SENT, ()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    path = _baseline(config)
+    if not config.getoption(_WRITE) or path is None:
+        return
+    rows = sorted(config.stash[_found].elements())
+    to_controller = getattr(config, "workeroutput", None)
+    if to_controller is not None:
+        to_controller[_SENT] = [list(row) for row in rows]
+    else:
+        from dtypeguard._audit._baseline import write_rows
+
+        write_rows(rows, path)

@@ -1,0 +1,651 @@
+"""`check_module`: a faithful model passes, a broken one by the property it breaks, nothing else changes."""
+
+import copy
+import json
+import os
+import random
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+from jaxtyping import Float, Float32, Int
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import AnnotationError, guard, is_guarded
+from dtypeguard.testing._matrix import STATUSES, Cell, CheckError, ModuleReport
+from dtypeguard.testing._module import check_module
+from dtypeguard.testing._properties import PROPERTIES
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def numbers(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+
+
+X = numbers(4, 3)
+
+
+class Linear(nn.Module):
+    """A faithful model, and what the broken ones derive from."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+# ---------------------------------------------------------------- what passes
+
+
+class Containers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, batch, *rest, scale, **named):
+        first, (second, ids) = batch["first"], batch["rest"]
+        return {"out": self.layer(first + second) * scale, "ids": ids, "rest": [*rest, *named.values()]}
+
+
+class Enforced(Linear):
+    @dtypeguard.enforce(mode="strict")
+    def forward(self, x: Float[Tensor, "b 3"], times: Float32[Tensor, ""]) -> Float[Tensor, "b 3"]:
+        return self.layer(x) * times
+
+
+class Stateful(Linear):
+    """What it computes depends on the calls before; copies must not share that."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+        self.cache = []
+
+    def forward(self, x):
+        self.cache.append(x)
+        self.seen += x.detach().mean(0)
+        return self.layer(torch.cat(self.cache)) + self.seen
+
+
+class CastsItself(Linear):
+    def forward(self, x):
+        return self.layer(x.to(self.layer.weight.dtype))
+
+
+FAITHFUL = {
+    "a class": (Linear, X),
+    "a model": (Linear(), X),
+    "a guarded model": (lambda: guard(Linear(), mode="lenient", casting="unsafe"), X),
+    "an enforced model": (Enforced, (X, torch.tensor(2.0))),
+    "a tuple": (Linear, (X,)),
+    "a dict": (Linear, {"x": X}),
+    "a callable": (Linear, lambda: {"x": numbers(4, 3)}),
+    "containers": (
+        Containers,
+        lambda: {
+            "batch": {"first": numbers(2, 3), "rest": (numbers(2, 3), torch.arange(2))},
+            "scale": numbers(1),
+            "extra": numbers(2),
+        },
+    ),
+    "packed sequences": (lambda: nn.GRU(3, 3), lambda: (nn.utils.rnn.pack_sequence([numbers(3, 3), numbers(2, 3)]),)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), X),
+    "batch statistics": (lambda: nn.BatchNorm1d(3), X),
+    "a memory": (Stateful, X),
+    "a model that casts its input": (CastsItself, X),
+    "no parameters": (nn.GELU, X),
+    "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
+    "an expanded input": (Linear, numbers(1, 3).expand(4, 3)),
+    "an input that asks for its gradient": (Linear, numbers(4, 3).requires_grad_()),
+    "a complex parameter": (lambda: Complex(), X),
+    "one tensor twice": (lambda: nn.Bilinear(3, 3, 2), (X, X)),
+}
+
+
+class Complex(Linear):
+    def __init__(self):
+        super().__init__()
+        self.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return self.layer(x) * self.phase.abs().to(x.dtype)
+
+
+@pytest.mark.parametrize("name", FAITHFUL)
+def test_a_faithful_model_passes(name):
+    factory, example = FAITHFUL[name]
+    report = check_module(factory, example=example)
+    assert report.failures == []
+    assert {cell.status for cell in report.cells} <= {"same", "cast", "trap", "unsupported"}
+    assert any(cell.status == "same" for cell in report.cells)
+
+
+def test_a_linear_layer_s_matrix_is_what_the_documentation_says():
+    report = check_module(lambda: nn.Linear(3, 2), example=X)
+    assert len(report.cells) == 48
+    for cell in report.cells:
+        by_autocast = cell.autocast and F64 not in (cell.parameter_dtype, cell.input_dtype)
+        same = cell.parameter_dtype is cell.input_dtype or by_autocast
+        assert cell.status == ("same" if same else "cast"), cell
+        assert (cell.bare is None) is bool(same), cell
+
+
+def test_a_trap_is_what_pytorch_computes_in_silence():
+    report = check_module(lambda: nn.LayerNorm(3), example=X, autocast=(None,))
+    assert [(c.parameter_dtype, c.input_dtype, c.outputs, c.guard) for c in report.traps] == [
+        (F32, F16, (F16,), "accepts"),
+        (F32, BF16, (BF16,), "accepts"),
+    ]
+    report = check_module(lambda: nn.RMSNorm(3), example=X, autocast=(None,))
+    assert {(c.parameter_dtype, c.input_dtype) for c in report.traps} == {
+        (p, i) for p in (F16, BF16, F32, F64) for i in (F16, BF16, F32, F64) if p is not i
+    }
+    assert {c.guard for c in report.traps if c.parameter_dtype is not F32} == {"repairs"}
+
+
+def test_a_finite_value_that_would_become_infinite_is_refused_and_that_is_right():
+    report = check_module(Linear, example=torch.full((2, 3), 1e30), dtypes=(F32, F16), autocast=(None,))
+    statuses = {(c.parameter_dtype, c.input_dtype): c.status for c in report.cells}
+    assert statuses == {(F32, F32): "same", (F32, F16): "cast", (F16, F32): "refused", (F16, F16): "same"}
+
+
+def test_a_guard_s_own_options_are_kept():
+    class Two(Linear):
+        def forward(self, x, mask):
+            return self.layer(x) + mask.to(x.dtype)
+
+    skipped = check_module(lambda: guard(Two(), skip_args=["mask"]), example=(X, X), autocast=(None,))
+    assert skipped.failures == []
+    careful = check_module(lambda: guard(Linear(), casting="safe"), example=X, dtypes=(F32, F64), autocast=(None,))
+    assert [cell.status for cell in careful.cells] == ["same", "refused", "cast", "same"]
+
+
+def test_a_model_of_several_dtypes_is_also_tried_as_it_is():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 3).bfloat16(), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.head(self.body(x).to(self.head.weight.dtype))
+
+    report = check_module(Mixed, example=X.bfloat16(), autocast=(None,))
+    as_given = {cell.input_dtype: cell.status for cell in report.cells if cell.parameter_dtype is None}
+    assert as_given == {BF16: "same", F32: "cast", F64: "cast", F16: "cast"}
+
+
+@pytest.mark.slow
+def test_compiled_models_are_compared_when_asked():
+    report = check_module(Linear, example=X, dtypes=(F32, F64), autocast=(None,), compile="eager")
+    assert [cell.status for cell in report.cells] == ["same", "cast", "cast", "same"]
+
+
+# ---------------------------------------------------------------- what is caught, and by which property
+
+
+class BornInside(Linear):
+    def forward(self, x):
+        return self.layer(x) + torch.zeros(3)
+
+
+class PlainAttribute(Linear):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.ones(3)
+
+    def forward(self, x):
+        return self.layer(x) * self.scale
+
+
+class Branches(Linear):
+    def forward(self, x):
+        return self.layer(x).float() if x.dtype is F16 else self.layer(x)
+
+
+class DefaultDtype(Linear):
+    def forward(self, x):
+        return self.layer(x).to(torch.get_default_dtype())
+
+
+class WritesToItsInput(Linear):
+    def forward(self, x):
+        x += 1
+        return self.layer(x)
+
+
+class SeesItBefore(Linear):
+    """A hook keeps what the guard has not repaired yet."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_forward_pre_hook(type(self).remember)
+
+    def remember(self, args):
+        self.seen = args[0]
+
+    def forward(self, x):
+        return self.layer(self.seen)
+
+
+class SwapsItsArguments(nn.Bilinear):
+    def __init__(self):
+        super().__init__(3, 3, 2)
+
+    def __call__(self, input1, input2):
+        return super().__call__(input2, input1)
+
+
+class Random(Linear):
+    def forward(self, x):
+        return self.layer(x) * os.urandom(1)[0]
+
+
+class RemembersForEver(Linear):
+    calls: ClassVar[list[Tensor]] = []
+
+    def forward(self, x):
+        self.calls.append(x.detach())
+        return self.layer(x) * len(self.calls)
+
+
+class LooksAtItsClass(Linear):
+    def forward(self, x):
+        return self.layer(x) * (1 if type(self) is LooksAtItsClass else 2)
+
+
+class DetachesUnderAGuard(Linear):
+    def forward(self, x):
+        return self.layer(x if type(self) is DetachesUnderAGuard else x.detach())
+
+
+class LooksAtItsClassInAutocast(Linear):
+    def forward(self, x):
+        guarded = type(self) is not LooksAtItsClassInAutocast
+        return self.layer(x) * (2 if guarded and torch.is_autocast_enabled("cpu") else 1)
+
+
+class LooksAtItsClassWhenCompiled(Linear):
+    def forward(self, x):
+        guarded = type(self) is not LooksAtItsClassWhenCompiled
+        return self.layer(x) * (2 if guarded and torch.compiler.is_compiling() else 1)
+
+
+class KeepsNumbersElsewhere(Linear):
+    def __init__(self):
+        super().__init__()
+        self.noise = random.random()
+
+    def forward(self, x):
+        return self.layer(x) + self.noise
+
+
+class Assigns(Linear):
+    def _load_from_state_dict(self, state, prefix, *rest):
+        self.layer.weight = nn.Parameter(state[f"{prefix}layer.weight"])
+
+
+class PromisesFloat32(Linear):
+    def forward(self, x) -> Float32[Tensor, "b 3"]:
+        return self.layer(x)
+
+
+class FillsIn(Linear):
+    def __call__(self, x):
+        return super().__call__(torch.zeros(4, 3) if x.is_meta else x)
+
+
+BROKEN = {
+    BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
+    PlainAttribute: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
+    Branches: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
+    DefaultDtype: ("default dtype", F32, "what comes out depends on torch.get_default_dtype()"),
+    WritesToItsInput: ("inputs are left alone", F32, "forward writes to its input"),
+    SeesItBefore: ("lenient repairs", F32, "lenient mode does not repair `x`"),
+    SwapsItsArguments: ("strict names the argument", F32, "strict mode does not name `input1`"),
+    Random: ("repeatable", F32, "two calls with the same weights, inputs and seed give different results"),
+    RemembersForEver: ("repeatable", F32, "two calls with the same weights, inputs and seed give different results"),
+    LooksAtItsClass: ("matched", F32, "a call with nothing to repair is not the same under a guard in strict mode"),
+    PromisesFloat32: ("matched", F64, "a call with nothing to repair is not the same under a guard in strict mode"),
+    DetachesUnderAGuard: ("gradients", F32, "gradients are not those of the bare model"),
+    LooksAtItsClassInAutocast: ("autocast", F32, "a call with nothing to repair is not the same under a guard"),
+    LooksAtItsClassWhenCompiled: ("compile", F32, "torch.compile(backend='eager', fullgraph=True)"),
+    KeepsNumbersElsewhere: ("state", F32, "the model is another after load_state_dict into a new model"),
+    Assigns: ("state", F32, "loading a float64 state changes the dtype of `layer.weight`"),
+    FillsIn: ("meta", F32, "strict mode does not name `x`, which is on meta and has no data"),
+}
+
+
+def slow_where(slow, cases):
+    return [pytest.param(case, marks=[pytest.mark.slow] * (case is slow)) for case in cases]
+
+
+@pytest.mark.parametrize("model", slow_where(LooksAtItsClassWhenCompiled, BROKEN))
+def test_a_broken_model_is_caught_by_the_property_that_it_breaks(model):
+    name, dtype, message = BROKEN[model]
+    example = (X, -X) if model is SwapsItsArguments else X
+    options = {"compile": "eager", "dtypes": (F32,), "autocast": (None,)} if name == "compile" else {}
+    with pytest.raises(CheckError) as caught:
+        check_module(model, example=example, **options)
+    failure = caught.value.report.failures[0]
+    assert (failure.property, failure.cell.parameter_dtype) == (name, dtype)
+    assert failure.message.startswith(message)
+    assert failure.cell.status == "FAILED"
+    assert str(caught.value).startswith(f"{model.__name__}: {message}")
+    assert failure.fix
+    assert failure.got != failure.expected
+
+
+def test_every_property_is_broken_by_some_model():
+    assert {name for name, _, _ in BROKEN.values()} == {row.name for row in PROPERTIES}
+
+
+def test_what_is_random_is_said_to_be_random_and_nothing_else():
+    with pytest.raises(CheckError) as caught:
+        check_module(Random, example=X)
+    assert len(caught.value.report.failures) == len(caught.value.report.cells) == 1
+
+
+def test_one_changed_argument_is_shown_of_several():
+    class Second(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x, y, ids):
+            y *= 2
+            return self.layer(x) + y
+
+    with pytest.raises(CheckError) as caught:
+        check_module(Second, example=(X, X.clone(), torch.arange(3)), dtypes=(F32, F64), autocast=(None,))
+    assert caught.value.report.failures[0].input == "y = f64[4,3] on cpu"
+
+
+# ---------------------------------------------------------------- annotations
+
+
+class Annotated(Linear):
+    def forward(self, x: Float[Tensor, "batch 3"], scale: Float32[Tensor, "batch"], ids: Int[Tensor, "batch"]):
+        return self.layer(x) * scale[:, None].to(x.dtype), ids
+
+
+class AnnotatedAndBroken(Linear):
+    def forward(self, x: Float[Tensor, "batch 3"], y: Float[Tensor, "batch 3"]):
+        return self.layer(x) + y * torch.ones(3)
+
+
+def test_inputs_come_from_annotations():
+    report = check_module(Annotated, dtypes=(F32, BF16), autocast=(None, BF16), max_examples=10)
+    assert report.failures == []
+    assert [cell.inputs for cell in report.cells] == [10, 10, 2, 2] * 2
+    assert [cell.status for cell in report.cells] == ["same", "cast", "same", "same", "cast", "same", "same", "same"]
+
+
+def test_a_failure_comes_with_the_smallest_input():
+    with pytest.raises(CheckError) as caught:
+        check_module(AnnotatedAndBroken, dtypes=(F32, BF16), autocast=(None,))
+    failure = caught.value.report.failures[0]
+    assert (failure.property, failure.cell.parameter_dtype) == ("output dtype is stable", BF16)
+    sizes = re.findall(r"\[(\d),3\]", failure.input)
+    assert failure.input == f"x = bf16[{sizes[0]},3] on cpu, y = bf16[{sizes[0]},3] on cpu"
+    assert int(sizes[0]) <= 1
+
+
+def test_axes_and_elements_shape_what_is_drawn():
+    seen = set()
+
+    class Looks(Linear):
+        def forward(self, x: Float[Tensor, "batch 3"]):
+            seen.update({x.shape[0], *x.detach().double().flatten().tolist()})
+            return self.layer(x)
+
+    check_module(Looks, dtypes=(F32,), autocast=(None,), axes={"batch": 2}, elements=st.sampled_from([0.5, 1.0]))
+    assert seen <= {2, 0.5, 1.0}
+    assert 2 in seen
+
+
+# ---------------------------------------------------------------- nothing else changes
+
+
+def test_nothing_of_the_caller_s_changes():
+    class Careless(Linear):
+        """Writes to its input, sets the default dtype, draws numbers of all kinds, and is repaired inside."""
+
+        def forward(self, x):
+            torch.set_default_dtype(F32)
+            random.random(), np.random.rand(), torch.rand(1)
+            dtypeguard.check(torch.ones(1, dtype=F64), Float32[Tensor, "1"])
+            return self.layer(x.add_(1) - 1)
+
+    model, example = Careless(), X.clone().requires_grad_(False)
+    weights = copy.deepcopy(model.state_dict())
+    with pytest.warns(dtypeguard.CastWarning):
+        guard(nn.Linear(3, 1))(torch.ones(1, 3, dtype=F64))
+    dtypeguard.set_mode("warn")
+    torch.set_default_dtype(F64)
+    warnings.simplefilter("error")
+
+    def look():
+        states = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+        settings = torch.get_default_dtype(), dtypeguard.get_mode(), dtypeguard.casts(), list(warnings.filters)
+        return states, settings, model.training, is_guarded(model), type(model), example._version
+
+    try:
+        before = look()
+        with pytest.raises(CheckError):
+            check_module(model, example=example)
+        assert look() == before
+    finally:
+        torch.set_default_dtype(F32)
+    assert torch.equal(example, X)
+    assert all(torch.equal(model.state_dict()[name], weights[name]) for name in weights)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_factory_may_give_the_same_model_each_time():
+    model = guard(Linear(), mode="strict")
+    check_module(lambda: model, example=X, autocast=(None,))
+    assert is_guarded(model)
+    assert model.layer.weight.dtype is F32
+
+
+def test_the_environment_s_off_does_not_switch_the_check_off():
+    dtypeguard.set_mode("off")
+    report = check_module(Linear, example=X, dtypes=(F32, F64), autocast=(None,))
+    assert [cell.status for cell in report.cells] == ["same", "cast", "cast", "same"]
+    assert dtypeguard.get_mode() == "off"
+
+
+# ---------------------------------------------------------------- bad arguments
+
+BAD = {
+    "a factory that is no callable": (
+        {"factory": 3, "example": X},
+        TypeError,
+        "factory=3 is not callable: pass the model's class, or lambda: Net(...)",
+    ),
+    "a class that needs arguments": (
+        {"factory": nn.Linear, "example": X},
+        TypeError,
+        "factory: Linear() does not work (missing a required argument: 'in_features'): pass lambda: Linear(...)",
+    ),
+    "a factory of something else": (
+        {"factory": dict, "example": X},
+        TypeError,
+        "factory: it gives a dict, not an nn.Module: let it return the model",
+    ),
+    "a lazy model": (
+        {"factory": lambda: nn.LazyLinear(3), "example": X},
+        TypeError,
+        "call the model once, then guard it",
+    ),
+    "an example of another kind": (
+        {"example": [X]},
+        TypeError,
+        "is no tensor, no tuple of positional and no dict of keyword arguments, and no callable that gives",
+    ),
+    "too many arguments": (
+        {"example": (X, X)},
+        TypeError,
+        "example: Linear.forward(x) does not take it: too many positional arguments",
+    ),
+    "an argument that is not there": (
+        {"example": {"y": X}},
+        TypeError,
+        "example: Linear.forward(x) does not take it: missing a required argument: 'x'",
+    ),
+    "an example of another shape": (
+        {"example": torch.ones(2, 5)},
+        ValueError,
+        "Linear raises RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+    ),
+    "no example and no annotation": (
+        {},
+        AnnotationError,
+        "argument `x` has no annotation and no default, so no value is made",
+    ),
+    "one dtype": (
+        {"example": X, "dtypes": F32},
+        TypeError,
+        "dtypes=torch.float32 is not several: write dtypes=(torch.float32,)",
+    ),
+    "an integer dtype": (
+        {"example": X, "dtypes": (torch.int64,)},
+        ValueError,
+        "dtypes: torch.int64 is none of torch.bfloat16, torch.float16, torch.float32, torch.float64",
+    ),
+    "no dtype": ({"example": X, "dtypes": ()}, ValueError, "dtypes is empty: name at least one of torch.bfloat16"),
+    "an autocast dtype that torch has not": (
+        {"example": X, "autocast": (F64,)},
+        ValueError,
+        "autocast: torch.float64 is none of None, torch.bfloat16, torch.float16",
+    ),
+    "a device that is not there": (
+        {"example": X, "devices": ("xpu",)},
+        ValueError,
+        "devices: 'xpu' is not here, only cpu",
+    ),
+    "a device that is none": ({"example": X, "devices": ("gpu",)}, ValueError, "devices: 'gpu' is not here, only cpu"),
+    "one device": ({"example": X, "devices": "cpu"}, TypeError, "devices='cpu' is not several: write devices=('cpu',)"),
+    "meta": ({"example": X, "devices": ("meta",)}, ValueError, "devices: nothing is computed on meta"),
+    "a backend that is not there": (
+        {"example": X, "compile": "fast"},
+        ValueError,
+        "compile='fast' is neither a bool nor a backend: ",
+    ),
+    "no examples": ({"max_examples": 0}, ValueError, "max_examples=0: draw at least one input"),
+    "axes of an example": (
+        {"example": X, "axes": {"b": 2}},
+        ValueError,
+        "axes and elements shape drawn inputs: leave them out where there is an example",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_argument_is_named_with_what_to_write(name):
+    options, kind, message = BAD[name]
+    with pytest.raises(kind, match=re.escape(message)):
+        check_module(**{"factory": Linear} | options)
+
+
+# ---------------------------------------------------------------- the report
+
+
+def report_of(module, *rows):
+    """A report made by hand: parameters, input, autocast, status, what bare PyTorch says, what it gives."""
+    cpu = torch.device("cpu")
+    cells = []
+    for dtype, given, region, status, said, outputs in rows:
+        trap = status == "trap"
+        ideal = said if status == "unsupported" else None
+        guards = "accepts" if status == "same" else "repairs"
+        cells.append(Cell(dtype, given, region, cpu, cpu, status, said, outputs, ideal, guards, trap, 1))
+    return ModuleReport(module, cells)
+
+
+NASTY = 'RuntimeError: <script>"& \x07'
+REPORT = report_of(
+    "Net<'&'>",
+    (F32, F32, None, "same", None, (F32,)),
+    (F32, F16, None, "trap", None, (F16,)),
+    (F32, F32, BF16, "same", None, (BF16,)),
+    (F32, F16, BF16, "same", None, (BF16,)),
+    (F16, F32, None, "cast", NASTY, ()),
+    (F16, F16, None, "unsupported", NASTY, ()),
+    (F16, F32, BF16, "refused", None, ()),
+    (F16, F16, BF16, "same", None, (BF16,)),
+)
+
+
+def test_a_report_prints_as_a_matrix_of_words():
+    assert str(REPORT) + "\n" == (GOLDEN / "check_module.txt").read_text()
+    assert max(map(len, str(REPORT).splitlines())) <= 80
+    assert repr(REPORT) == "<module report: Net<'&'>: 8 cells, 1 trap, 0 failures>"
+
+
+def test_a_failure_prints_property_cell_input_and_what_to_look_at():
+    with pytest.raises(CheckError) as caught:
+        check_module(BornInside, example=X, dtypes=(F32, BF16), autocast=(None,))
+    assert str(caught.value) + "\n" == (GOLDEN / "check_module_failure.txt").read_text()
+
+
+def test_a_report_goes_to_json(tmp_path):
+    data = json.loads(REPORT.to_json(tmp_path / "report.json"))
+    assert data == json.loads((tmp_path / "report.json").read_text()) == REPORT.to_dict()
+    assert list(data) == ["schema", "torch", "module", "cells", "failures"]
+    assert data["cells"][1] == {
+        "parameter_dtype": "float32",
+        "input_dtype": "float16",
+        "autocast": None,
+        "parameter_device": "cpu",
+        "input_device": "cpu",
+        "status": "trap",
+        "bare": None,
+        "outputs": ["float16"],
+        "ideal": None,
+        "guard": "repairs",
+        "trap": True,
+        "inputs": 1,
+    }
+    with pytest.raises(CheckError) as caught:
+        check_module(BornInside, example=X, dtypes=(F32, BF16), autocast=(None,))
+    failures = json.loads(caught.value.report.to_json())["failures"]
+    assert [failure["property"] for failure in failures] == ["output dtype is stable", "default dtype", "default dtype"]
+    assert failures[0]["cell"] == "parameters bfloat16, input bfloat16, no autocast, on cpu"
+
+
+def test_a_report_goes_to_a_picture_that_says_in_words_what_it_shows_in_colours(tmp_path):
+    text = REPORT.to_svg(tmp_path / "report.svg")
+    assert (tmp_path / "report.svg").read_text() == text + "\n"
+    assert REPORT._repr_svg_() == text
+    root = ET.fromstring(text)
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [element.text for element in root.iter(f"{space}text")]
+    titles = [element.text for element in root.iter(f"{space}title")]
+    assert root.get("role") == "img"
+    assert root.get("aria-labelledby").split() == [root.find(f"{space}{tag}").get("id") for tag in ("title", "desc")]
+    assert titles[0] == "Net<'&'>: 8 cells, 1 trap, 0 failures"
+    statuses = [cell.status for cell in REPORT.cells]
+    assert [t for t in texts if t in STATUSES] == statuses + [s for s in STATUSES if s in statuses]
+    assert any('<script>"& \N{SYMBOL FOR BELL}' in title for title in titles)
+    assert "href" not in text
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_two_devices_are_two_tables():
+    report = report_of("Net", (F32, F32, None, "same", None, (F32,)), (F32, F32, None, "cast", "RuntimeError", ()))
+    report.cells[1].input_device = torch.device("cuda", 0)
+    assert [table.title for table in report.tables()] == ["on cpu", "parameters on cpu, input on cuda:0"]
+    assert "parameters on cpu, input on cuda:0" in str(report)
+    assert "input on cuda:0" in report.to_svg()
