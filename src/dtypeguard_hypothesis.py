@@ -30,6 +30,7 @@ def register() -> None:
     by_name: Any = getattr(pretty, "for_type_by_name", lambda *printer: None)
     by_name("torch", "Tensor", _print)
     by_name("torch.nn.parameter", "Parameter", _print)
+    by_name("inspect", "BoundArguments", _print_arguments)
 
 
 def _strategy_for(thing: Any) -> Any:
@@ -68,3 +69,14 @@ def _print(tensor: Any, printer: Any, cycle: bool) -> None:
 
         text = f"({summary(tensor)})"
     printer.text(f"{text.removesuffix(')')}, {strides})" if strides and text.endswith(")") else text)
+
+
+def _print_arguments(bound: Any, printer: Any, cycle: bool) -> None:
+    """As inspect does, but with its tensors as above."""
+    with printer.group(1, "<BoundArguments (", ")>"):
+        for n, (name, value) in enumerate(bound.arguments.items()):
+            if n:
+                printer.text(",")
+                printer.breakable()
+            printer.text(f"{name}=")
+            printer.pretty(value)

@@ -905,3 +905,30 @@ def test_the_plugin_may_be_loaded_by_a_conftest(outcomes, pytester, monkeypatch)
         "@pytest.mark.dtypeguard(mode='lenient')\ndef test_2(): assert promotes()"
     )
     pytester.runpytest("-W", "ignore::dtypeguard.DtypeGuardWarning").assert_outcomes(passed=2)
+
+
+# --- watches and callbacks
+
+
+def test_a_watch_in_a_test_file_is_strict_and_one_in_an_installed_package_is_not(pytester, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "relies.py").write_text("import dtypeguard\ndef watch(*args): return dtypeguard.amp.watch(*args)\n")
+    monkeypatch.syspath_prepend(folder)
+    pytester.makepyfile("""
+        import pytest, torch, dtypeguard, relies
+        from torch import nn
+
+        def parts():
+            model = nn.Linear(3, 1).half()
+            return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+
+        def test_here():
+            with pytest.raises(dtypeguard.AmpError):
+                dtypeguard.amp.watch(*parts())
+
+        def test_there():
+            with pytest.warns(dtypeguard.AmpWarning):
+                relies.watch(*parts())
+    """)
+    pytester.runpytest("-q").assert_outcomes(passed=2)

@@ -22,6 +22,7 @@ _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _LANES = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _QUANTIZED = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}
 _PACKED = ("quint4x2", "quint2x4")  # several to a byte: torch writes nothing but zeros
+_FLOAT4 = "float4_e2m1fn_x2"
 _ROUND = (0, 1, 2, 3, 10, 100)
 
 
@@ -73,7 +74,7 @@ def _numbers(dtype: torch.dtype) -> st.SearchStrategy[Any]:
         whole = _signed_pairs((*_ROUND, info.max // 2, info.max - 1, info.max, info.max + 1))
         return st.integers(info.min, info.max) | whole.map(lambda n: min(max(n, info.min), info.max))
     real = torch.finfo(dtype)
-    large = (*_ROUND, real.max / 2, real.max, math.inf, math.nan)
+    large = (*map(float, _ROUND), real.max / 2, real.max, math.inf, math.nan)
     small = (0.5, 0.1, 1 + real.eps, 1 - real.eps / 2, real.eps, real.tiny, real.tiny / 2, real.tiny * real.eps)
     width: Any = {torch.float16: 16, torch.float64: 64}.get(dtype, 32)
     return st.floats(width=width) | _signed_pairs(large) | _signed_pairs(small)
@@ -93,7 +94,7 @@ def _infinite(dtype: torch.dtype) -> frozenset[int]:
 @functools.cache
 def _is_finite(dtype: torch.dtype) -> Any:
     """Whether bits stand for a finite number."""
-    if not dtype.is_floating_point or TABLE[dtype].name == "float4_e2m1fn_x2":
+    if not dtype.is_floating_point or TABLE[dtype].name == _FLOAT4:
         return None
     if dtype.itemsize == 1:
         bad = _infinite(dtype)
@@ -102,13 +103,22 @@ def _is_finite(dtype: torch.dtype) -> Any:
     return lambda bits: bits & exponent != exponent
 
 
+def _edges(dtype: torch.dtype) -> list[int]:
+    """The bits of float8's edges."""
+    if not dtype.is_floating_point or TABLE[dtype].name == _FLOAT4:
+        return []
+    real = torch.finfo(dtype)
+    numbers = (1.0, real.max, real.tiny, real.eps, 0.0, math.inf, math.nan)
+    return _bits([*numbers, *(-number for number in numbers)], dtype)
+
+
 @functools.cache
 def elements(dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, ...]]:
     """The bits of one element: of numbers, or every pattern that there is of what is no number to Python."""
     lane = lane_of(dtype)
     top = (1 << _width(lane)) - 1
     # As many draws as a number takes: hypothesis counts what takes fewer as simpler.
-    bits: st.SearchStrategy[int] = st.integers(0, top) | st.sampled_from((0, 1, top))
+    bits: st.SearchStrategy[int] = st.integers(0, top) | st.sampled_from((0, 1, top, *_edges(lane)))
     if TABLE[lane].kind in (Kind.INT, Kind.FLOAT):
         bits = _numbers(lane).map(lambda number: _bits([number], lane)[0])
     good = _is_finite(lane) if finite else None

@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 import random
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -256,11 +256,7 @@ class Recipe:
         printer.text(repr(self))
 
     def strategy(self) -> st.SearchStrategy[Any]:
-        def called(draw: Draw, recipe: Recipe) -> Any:
-            return recipe.draw(draw)
-
-        called.__name__ = self.contract.function if self.signature is None else "inputs_for"  # hypothesis shows it
-        return st.composite(called)(self)
+        return _STRATEGIES[self.contract.function if self.signature is None else "inputs_for"](self)
 
     def sizes(self, draw: Draw) -> Sizes:
         return self.plan.draw(draw, Call(self.contract, ()))
@@ -325,6 +321,19 @@ class Recipe:
         if param.name in self.sizing and isinstance(param.spec, OtherSpec) and param.spec.annotation is int:
             return maker.draw(_SMALL)
         return maker.value(param.spec)
+
+
+def _strategy(name: str) -> Callable[[Recipe], st.SearchStrategy[Any]]:
+    """What makes strategies that hypothesis shows under a name."""
+
+    def called(draw: Draw, recipe: Recipe) -> Any:
+        return recipe.draw(draw)
+
+    called.__name__ = name
+    return st.composite(called)
+
+
+_STRATEGIES = {name: _strategy(name) for name in ("tensors", "inputs_for", "violations_of", "from_type")}
 
 
 def judged(contract: Contract, values: tuple[Any, ...]) -> Call:

@@ -58,8 +58,9 @@ def layout_of(name: Any) -> Callable[[Tensor], Tensor]:
     """What puts a tensor into the layout called `name`.
 
     Raises:
-        ValueError: there is none of that name; it lists the names.
+        ValueError, TypeError: there is none of that name; it lists the names.
     """
     if not isinstance(name, str) or name not in LAYOUTS:
-        raise ValueError(f"layout={name!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
+        kind = ValueError if isinstance(name, str) else TypeError
+        raise kind(f"layout={name!r} is not a layout: use one of {', '.join(map(repr, LAYOUTS))}")
     return LAYOUTS[name]

@@ -175,7 +175,8 @@ def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tens
     if device is None or torch.device(device).type == "cpu":
         return tensor
     moved = tensor.to(device)
-    return moved if moved.stride() == tensor.stride() or moved.is_quantized else lay(moved)
+    there = (moved.stride(), moved.storage_offset()) == (tensor.stride(), tensor.storage_offset())
+    return moved if there or moved.is_quantized else lay(moved)
 
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
