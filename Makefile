@@ -1,6 +1,7 @@
 BASE_PYTHON ?= python3
 FUZZ_CASES ?= 200000
 FUZZ_SEED ?= 0
+MUTANTS ?= 160
 
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip
@@ -11,7 +12,7 @@ EXAMPLES := $(sort $(wildcard examples/*.py))
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-slow test-all fuzz bench lint types docs examples clean
+.PHONY: help .venv browser demo test test-slow test-all fuzz mutants bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +21,7 @@ help:
 	@echo "test      the test suite, without what takes long"
 	@echo "test-all  the test suite, whole"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
+	@echo "mutants   MUTANTS=$(MUTANTS) small faults in the core, and which of them the suite sees"
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
 	@echo "types     mypy and pyright"
@@ -58,6 +60,9 @@ test-all: test test-slow
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
+
+mutants: .venv
+	$(PYTHON) tests/mutate.py --count $(MUTANTS)
 
 bench: .venv
 	$(PYTHON) benchmarks/run.py

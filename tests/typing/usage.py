@@ -1,14 +1,17 @@
 """Read by mypy and pyright only: decorated functions and guarded models keep their types."""
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import assert_type
 
 import torch
+from hypothesis import strategies as st
 from jaxtyping import Float
 from torch import Tensor, nn
 
 import dtypeguard
+from dtypeguard import testing
 
 
 @dtypeguard.enforce
@@ -85,6 +88,11 @@ assert_type(dtypeguard.unguard(Net()), Net)
 assert_type(dtypeguard.is_guarded(Net()), bool)
 assert_type(dtypeguard.casts()[0].count, int)
 assert_type(dtypeguard.check(t, Tensor), Tensor)
+dtypeguard.set_mode("strict", casting="promote", under=".")
+assert_type(testing.inputs_for(bare), st.SearchStrategy[inspect.BoundArguments])
+assert_type(testing.violations_of(Tensor), st.SearchStrategy[testing.Breach])
+assert_type(testing.check_module(Net, example=t), testing.ModuleReport)
+assert_type(testing.check_module(Net, example=t).traps[0], testing.Cell)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
