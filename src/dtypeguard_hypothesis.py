@@ -5,6 +5,7 @@ before a test asks for an array.
 """
 
 import contextlib
+import importlib
 import logging
 import sys
 from typing import Any
@@ -16,10 +17,7 @@ def register() -> None:
     The public `register_type_strategy` takes one class at a time, but each subscription makes a new one. So this is the
     one place that knows how hypothesis finds strategies for the types of other packages, and looks before it writes.
     """
-    from hypothesis.strategies._internal import types
-    from hypothesis.vendor import pretty
-
-    lookup = getattr(types, "_global_extra_lookup", None)
+    lookup = getattr(_module("hypothesis.strategies._internal.types"), "_global_extra_lookup", None)
     if isinstance(lookup, dict):
         lookup.update(jaxtyping=_strategy_for, torch=_strategy_for)  # asked for where that module is loaded
     else:  # said, but in no test's way
@@ -27,10 +25,17 @@ def register() -> None:
             "this version of hypothesis cannot be taught jaxtyping's annotations: "
             "write dtypeguard.testing.tensors(annotation) for st.from_type(annotation)"
         )
-    by_name: Any = getattr(pretty, "for_type_by_name", lambda *printer: None)
+    by_name: Any = getattr(_module("hypothesis.vendor.pretty"), "for_type_by_name", lambda *printer: None)
     by_name("torch", "Tensor", _print)
     by_name("torch.nn.parameter", "Parameter", _print)
     by_name("inspect", "BoundArguments", _print_arguments)
+
+
+def _module(name: str) -> Any:
+    """A private module of hypothesis, or None: an error here would be one of `import hypothesis`."""
+    with contextlib.suppress(ImportError):
+        return importlib.import_module(name)
+    return None
 
 
 def _strategy_for(thing: Any) -> Any:
@@ -50,7 +55,7 @@ def _strategy_for(thing: Any) -> Any:
 
 
 _ARRAYS = {"torch.Tensor", "numpy.ndarray"}
-_CLASSES = {"torch.Tensor", "torch.dtype", "torch.device", "torch.Size", "torch.Generator"}
+_CLASSES = {f"torch.{name}" for name in ("Tensor", "nn.parameter.Parameter", "dtype", "device", "Size", "Generator")}
 
 
 def _name(cls: type) -> str:

@@ -103,6 +103,13 @@ def _begin(config: pytest.Config, option: str | None) -> None:
     config.stash[_scene], config.stash[_repairs] = _Scene(_now(), {}), {}
 
 
+def pytest_report_header(config: pytest.Config) -> str | None:
+    mode, under = told.get("mode"), told.get("under")
+    return (
+        f"dtypeguard: {mode} {'everywhere' if under is None else 'for contracts below the rootdir'}" if mode else None
+    )
+
+
 # --- the mode -----------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +175,9 @@ def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, A
     for marker in node.iter_markers(name):
         wrong = [*map(repr, marker.args), *(key for key in marker.kwargs if key not in takes)]
         if wrong:
-            raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}")
+            raise TypeError(
+                f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}: write {takes[0]}=..."
+            )
         options = {**marker.kwargs, **options}
     return options
 

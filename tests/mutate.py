@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = """_dtypes _config _spec _anchor _contract _verify _axes _check _cast _mend _emit _run _codegen _enforce _forward
 _guard""".split()
 # Tests of something else than the core, or of the sources as text.
-APART = "amp audit architecture command op_mixing pytest rules seeds testing".split()
+APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing".split()
 FIRST = {  # what kills soonest
     "_anchor": ["test_anchor", "test_guard"],
     "_axes": ["test_agreement", "test_properties"],

@@ -7,6 +7,7 @@ import random
 import re
 import warnings
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,12 +17,15 @@ import torch
 from hypothesis import strategies as st
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import dtypeguard
 from dtypeguard import AnnotationError, guard, is_guarded
-from dtypeguard.testing._matrix import STATUSES, Cell, CheckError, ModuleReport
-from dtypeguard.testing._module import check_module
-from dtypeguard.testing._properties import PROPERTIES
+from dtypeguard.testing import Cell, CheckError, ModuleReport, check_module
+from dtypeguard.testing._calls import Inputs
+from dtypeguard.testing._matrix import STATUSES
+from dtypeguard.testing._properties import PROPERTIES, named
+from dtypeguard.testing._trial import Bench, Trial
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 GOLDEN = Path(__file__).parent / "golden"
@@ -78,6 +82,11 @@ class Stateful(Linear):
         return self.layer(torch.cat(self.cache)) + self.seen
 
 
+class CastsBefore(Linear):
+    def __call__(self, x):
+        return super().__call__(x.to(self.layer.weight.dtype))
+
+
 class CastsItself(Linear):
     def forward(self, x):
         return self.layer(x.to(self.layer.weight.dtype))
@@ -104,11 +113,13 @@ FAITHFUL = {
     "batch statistics": (lambda: nn.BatchNorm1d(3), X),
     "a memory": (Stateful, X),
     "a model that casts its input": (CastsItself, X),
+    "a model that casts before forward": (CastsBefore, X),
     "no parameters": (nn.GELU, X),
     "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
     "an expanded input": (Linear, numbers(1, 3).expand(4, 3)),
     "an input that asks for its gradient": (Linear, numbers(4, 3).requires_grad_()),
     "a complex parameter": (lambda: Complex(), X),
+    "a model that cannot be copied": (lambda: prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), X),
     "one tensor twice": (lambda: nn.Bilinear(3, 3, 2), (X, X)),
 }
 
@@ -310,7 +321,7 @@ BROKEN = {
     PlainAttribute: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     Branches: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     DefaultDtype: ("default dtype", F32, "what comes out depends on torch.get_default_dtype()"),
-    WritesToItsInput: ("inputs are left alone", F32, "forward writes to its input"),
+    WritesToItsInput: ("inputs are left alone", F32, "forward writes to `x`, so a repaired call"),
     SeesItBefore: ("lenient repairs", F32, "lenient mode does not repair `x`"),
     SwapsItsArguments: ("strict names the argument", F32, "strict mode does not name `input1`"),
     Random: ("repeatable", F32, "two calls with the same weights, inputs and seed give different results"),
@@ -369,6 +380,63 @@ def test_one_changed_argument_is_shown_of_several():
     with pytest.raises(CheckError) as caught:
         check_module(Second, example=(X, X.clone(), torch.arange(3)), dtypes=(F32, F64), autocast=(None,))
     assert caught.value.report.failures[0].input == "y = f64[4,3] on cpu"
+
+
+def nothing(model, **_):
+    return model
+
+
+def too_much(model, **options):
+    return guard(model, **options | {"dtype": F64})
+
+
+def silent(model, **options):
+    return guard(model, **options | {"mode": "off"})
+
+
+def only_strict(model, **options):
+    return guard(model, **options | {"mode": "strict"})
+
+
+def only_lenient(model, **options):
+    return guard(model, **options | {"mode": "lenient"})
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (nothing, "lenient repairs"),
+        (silent, "lenient repairs"),
+        (only_strict, "lenient repairs"),
+        (only_lenient, "strict names the argument"),
+        (too_much, "matched"),
+    ],
+)
+def test_a_broken_guard_is_caught(broken, name, monkeypatch):
+    monkeypatch.setattr("dtypeguard.testing._trial.guard", broken)
+    with pytest.raises(CheckError) as caught:
+        check_module(Linear, example=X, dtypes=(F32, F64), autocast=(None,))
+    assert caught.value.report.failures[0].property == name
+
+
+def test_an_input_on_another_device_is_wrong_and_named():
+    bench = Bench(Linear, None)
+    cell = Cell(F32, F32, None, torch.device("cpu"), torch.device("meta"))
+    trial = Trial(bench, cell, Inputs(bench.signature, (X,), {}))
+    assert list(trial.differs) == list(trial.wrong) == ["x"]
+    assert list(named(trial)) == []
+    assert isinstance(trial.strict.error, dtypeguard.DeviceError)
+    number = Trial(bench, replace(cell, input_device=cell.parameter_device), Inputs(bench.signature, (X,), {}))
+    assert number.matched
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_every_pair_of_devices_is_tried():
+    report = check_module(Linear, example=X, dtypes=(F32, BF16))
+    assert len(list(report.tables())) == 4
+    for cell in report.cells:
+        right = cell.parameter_dtype is cell.input_dtype or cell.autocast is not None
+        assert cell.status == ("same" if right and cell.parameter_device == cell.input_device else "cast"), cell
 
 
 # ---------------------------------------------------------------- annotations
@@ -468,6 +536,12 @@ def test_the_environment_s_off_does_not_switch_the_check_off():
 
 # ---------------------------------------------------------------- bad arguments
 
+
+class Impossible(Linear):
+    def forward(self, x: Float[Tensor, "n 3"], y: Float[Tensor, "n-n-1"]):
+        return self.layer(x)
+
+
 BAD = {
     "a factory that is no callable": (
         {"factory": 3, "example": X},
@@ -488,6 +562,11 @@ BAD = {
         {"factory": lambda: nn.LazyLinear(3), "example": X},
         TypeError,
         "call the model once, then guard it",
+    ),
+    "a model that cannot be copied": (
+        {"factory": prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), "example": X},
+        TypeError,
+        "factory: this Linear cannot be copied (Only Tensors created explicitly by the user",
     ),
     "an example of another kind": (
         {"example": [X]},
@@ -513,6 +592,11 @@ BAD = {
         {},
         AnnotationError,
         "argument `x` has no annotation and no default, so no value is made",
+    ),
+    "an annotation that nothing keeps": (
+        {"factory": Impossible},
+        AnnotationError,
+        "no sizes of its axes were found that fit each other; or give check_module an example=",
     ),
     "one dtype": (
         {"example": X, "dtypes": F32},
@@ -591,7 +675,7 @@ REPORT = report_of(
 def test_a_report_prints_as_a_matrix_of_words():
     assert str(REPORT) + "\n" == (GOLDEN / "check_module.txt").read_text()
     assert max(map(len, str(REPORT).splitlines())) <= 80
-    assert repr(REPORT) == "<module report: Net<'&'>: 8 cells, 1 trap, 0 failures>"
+    assert repr(REPORT) == "<module report: Net<'&'>: 8 cells, 1 trap, 0 failures, 1 unsupported>"
 
 
 def test_a_failure_prints_property_cell_input_and_what_to_look_at():
@@ -635,7 +719,7 @@ def test_a_report_goes_to_a_picture_that_says_in_words_what_it_shows_in_colours(
     titles = [element.text for element in root.iter(f"{space}title")]
     assert root.get("role") == "img"
     assert root.get("aria-labelledby").split() == [root.find(f"{space}{tag}").get("id") for tag in ("title", "desc")]
-    assert titles[0] == "Net<'&'>: 8 cells, 1 trap, 0 failures"
+    assert titles[0] == "Net<'&'>: 8 cells, 1 trap, 0 failures, 1 unsupported"
     statuses = [cell.status for cell in REPORT.cells]
     assert [t for t in texts if t in STATUSES] == statuses + [s for s in STATUSES if s in statuses]
     assert any('<script>"& \N{SYMBOL FOR BELL}' in title for title in titles)

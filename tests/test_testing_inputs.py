@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from beartype import BeartypeConf, beartype
-from hypothesis import find, given, seed, settings
+from hypothesis import Phase, find, given, seed, settings
 from hypothesis import strategies as st
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64, Num, Shaped, jaxtyped
 from torch import Tensor, nn
@@ -36,10 +36,13 @@ FLOATS = (F16, BF16, F32, F64)
 LAYOUTS = ["contiguous", "transposed", "strided", "offset", "expanded", "channels_last"]
 
 
+UNEXPLAINED = (Phase.generate, Phase.shrink)  # explanations are found by tracing, which is slow
+
+
 def holds(strategy, law, examples=40):
     """Every value that is drawn satisfies a law."""
 
-    @settings(max_examples=examples, deadline=None, database=None)
+    @settings(max_examples=examples, deadline=None, database=None, phases=UNEXPLAINED)
     @given(strategy)
     def test(value):
         law(value)
@@ -51,7 +54,7 @@ def drawn(strategy, examples=60):
     """The same values in every run."""
     values = []
 
-    @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
+    @settings(max_examples=examples, deadline=None, database=None, phases=UNEXPLAINED, derandomize=True)
     @given(strategy)
     def test(value):
         values.append(value)
@@ -485,18 +488,17 @@ def test_python_binds_the_call_to_the_same_arguments(fn):
     def law(inputs):
         assert isinstance(inputs, inspect.BoundArguments)
         assert inputs.signature == signature
-        assert [p.name for p in inputs.signature.parameters.values() if p.name in inputs.arguments] == [
-            *inputs.arguments
-        ]
+        assert [name for name in signature.parameters if name in inputs.arguments] == [*inputs.arguments]
         bound = signature.bind(*inputs.args, **inputs.kwargs).arguments
         assert [*bound] == [*inputs.arguments]
         for name, value in bound.items():
-            several = signature.parameters[name].kind in (
-                inspect.Parameter.VAR_POSITIONAL,
-                inspect.Parameter.VAR_KEYWORD,
-            )
-            assert value == inputs.arguments[name] if several and not value else True
-            assert value is inputs.arguments[name] or several
+            mine = inputs.arguments[name]
+            if isinstance(value, tuple) and name == "rest":
+                assert all(a is b for a, b in zip(value, mine, strict=True))
+            elif name in ("more", "rows"):
+                assert len(value) == len(mine)
+            else:
+                assert value is mine
 
     holds(inputs_for(fn), law, 6)
 
@@ -535,7 +537,7 @@ def test_what_is_drawn_with_a_wrong_dtype_is_repaired_in_lenient_mode():
 
 def test_arguments_go_where_their_kind_wants_them():
     seen = set()
-    for inputs in drawn(inputs_for(all_kinds)):
+    for inputs in drawn(inputs_for(all_kinds), 150):
         first, n, *rest = inputs.args
         assert inputs.arguments["x"] is first
         assert inputs.arguments["n"] == n

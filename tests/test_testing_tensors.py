@@ -6,6 +6,7 @@ import math
 import pickle
 import random
 import time
+import types
 import typing
 import warnings
 from collections import OrderedDict, defaultdict, deque
@@ -16,7 +17,6 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-import typing_extensions
 from beartype.door import is_bearable
 from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
@@ -167,14 +167,14 @@ class OwnInit:
 
 
 TOKENS = [
-    "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0", "1_0", "+3",
-    "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*", "#*b", "*#b c", "#a", "#a #a",
-    "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b", "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1",
-    "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
+    "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0", "1_0",
+    "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*", "#*b",
+    "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b", "a b min(a,b)",
+    "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
 ]  # fmt: skip
 FAMILIES = (
-    "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 UInt32 UInt64 "
-    "UInt4 UInt2 Integer Complex Complex64 Complex128 Inexact Real Float8e4m3fn Float8e5m2 Float8e4m3fnuz Float8e5m2fnuz"
+    "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 UInt32 "
+    "UInt64 UInt4 UInt2 Integer Complex Complex64 Complex128 Inexact Real Float8e4m3fn Float8e5m2 Float8e4m3fnuz"
 ).split()
 ANNOTATIONS = {
     f"{family} {token!r}": getattr(jaxtyping, family)[Tensor, token]
@@ -198,11 +198,11 @@ ANNOTATIONS |= {
     "array TypeVar": Float32[Array, "n"],
     "plain Tensor": Tensor,
     "LongTensor": torch.LongTensor,
-    "Optional": Optional[X],
+    "Optional": Optional[X],  # noqa: UP045
     "dtype or dtype": Float32[Tensor, "n"] | Int64[Tensor, "n"],
     "rank or rank": Float[Tensor, "a"] | Float[Tensor, "a b"] | None,
     "tensor or number": Float32[Tensor, "n"] | float,
-    "unions that share axes": tuple[Float32[Tensor, "a b"] | Float32[Tensor, "b a"], Float32[Tensor, "a"], Float32[Tensor, "b"]],
+    "unions that share axes": tuple[Y | Float32[Tensor, "b a"], Float32[Tensor, "a"], Float32[Tensor, "b"]],
     "union before its expression": tuple[Float32[Tensor, "n"] | None, Float32[Tensor, "n+1"]],
     "union of far sizes": Float32[Tensor, "n n-300"] | Int64[Tensor, "n n-300"],
     "list": list[X],
@@ -279,7 +279,7 @@ def _fits(hint, value):
         return _fits(hint.__value__, value)
     if origin in (Annotated, typing.Final, NotRequired):
         return _fits(args[0], value)
-    if origin is Union or isinstance(hint, typing_extensions.get_original_bases and type(int | str)):
+    if origin is Union or isinstance(hint, types.UnionType):
         return any(_fits(option, value) for option in args)
     if origin is tuple and not (len(args) == 2 and args[1] is Ellipsis):
         return type(value) is tuple and len(value) == len(args) and all(map(_fits, args, value))
@@ -327,7 +327,7 @@ def test_there_are_more_than_fifty_annotations():
         (Batch, Batch(torch.ones(2, 3, 4, 4), torch.ones(3).long())),
         (Features, {"mask": torch.ones(2, 2).bool()}),
         (Tree, Tree(torch.ones(2), [Tree(torch.ones(3), [])])),
-        (Optional[X], 1),
+        (X | None, 1),
     ],
 )
 def test_the_judge_of_these_tests_refuses_what_is_wrong(hint, value):
@@ -371,11 +371,23 @@ def test_an_annotation_of_anything_reaches_all_that_torch_computes_in():
     assert usual <= {value.dtype for value in drawn(tensors(Shaped[Tensor, ""]), 600)}
 
 
-@pytest.mark.parametrize("family", ["Float", "Int", "UInt", "Integer", "Complex", "Inexact", "Real", "Num"])
-def test_a_family_reaches_all_of_its_members(family):
+MANY = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("family", "examples"),
+    [
+        ("Complex", 60),
+        ("Float", 400),
+        ("UInt", 400),
+        ("Int", 400),
+        *(pytest.param(name, 3000, marks=MANY) for name in ("Integer", "Inexact", "Real", "Num")),
+    ],
+)
+def test_a_family_reaches_all_of_its_members(family, examples):
     annotation = getattr(jaxtyping, family)[Tensor, ""]
     wanted = {d for d in DTYPES if str(d).removeprefix("torch.") in annotation.dtypes}
-    assert {value.dtype for value in drawn(tensors(annotation), 1500)} == wanted
+    assert {value.dtype for value in drawn(tensors(annotation), examples)} == wanted
 
 
 LIES = {
@@ -502,10 +514,10 @@ def test_axes_that_expressions_use_take_several_sizes_each(dims):
 
 
 @pytest.mark.parametrize(
-    ("dims", "most"), [("n 2*n", 20), ("n n n*n", 1000), ("a b c a*b*c", 10_000), ("n n-3000", 50_000_000)]
+    ("dims", "most"), [("n 2*n", 200), ("n n n*n", 5000), ("a b c a*b*c", 300_000), ("n n-3000", 20_000_000)]
 )
 def test_sizes_are_no_larger_than_expressions_need(dims, most):
-    assert max(x.numel() for x in drawn(tensors(Float32[Tensor, dims]), 100)) <= most * 20
+    assert max(x.numel() for x in drawn(tensors(Float32[Tensor, dims]), 100)) <= most
 
 
 def test_where_empty_sizes_alone_are_small_larger_ones_are_drawn():
@@ -536,7 +548,7 @@ def test_a_gradient_flows_into_what_requires_one_in_every_layout():
 def test_containers_are_empty_and_full_and_every_option_is_taken():
     assert {len(value) for value in drawn(tensors(list[X]), 100)} == {0, 1, 2, 3}
     assert {len(value) for value in drawn(tensors(dict[str, X]), 100)} >= {0, 1, 2}
-    assert {value is None for value in drawn(tensors(Optional[X]), 50)} == {True, False}
+    assert {value is None for value in drawn(tensors(X | None), 50)} == {True, False}
     union = Float32[Tensor, "n"] | Int64[Tensor, "n"] | Bool[Tensor, ""]
     assert {x.dtype for x in drawn(tensors(union), 100)} == {torch.float32, torch.int64, torch.bool}
     assert {frozenset(value) for value in drawn(tensors(Features), 200)} >= {
@@ -654,7 +666,7 @@ def test_containers_shrink_to_few_and_simple_values():
     assert smallest(list[X], lambda value: True) == []
     assert [x.tolist() for x in smallest(list[X], lambda value: len(value) > 1)] == [[0.0], [0.0]]
     assert len(smallest(list[X], lambda value: any(x.isnan().any() for x in value))) == 1
-    assert smallest(Optional[X], lambda value: value is None) is None
+    assert smallest(X | None, lambda value: value is None) is None
     batch = smallest(Batch, lambda value: value.label.numel() > 0)
     assert (batch.image.shape, batch.label.tolist()) == ((1, 1, 1, 1), [0])
     tree = smallest(Tree, lambda value: len(value.children) > 0)
@@ -716,7 +728,7 @@ def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
         ({"axes": {"b": st.just("x")}}, ValueError, "b='x' is not a size"),
         ({"axes": {"*rest": st.just(2)}}, ValueError, "rest=2 is not a tuple of sizes"),
         ({"layout": "bad"}, ValueError, "layout='bad'.*'contiguous', 'transposed'"),
-        ({"layout": 3}, TypeError, "layout=3"),
+        ({"layout": 3}, ValueError, "layout=3"),
         ({"layout": st.just("bad")}, ValueError, "layout='bad'"),
         ({"device": "bad"}, ValueError, "device='bad'"),
         ({"device": 3.5}, TypeError, "device=3.5"),
@@ -828,19 +840,17 @@ def test_elements_are_the_numbers_that_were_asked_for(annotation, elements, hold
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value"),
+    ("family", "value"),
     [
-        (UInt8[Tensor, "3"], -1), (UInt8[Tensor, "3"], 300), (Int64[Tensor, "3"], 0.5), (Int64[Tensor, "3"], 2**63),
-        (Int64[Tensor, "3"], math.nan), (Int64[Tensor, "3"], math.inf), (Int64[Tensor, "3"], 1j), (UInt64[Tensor, "3"], -1),
-        (UInt64[Tensor, "3"], 2**64), (Bool[Tensor, "3"], 300), (Bool[Tensor, "3"], math.nan), (Float32[Tensor, "3"], 1e300),
-        (Float16[Tensor, "3"], 70000.0), (Float8e4m3fn[Tensor, "3"], 1000.0), (Float8e4m3fn[Tensor, "3"], math.inf),
-        (Float32[Tensor, "3"], 1 + 2j), (Float32[Tensor, "3"], "x"), (Float32[Tensor, "3"], None), (Float32[Tensor, "3"], [1.0, 2.0]),
-        (Complex64[Tensor, "3"], [1.0, 2.0]), (Complex64[Tensor, "3"], 1e300j), (Float32[Tensor, "3"], torch.ones(2)),
+        (UInt8, -1), (UInt8, 300), (Int64, 0.5), (Int64, 2**63), (Int64, math.nan), (Int64, math.inf), (Int64, 1j),
+        (UInt64, -1), (UInt64, 2**64), (Bool, 300), (Bool, math.nan), (Float32, 1e300), (Float16, 70000.0), (Float32, 1j),
+        (Float8e4m3fn, 1000.0), (Float8e4m3fn, math.inf), (Float32, "x"), (Float32, None), (Float32, [1.0, 2.0]),
+        (Float32, torch.ones(2)), (Complex64, [1.0, 2.0]), (Complex64, 1e300j),
     ],
 )  # fmt: skip
-def test_an_element_that_the_dtype_cannot_hold_is_an_error_that_names_both(annotation, value):
+def test_an_element_that_the_dtype_cannot_hold_is_an_error_that_names_both(family, value):
     with pytest.raises(ValueError, match=r"^elements= gave .*which \w+ cannot hold"):
-        drawn(tensors(annotation, elements=st.just(value)), 5)
+        drawn(tensors(family[Tensor, "3"], elements=st.just(value)), 5)
 
 
 def _all_finite(x):
@@ -929,7 +939,7 @@ def _state():
         "default device": torch.get_default_device(),
         "inference": torch.is_inference_mode_enabled(),
         "grad": torch.is_grad_enabled(),
-        "deterministic": (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
         "warnings": list(warnings.filters),
         "autocast": torch.is_autocast_enabled("cpu"),
         "threads": torch.get_num_threads(),
@@ -970,6 +980,10 @@ def test_nothing_global_changes():
     assert _state() == before
 
 
+def _bytes(x):
+    return x.contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_another_default_dtype_changes_nothing(restored, dtype):
     usual = drawn(tensors(Float[Tensor, "a b"]), 100)
@@ -978,8 +992,7 @@ def test_another_default_dtype_changes_nothing(restored, dtype):
     assert {x.dtype for x in others} == {x.dtype for x in usual}
     again = drawn(tensors(Float[Tensor, "a b"]), 100)
     assert [(x.dtype, x.shape, x.stride()) for x in again] == [(x.dtype, x.shape, x.stride()) for x in usual]
-    for x, y in zip(again, usual, strict=True):
-        assert torch.equal(x.contiguous().view(torch.uint8).clone() if x.dim() and x.numel() else x.view(-1).view(torch.uint8), y.contiguous().view(torch.uint8).clone() if y.dim() and y.numel() else y.view(-1).view(torch.uint8))  # noqa: E501
+    assert list(map(_bytes, again)) == list(map(_bytes, usual))
 
 
 @pytest.mark.parametrize("annotation", [Num[Tensor, "a b"], Shaped[Tensor, "n"], Float[nn.Parameter, "n"]])
@@ -1012,7 +1025,7 @@ def test_a_strategy_made_in_one_region_draws_in_another(restored):
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, None])
-@pytest.mark.parametrize("annotation", [Float32[Tensor, "2 3"], Complex64[Tensor, "2 3"], Float32[Tensor, "2 3 512 512"]])
+@pytest.mark.parametrize("annotation", [Float32[Tensor, "2 3"], Complex64[Tensor, "2 3"], Half[Tensor, "2 3 512 512"]])
 def test_values_are_fresh_each_time(annotation, layout):
     @settings(max_examples=20, database=None, deadline=None)
     @given(*[tensors(annotation, layout=layout, elements=st.just(1))] * 2)
@@ -1055,7 +1068,7 @@ def test_many_axes_take_no_room_either(family):
     ("annotation", "text"),
     [
         (Float32[Tensor, "b c"], 'Float32[Tensor, "b c"]'),
-        (Optional[X], 'Float32[Tensor, "n"] | None'),
+        (X | None, 'Float32[Tensor, "n"] | None'),
         (Batch, "Batch"),
     ],
 )

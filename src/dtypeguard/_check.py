@@ -260,8 +260,10 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
             return
     fix = f"{written(path)}.to({str(anchor.device)!r})"
     movable = value.device.type != "meta"
-    reason = f"{anchor.reason} on {anchor.device}"
-    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, anchor.like, fix, movable)
+    told = call.contract.device is not None
+    reason = f"{'the guard was told' if told else f'{anchor.reason} on'} {anchor.device}"
+    like = None if told else anchor.like
+    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
     edit_at(call, path, value).device = anchor.device
 
 

@@ -361,6 +361,12 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
     return first_call
 
 
+_DEFAULTS: _Options = {
+    "mode": None, "casting": None, "file": None, "anchor": None, "autocast": None, "mutates": frozenset(),
+    "verify": Verify.FIRST, "returns": True,
+}  # fmt: skip
+
+
 def contract_behind(fn: Any) -> Contract:
     """The contract of a function, enforced or not, with every annotation read by now.
 
@@ -368,7 +374,9 @@ def contract_behind(fn: Any) -> Contract:
         AnnotationError: an annotation is malformed, or names what does not exist.
         TypeError: for what enforce does not take.
     """
-    made = fn if hasattr(fn, "__dtypeguard_later__") else enforce(fn)
+    made = fn
+    if not hasattr(fn, "__dtypeguard_later__"):
+        made = _decorate_function(fn, _DEFAULTS, _names_around(sys._getframe(1)))
     note = signed(made)
     contract: Contract = note[1] if note is not None else made.__dtypeguard_later__.fill()
     return contract

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard, Union, get_args, get_origin
 
+import jaxtyping
 import torch
 import typing_extensions
 from jaxtyping import AbstractArray, AbstractDtype
@@ -298,8 +299,11 @@ def _no_annotation(hint: Any) -> str:
     """What somebody wrote who forgot the brackets, or gave a dtype or a value for a hint."""
     if isinstance(hint, Tensor):
         return "a tensor is no annotation; the value comes first, the annotation second"
-    name = hint.__name__ if isinstance(hint, type) else str(hint)
-    family = name if isinstance(hint, type) else "Float32" if hint is torch.float32 else "Float"
+    name = family = hint.__name__ if isinstance(hint, type) else str(hint)
+    if isinstance(hint, torch.dtype):
+        family = name.removeprefix("torch.").replace("bfloat", "BFloat").replace("uint", "UInt")
+        family = family[0].upper() + family[1:]
+        family = family if hasattr(jaxtyping, family) else "Shaped"
     return f'`{name}` alone is no annotation: write {family}[Tensor, "..."]'
 
 

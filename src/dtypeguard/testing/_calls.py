@@ -73,7 +73,7 @@ class Inputs:
 
     def map(self, change: Change) -> "Inputs":
         """The same with other tensors; one that stands in two places is changed once, if it becomes the same."""
-        known: dict[Any, Tensor] = {}
+        known: dict[Any, tuple[Tensor, Tensor]] = {}
         new = {path[-1]: _mapped(value, path, change, known) for path, value in self.named()}
         bound = self.signature.bind(*self.args, **self.kwargs)
         for name, value in bound.arguments.items():
@@ -102,10 +102,11 @@ def _tensors(value: Any, path: Path, rebuildable: bool) -> Iterator[Leaf]:
         yield from _tensors(child, (*path, step), rebuildable and parts is not None)
 
 
-def _mapped(value: Any, path: Path, change: Change, known: dict[Any, Tensor]) -> Any:
+def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tensor, Tensor]]) -> Any:
     if isinstance(value, Tensor):
         other = change(written(path), value)
-        return known.setdefault((id(value), other is value, other.dtype, other.device), other)
+        key = id(value), other is value, other.dtype, other.device
+        return known.setdefault(key, (value, other))[1]  # kept, or another tensor may get its id
     parts = children(value)
     if parts is not None:
         new = {step: _mapped(child, (*path, step), change, known) for step, child in parts}
@@ -177,7 +178,12 @@ def run(
     outcome = Outcome()
     seed(0)
     reset_casts()
-    with warnings.catch_warnings(record=True, action="always") as said, under(guarded), _autocast(region):
+    with (
+        warnings.catch_warnings(record=True, action="always") as said,
+        under(guarded),
+        _autocast(region),
+        torch.set_grad_enabled(grads or torch.is_grad_enabled()),  # it acts when it is called
+    ):
         try:
             for _ in range(1 if grads else 2):
                 _call(model, inputs.fresh(), by_hand, grads, outcome)
@@ -250,7 +256,8 @@ def aside() -> Iterator[None]:
     _config.rebase(base.but(mode=None, under=None))
     logger.disabled = True
     try:
-        with torch.random.fork_rng(devices):
+        off = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]  # the caller's region is no cell's
+        with torch.random.fork_rng(devices), off[0], off[1]:
             yield
     finally:
         logger.disabled = silent
@@ -302,7 +309,7 @@ def difference(got: Outcome, expected: Outcome) -> tuple[str, str] | None:
     for n, (a, b) in enumerate(zip(got.results, expected.results, strict=True)):
         found = _unlike(a, b, "result")
         if found is not None:
-            return tuple(f"{text}, at the second call" if n else text for text in found)  # type: ignore[return-value]
+            return (f"{found[0]}, at the second call", found[1]) if n else found
     for name, b in expected.grads.items():
         found = _unlike(got.grads.get(name), b, f"{name}.grad")
         if found is not None:
@@ -316,7 +323,7 @@ def _unlike(got: Any, expected: Any, path: str) -> tuple[str, str] | None:
         return f"{path} = {summary(got)}", summary(expected)
     for (name, a), (_, b) in zip(mine, other, strict=True):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if (type(a), a.dtype, a.shape, a.device) != (type(b), b.dtype, b.shape, b.device):
+            if _facts(a) != _facts(b):
                 return f"`{name}` is {summary(a)}", summary(b)
             if not equal(a, b):
                 return f"`{name}`, {summary(a)}, has other numbers", "the same, bit for bit"
@@ -325,12 +332,20 @@ def _unlike(got: Any, expected: Any, path: str) -> tuple[str, str] | None:
     return None
 
 
+def _facts(tensor: Tensor) -> tuple[Any, ...]:
+    shape = None if tensor.is_nested else tensor.shape  # a nested one has none, or a new symbol each time
+    return type(tensor), tensor.dtype, shape, tensor.device
+
+
 def equal(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype and shape hold the same numbers; NaN is NaN."""
+    if a.is_nested:
+        parts = a.unbind(), b.unbind()
+        return [x.shape for x in parts[0]] == [y.shape for y in parts[1]] and all(map(equal, *parts))
     if a.layout is not torch.strided:
         a, b = a.to_dense(), b.to_dense()
-    if a.is_nested:
-        return all(equal(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True))
+    if a.is_complex():  # complex32 has no ==
+        a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if a.is_meta or torch.equal(a, b):
         return True
     return bool(((a == b) | ((a != a) & (b != b))).all())

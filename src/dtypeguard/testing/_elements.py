@@ -153,7 +153,7 @@ def converted(values: st.SearchStrategy[Any], dtype: torch.dtype, finite: bool) 
 
 
 def _finite(value: Any) -> bool:
-    return cmath.isfinite(value)
+    return not isinstance(value, int | float | complex) or cmath.isfinite(value)
 
 
 def _holds(lane: torch.dtype, value: Any) -> bool:

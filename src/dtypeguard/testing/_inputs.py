@@ -24,7 +24,7 @@ from .._errors import AnnotationError, caller
 from .._guard import root_of
 from .._spec import OtherSpec, annotations_of, resolve_hint, show
 from ._layouts import layout_of
-from ._sizes import Axes, Draw, Plan, Sizes, Unfit, tensors_in
+from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, Maker, Options, check_possible
 
 _P = inspect.Parameter
@@ -77,7 +77,7 @@ def tensors(
     ...     assert x.shape == (2, 3)
     >>> test()
     """
-    options = _options(device, layout, requires_grad, dtypes, elements, finite)
+    options = options_of(device, layout, requires_grad, dtypes, elements, finite)
     return Recipe(contract_of(annotation, "tensors"), {} if axes is None else axes, options).strategy()
 
 
@@ -161,7 +161,7 @@ def inputs_for(
             raise ValueError(f"elements: {contract.function} has no argument {name!r}, only {known}")
         _check_elements(strategy)
     plain = None if isinstance(elements, Mapping) else elements
-    options = _options(device, layout, requires_grad, dtypes, plain, finite)
+    options = options_of(device, layout, requires_grad, dtypes, plain, finite)
 
     return Recipe(contract, {} if axes is None else axes, options, signature, values, dict(own)).strategy()
 
@@ -177,7 +177,9 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
     if inspect.ismethod(fn):
         fn, values = fn.__func__, (fn.__self__,)
     if not inspect.isfunction(fn):
-        what = f"the class {target.__name__}: tensors makes its values" if isinstance(target, type) else repr(target)
+        what = (
+            f"the class {target.__name__}: give an instance, or a method" if isinstance(target, type) else repr(target)
+        )
         raise TypeError(f"inputs_for takes a function, a method or a module, not {what}")
     contract = _contract_of(fn)
     signature = inspect.signature(fn)
@@ -243,10 +245,8 @@ class Recipe:
             self.plan = Plan([param.spec for param in params], call, self.axes, self.shared)
         except AnnotationError as error:
             raise AnnotationError(f"{self.contract.function}: {where}{error}") from error.__cause__
-        braces = [
-            dim.text for param in params for spec in tensors_in(param.spec) for dim in spec.dims if "{" in dim.text
-        ]
-        self.sizing = {p.name for p in params if any(p.name in text for text in braces)}
+        dims = [dim for param in params for spec in tensors_in(param.spec) for dim in spec.dims]
+        self.sizing = {name for dim in dims if "{" in dim.text for name in NAME.findall(dim.text)}
 
     def __repr__(self) -> str:
         spec = self.contract.params[0].spec if self.signature is None else None
@@ -348,7 +348,19 @@ def judged(contract: Contract, values: tuple[Any, ...]) -> Call:
 # ---------------------------------------------------------------- options
 
 
-def _options(device: Any, layout: Any, requires_grad: Any, dtypes: Any, elements: Any, finite: bool) -> Options:
+def options_of(
+    device: Any = None,
+    layout: Any = None,
+    requires_grad: Any = None,
+    dtypes: Any = None,
+    elements: Any = None,
+    finite: bool = False,
+) -> Options:
+    """Options as users write them.
+
+    Raises:
+        ValueError, TypeError: for what is none.
+    """
     if layout is not None and not isinstance(layout, st.SearchStrategy):
         layout_of(layout)
     if not isinstance(requires_grad, bool | None | st.SearchStrategy):

@@ -20,10 +20,10 @@ from .._errors import render
 STATUSES: dict[str, str] = {
     "FAILED": "a property does not hold",
     "trap": "bare PyTorch computes with the wrong dtype, in silence",
-    "cast": "bare PyTorch raises; lenient mode repairs, strict mode names it",
+    "cast": "lenient mode repairs, strict mode names it; bare PyTorch raises, or gives the same",
     "refused": "lenient mode refuses too: the cast loses values, or is not allowed",
     "same": "nothing to repair: guarded and bare agree, bit for bit",
-    "unsupported": "PyTorch itself does not compute this here",
+    "unsupported": "the bare model raises for inputs of the right dtype, see below",
 }
 _WIDE = 12  # columns of the printed matrix
 
@@ -172,7 +172,9 @@ class ModuleReport:
     def head(self) -> str:
         """The module, and how much was found."""
         counts = ((len(self.cells), "cell"), (len(self.traps), "trap"), (len(self.failures), "failure"))
-        return f"{self.module}: {', '.join(_number(*count) for count in counts)}"
+        unsupported = sum(cell.status == "unsupported" for cell in self.cells)
+        also = [f"{unsupported} unsupported"] if unsupported else []
+        return f"{self.module}: {', '.join([*(_number(*count) for count in counts), *also])}"
 
     def tables(self) -> Iterator[Table]:
         """A table for each pair of devices."""
@@ -214,10 +216,6 @@ class ModuleReport:
             yield "\nunsupported: what PyTorch raises for inputs of the right dtype"
         for (text,), found in _grouped(cells, "ideal"):
             yield f"  {_number(len(found), 'cell')}: {text}"
-
-
-for _public in (Cell, Failure, CheckError, ModuleReport):
-    _public.__module__ = "dtypeguard.testing"
 
 
 def failed(report: ModuleReport) -> CheckError:

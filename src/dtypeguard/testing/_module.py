@@ -4,6 +4,7 @@ Floor 5.
 """
 
 import contextlib
+import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -100,7 +101,8 @@ def check_module(
         raise failed(report)
     own = [cell for cell in report.cells if cell.parameter_dtype in (bench.dtype, None)] or report.cells
     if all(cell.status == "unsupported" for cell in own):
-        what = "the example" if example is not None else "what is drawn: give elements= or an example="
+        drawn = "what is drawn: give axes= for sizes that the model fixes, elements= for ids, or an example="
+        what = "the example" if example is not None else drawn
         raise ValueError(f"{bench.name} raises {own[0].ideal}, so it cannot compute {what}")
     return report
 
@@ -288,7 +290,12 @@ def _backend(compile: Any) -> str | None:
 
 def _factory(factory: Any) -> Callable[[], nn.Module]:
     if isinstance(factory, nn.Module):
-        return lambda: factory
+        try:
+            kept = copy.deepcopy(factory)
+        except Exception as error:
+            name = type(factory).__name__
+            raise TypeError(f"factory: this {name} cannot be copied ({error}): pass lambda: {name}(...)") from None
+        return lambda: kept
     if not callable(factory):
         raise TypeError(f"factory={factory!r} is not callable: pass the model's class, or lambda: Net(...)")
     try:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._config import Verify
 from .._dtypes import FLOATING, name_of
 from .._errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
 from .._guard import is_guarded
@@ -21,6 +22,7 @@ from ._calls import Outcome, difference, run
 from ._matrix import Failure
 from ._trial import Trial, moved
 
+_DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 _ALONE = 8  # of many wrong arguments so many are tried one by one
 _SKIPPED = "an annotation that lets everything pass, or code that changes arguments before forward gets them"
 
@@ -36,13 +38,13 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """One row of the table; with `once` a cell asks it of its first input only."""
+    """One row of the table; `docs` has the rule; with `once` a cell asks it of its first input only."""
 
     name: str
     text: str
     applies: Callable[[Trial], bool]
     faults: Callable[[Trial], Iterator[Fault]]
-    source: str
+    docs: str
     once: bool = False
 
 
@@ -74,7 +76,7 @@ def _failure(row: Property, trial: Trial, fault: Fault) -> Failure:
     wrong = [f"{leaf.path} = {summary(leaf.tensor)}" for leaf in trial.given.floats() if leaf.path in trial.wrong]
     shown = ", ".join(wrong) or str(trial.given)
     facts = fault.message, shown, fault.expected, fault.got, fault.fix
-    return Failure(row.name, row.text, trial.cell, *facts, row.source)
+    return Failure(row.name, row.text, trial.cell, *facts, f"{_DOCS}/{row.docs}")
 
 
 def _plain(trial: Trial) -> bool:
@@ -83,6 +85,10 @@ def _plain(trial: Trial) -> bool:
 
 def _matched(trial: Trial) -> bool:
     return _plain(trial) and trial.matched
+
+
+def _wrong(trial: Trial) -> bool:
+    return _plain(trial) and bool(trial.wrong)
 
 
 def _nothing_wrong(trial: Trial) -> bool:
@@ -116,6 +122,9 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         if found is not None:
             ours = "an annotation that the call breaks, or a contract inside the model"
             yield Fault(text, *found, ours if _ours(outcome) else "code that looks at type(self), or at what called it")
+        if outcome.wrote != trial.bare.wrote:
+            got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
+            yield Fault(f"{text}: other inputs are changed in place", got, expected, "a contract inside the model")
         if outcome.casts or outcome.said:
             casts = [f"`{cast.argument}` of {cast.function} is cast" for cast in outcome.casts]
             said = [f"{type(warning).__name__}: {warning}" for warning in outcome.said]
@@ -138,7 +147,7 @@ def repaired(trial: Trial) -> Iterator[Fault]:
                 "an annotation that asks for another dtype than the parameters have",
             )
         return
-    if trial.loses:
+    if trial.loses and trial.bench.contract.verify is not Verify.NEVER:
         yield Fault(
             f"lenient mode lets finite values of {names} become infinite",
             outcome.raised or "it computes",
@@ -174,17 +183,18 @@ def named(trial: Trial) -> Iterator[Fault]:
     for one in (trial, *(trial.alone(path) for path in several[:_ALONE])):
         error = one.strict.error
         named = isinstance(error, DtypeError | DeviceError) and error.argument in one.wrong
-        if one.wrong and not named and difference(one.strict, one.by_hand) is not None:  # not: it casts before forward
+        if one.wrong and not named and not _casts_before(one):
             names = " or ".join(f"`{path}`" for path in one.wrong)
             got = one.strict.raised or "it computes"
             if isinstance(error, DtypeGuardError):
                 got = f"{type(error).__name__} that names `{error.argument}`"
-            yield Fault(
-                f"strict mode does not name {names}",
-                got,
-                f"DtypeError or DeviceError that names {names}",
-                _SKIPPED,
-            )
+            expected = f"DtypeError or DeviceError that names {names}"
+            yield Fault(f"strict mode does not name {names}", got, expected, _SKIPPED)
+
+
+def _casts_before(trial: Trial) -> bool:
+    """Whether the model itself casts on the way to forward, where no guard is."""
+    return all(difference(outcome, trial.by_hand) is None for outcome in (trial.bare, trial.strict))
 
 
 def autocast(trial: Trial) -> Iterator[Fault]:
@@ -193,11 +203,12 @@ def autocast(trial: Trial) -> Iterator[Fault]:
 
 
 def kept(trial: Trial) -> Iterator[Fault]:
-    wrote = [w for w in trial.lenient.said if isinstance(w, InplaceOnCastWarning)]
+    wrote = [f"`{path}`" for path in trial.by_hand.wrote if path in trial.wrong]
     if wrote:
+        said = any(isinstance(warning, InplaceOnCastWarning) for warning in trial.lenient.said)
         yield Fault(
-            "forward writes to its input, so a repaired call is another program: the caller's tensor does not change",
-            str(wrote[0]).partition(";")[0],
+            f"forward writes to {wrote[0]}, so a repaired call is another program: the caller's tensor does not change",
+            "InplaceOnCastWarning" if said else "nothing is said",
             "an input that is left alone",
             "an in-place operation on an argument (x += ..., x.relu_(), nn.ReLU(inplace=True)): write to a copy, "
             "or name the argument in enforce(mutates=...), so that it is never cast",
@@ -384,71 +395,63 @@ def _compile(trial: Trial, model: nn.Module, whole: bool) -> Any:
     return torch.compile(model, backend=trial.bench.compiler or "", fullgraph=whole)
 
 
-_DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 PROPERTIES: tuple[Property, ...] = (
-    Property(
-        "repeatable",
-        "the same call gives the same result twice",
-        _matched,
-        repeatable,
-        f"{_DOCS}/testing.md",
-        once=True,
-    ),
+    Property("repeatable", "the same call gives the same result twice", _matched, repeatable, "testing.md", once=True),
     Property(
         "matched",
         "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
         lambda trial: _plain(trial) and _nothing_wrong(trial),
         unchanged,
-        f"{_DOCS}/semantics.md#in-place-changes",
+        "semantics.md#in-place-changes",
     ),
     Property(
         "lenient repairs",
         "lenient mode gives what inputs cast by hand give, and says so",
-        lambda trial: _plain(trial) and bool(trial.wrong),
+        _wrong,
         repaired,
-        f"{_DOCS}/semantics.md#casting",
+        "semantics.md#casting",
     ),
     Property(
         "strict names the argument",
         "strict mode names an argument that is wrong",
-        lambda trial: _plain(trial) and bool(trial.wrong),
+        _wrong,
         named,
-        f"{_DOCS}/semantics.md#modes",
+        "semantics.md#modes",
     ),
     Property(
         "autocast",
         "inside autocast what autocast casts itself passes, and float64 is repaired",
         lambda trial: not _plain(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
         autocast,
-        f"{_DOCS}/semantics.md#autocast",
+        "semantics.md#autocast",
     ),
     Property(
         "inputs are left alone",
         "forward does not write to an input that is repaired",
-        lambda trial: _plain(trial) and bool(trial.wrong),
+        _wrong,
         kept,
-        f"{_DOCS}/semantics.md#in-place-changes",
+        "semantics.md#in-place-changes",
     ),
     Property(
         "gradients",
         "gradients come back in the caller's dtype, as those of the bare model",
-        lambda trial: _plain(trial) and (bool(trial.wrong) or trial.matched),
+        lambda trial: _wrong(trial) or _matched(trial),
         gradients,
-        f"{_DOCS}/semantics.md#casting",
+        "semantics.md#casting",
     ),
     Property(
         "output dtype is stable",
         "every floating result follows the parameters' dtype, or is always of the same",
         _matched,
         stable,
-        f"{_DOCS}/testing.md",
+        "testing.md",
     ),
     Property(
         "default dtype",
         "the dtypes that come out do not depend on torch.get_default_dtype()",
         _matched,
         default_dtype,
-        f"{_DOCS}/testing.md",
+        "testing.md",
         once=True,
     ),
     Property(
@@ -456,7 +459,7 @@ PROPERTIES: tuple[Property, ...] = (
         "an input on meta is refused by name",
         _has_a_device,
         refuses_meta,
-        f"{_DOCS}/semantics.md#what-a-tensor-must-be",
+        "semantics.md#what-a-tensor-must-be",
         once=True,
     ),
     Property(
@@ -464,15 +467,15 @@ PROPERTIES: tuple[Property, ...] = (
         "state_dict, deepcopy and pickle go there and back as without a guard",
         _matched,
         state,
-        f"{_DOCS}/testing.md",
+        "testing.md",
         once=True,
     ),
     Property(
         "compile",
         "the compiled guarded model is the compiled bare one, bit for bit",
-        lambda trial: _plain(trial) and trial.bench.compiler is not None and (bool(trial.wrong) or trial.matched),
+        lambda trial: trial.bench.compiler is not None and (_wrong(trial) or _matched(trial)),
         compiled,
-        f"{_DOCS}/wild.md",
+        "wild.md",
         once=True,
     ),
 )

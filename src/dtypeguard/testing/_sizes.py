@@ -33,7 +33,7 @@ _KEPT = 64  # solutions to choose from
 _TRIED = 600  # at random, where not all can be
 _SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 0)
 _ROUND = (16, 32, 64, 10, 12, 20, 24, 48, 96, 100, 128, 256, 512, 768, 1000, 1024)  # what models are made of
-_NAME = re.compile(r"[^\W\d]\w*")
+NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Unfit(Exception):
@@ -67,7 +67,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         dims = [dim for spec in self.specs for tensor in tensors_in(spec) for dim in tensor.dims]
-        self.needed = {name for d in dims if d.kind is DimKind.SYMBOLIC for name in _NAME.findall(d.text)}
+        self.needed = {name for d in dims if d.kind is DimKind.SYMBOLIC for name in NAME.findall(d.text)}
         self.names = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and not d.variadic)
         self.runs = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and d.variadic)
         if not isinstance(self.given, Mapping):

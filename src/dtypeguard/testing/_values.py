@@ -105,8 +105,8 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
     known = [d for d in allocatable() if spec.dtypes is None or d in spec.dtypes]
     if is_numpy(spec.array_type):
         known = [d for d in known if TABLE[d].name in NUMPY]
-    elif isinstance(options.device, torch.device) and options.device.type == "meta":
-        known = [d for d in known if not TABLE[d].name.startswith(("q", "bits"))]
+    elif options.elements is not None:  # what no number can be written to
+        known = [d for d in known if TABLE[d].kind is not Kind.STORAGE or d.is_floating_point] or known
     if not known:
         names = ", ".join(map(str, spec.names or ())) or "any"
         library = "NumPy" if is_numpy(spec.array_type) else f"torch {torch.__version__}"
@@ -120,7 +120,7 @@ def dtypes_for(spec: TensorSpec, options: Options, anchor: Anchor | None = None)
 
 
 @functools.lru_cache(4096)
-def _weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
+def weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
     """One of these dtypes; what only stores is rarer than what programs compute in."""
     plain = [d for d in dtypes if TABLE[d].kind is not Kind.STORAGE]
     if not plain or len(plain) == len(dtypes):
@@ -133,7 +133,7 @@ def is_numpy(array_type: Any) -> bool:
 
 
 def _tensor(maker: Maker, spec: TensorSpec) -> Any:
-    dtype = maker.draw(_weighed(dtypes_for(spec, maker.options, maker.anchor)))
+    dtype = maker.draw(weighed(dtypes_for(spec, maker.options, maker.anchor)))
     return array_of(maker, spec, dtype, maker.sizes.shape(spec, maker.draw))
 
 
@@ -158,6 +158,8 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
     device = chosen(options.device, draw)
     if device is None:
         device = torch.get_default_device() if maker.anchor is None else maker.anchor.device
+    if tensor.is_quantized and device is not None and torch.device(device).type == "meta":
+        raise Unfit  # torch has no such tensors
     tensor = _moved(tensor, device, lay)
     kind = Tensor if spec.array_type is Any else spec.array_type
     return _typed(tensor, kind, chosen(options.requires_grad, draw))
@@ -327,13 +329,6 @@ def _other(maker: Maker, spec: OtherSpec) -> Any:
     return maker.draw(resolved(spec.annotation, spec.hint))
 
 
-@functools.lru_cache(1024)
-def _from_type(hint: Any) -> st.SearchStrategy[Any]:
-    strategy = st.from_type(hint)
-    strategy.validate()
-    return strategy
-
-
 # Classes of torch that hypothesis would call, but that are not made by calls, or not by calls with nothing.
 TORCH: dict[Any, st.SearchStrategy[Any]] = {
     torch.dtype: st.deferred(lambda: st.sampled_from(allocatable())),
@@ -354,10 +349,12 @@ def resolved(hint: Any, text: str) -> st.SearchStrategy[Any]:
     if isinstance(hint, type) and hint in TORCH:
         return TORCH[hint]
     try:
-        return _from_type(hint)
+        strategy = st.from_type(hint)
+        strategy.validate()
     except HypothesisException as error:
         advice = "register one with hypothesis.strategies.register_type_strategy"
         raise AnnotationError(f"no value of {text} is made: hypothesis knows no strategy for it; {advice}") from error
+    return strategy
 
 
 _MAKERS: dict[type, Callable[[Maker, Any], Any]] = {

@@ -32,9 +32,9 @@ from .._spec import (
     show,
 )
 from ._elements import allocatable
-from ._inputs import Recipe, contract_of, judged
+from ._inputs import Recipe, contract_of, judged, options_of
 from ._sizes import SIZE, Axes, Draw, Unfit, tensors_in
-from ._values import NUMPY, Maker, Options, array_of, dtypes_for, is_numpy
+from ._values import NUMPY, Maker, Options, array_of, dtypes_for, is_numpy, weighed
 
 _TRIES = 5
 
@@ -85,7 +85,7 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
     if not breaks:
         text = annotation if isinstance(annotation, str) else show(annotation)
         raise AnnotationError(f"violations_of: nothing breaks {text}")
-    return _Breaches(contract, {} if axes is None else axes, Options(device), breaks=breaks).strategy()
+    return _Breaches(contract, {} if axes is None else axes, options_of(device), breaks=breaks).strategy()
 
 
 _Break = tuple[Spec, str, int]  # what to break, how, and at which of its occurrences
@@ -172,7 +172,7 @@ class _Breaches(Recipe):
 
 
 def _odd_dtype(maker: Maker, spec: TensorSpec) -> Any:
-    return array_of(maker, spec, maker.draw(st.sampled_from(_odd_dtypes(spec))), maker.sizes.shape(spec, maker.draw))
+    return array_of(maker, spec, maker.draw(weighed(tuple(_odd_dtypes(spec)))), maker.sizes.shape(spec, maker.draw))
 
 
 def _odd_dtypes(spec: TensorSpec) -> list[Any]:

@@ -1,0 +1,162 @@
+"""What no other test saw when `mutate.py` broke it."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import CastWarning, DtypeError, ShapeError, _codegen, enforce, guard, unguard
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+def f(*shape, dtype=F32):
+    return torch.ones(shape, dtype=dtype)
+
+
+# ---------------------------------------------------------------- axes
+
+
+@enforce
+def fits(x: Float32[Tensor, "b *s"], y: Float32[Tensor, "n"] | None = None, *, item):
+    return isinstance(item, Float32[Tensor, "*s"]), isinstance(item, Float32[Tensor, "n n"])
+
+
+@pytest.mark.parametrize("dtype", [F32, F64], ids=["right", "repaired"])
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_isinstance_in_a_body_sees_the_axes_of_the_call(dtype):
+    x = f(2, 3, 4, dtype=dtype)
+    assert fits(x, item=f(3, 4)) == (True, False)
+    assert fits(x, item=f(4, 3)) == (False, False)
+    assert fits(x, item=f(3, 3)) == (False, True)  # `n` is not bound
+    assert fits(x, f(4), item=f(3, 3)) == (False, False)
+    assert fits(x, f(3), item=f(3, 3)) == (False, True)
+
+
+def test_three_shapes_that_broadcast():
+    @enforce(mode="strict")
+    def add(x: Float32[Tensor, "*#s"], y: Float32[Tensor, "*#s"], z: Float32[Tensor, "*#s"], w: Float32[Tensor, "*s"]):
+        return x + y + z + w
+
+    assert add(f(3), f(2, 1), f(5, 1, 3), f(5, 2, 3)).shape == (5, 2, 3)
+    with pytest.raises(ShapeError):
+        add(f(3), f(2, 1), f(5, 2, 4), f(5, 2, 3))
+
+
+# ---------------------------------------------------------------- repairs
+
+
+def test_a_list_that_starts_with_a_tensor_is_looked_into_whatever_its_end():
+    model = guard(nn.Identity(), dtype=F32)
+    with pytest.warns(CastWarning):
+        assert model.forward([f(2, dtype=F64), 1])[0].dtype is F32
+    with pytest.warns(CastWarning):
+        assert model.forward([1, f(2, dtype=F64)])[1].dtype is F32
+
+
+def test_a_repair_in_a_graph_is_counted_once():
+    @torch.compile(backend="eager", fullgraph=True)
+    @enforce
+    def double(x: Float32[Tensor, "n"]):
+        return x * 2
+
+    with pytest.warns(CastWarning):
+        double(f(3, dtype=F64))
+    double(f(3, dtype=F64))
+    (record,) = dtypeguard.casts()
+    assert (record.argument, record.from_dtype, record.to_dtype, record.count) == ("x", F64, F32, 1)
+
+
+def test_the_anchor_of_a_function_is_what_its_argument_becomes():
+    @enforce(anchor="x")
+    def join(x: Float32[Tensor, "n"], y: Float[Tensor, "n"]):
+        return x.dtype, y.dtype
+
+    with pytest.raises(DtypeError) as caught, dtypeguard.mode("strict"):
+        join(f(2, dtype=F64), f(2, dtype=F64))
+    assert "`x` becomes float32" in str(caught.value)
+    with pytest.raises(DtypeError, match="`x` is float32"), dtypeguard.mode("strict"):
+        join(f(2), f(2, dtype=F64))
+    with pytest.warns(CastWarning):
+        assert join(f(2, dtype=F64), f(2, dtype=F64)) == (F32, F32)
+
+
+# ---------------------------------------------------------------- wrappers
+
+
+def test_a_class_inside_a_function_may_hold_its_own_kind():
+    @enforce(mode="strict")
+    @dataclasses.dataclass
+    class Node:
+        value: Float32[Tensor, "n"]
+        next: "Node | None" = None
+
+    node = Node(f(2), Node(f(2)))
+    with pytest.raises(DtypeError, match="`value` is float64"):
+        Node(f(2, dtype=F64))
+    node.next.value = f(2, dtype=F64)
+    with pytest.raises(DtypeError, match=r"`next\.value` is float64"):
+        Node(f(2), node.next)
+
+
+def test_a_wrapper_that_somebody_kept_does_nothing_once_the_guard_is_gone():
+    model = guard(nn.Identity(), dtype=F32)
+    kept = type(model).forward
+    unguard(model)
+    assert kept(model, f(2, dtype=F64)).dtype is F64
+    guard(model, dtype=F16)
+    assert kept(model, f(2, dtype=F64)).dtype is F64
+
+
+def test_an_enforced_method_looks_for_its_anchor_once(monkeypatch):
+    class Net(nn.Linear):
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "b n"]):
+            return x
+
+    looks, find = [], _codegen.find
+    monkeypatch.setattr(_codegen, "find", lambda module: looks.append(module) or find(module))
+    for model in (Net(2, 2), Net(2, 2).to(BF16)):
+        for _ in range(3):
+            model.forward(f(1, 2, dtype=model.weight.dtype))
+    assert len(looks) == 1
+
+
+class Special(nn.Parameter):
+    pass
+
+
+def follows():
+    class Follows(nn.Module):  # anew, since it remembers where it found its anchor
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "n"]):
+            return x
+
+    return Follows()
+
+
+@pytest.mark.parametrize(("make", "wrap"), [(nn.Identity, guard), (follows, nn.Module.eval)], ids=["guard", "enforce"])
+@pytest.mark.parametrize(("kind", "calls"), [(nn.Parameter, 0), (Special, 2)])
+def test_a_plain_parameter_is_read_without_a_call(make, wrap, kind, calls, monkeypatch):
+    looks, asked = [], _codegen.asked
+    monkeypatch.setattr(_codegen, "asked", lambda module, tensor: looks.append(tensor) or asked(module, tensor))
+    model = make()
+    model.weight = kind(f(2))
+    model = wrap(model)
+    for _ in range(3):
+        model.forward(f(2))
+    assert len(looks) == calls + (calls and wrap is guard)  # the first call of an enforced method looks itself
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_two_guards_that_are_equal_both_hold_an_instance_s_own_forward():
+    models = [nn.Identity(), nn.Identity()]
+    for model in models:
+        model.weight = nn.Parameter(f(2))
+        model.forward = types.MethodType(lambda self, x: x, model)
+        guard(model)
+        assert model.forward(f(2, dtype=F64)).dtype is F32

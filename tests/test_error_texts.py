@@ -1,0 +1,400 @@
+"""What a wrong annotation, option or object is answered, word for word, against tests/golden/errors.txt.
+
+`python tests/test_error_texts.py` writes the file anew; read the difference before you commit it. The messages about
+values are in `test_messages`.
+"""
+
+import dataclasses
+import re
+import warnings
+from pathlib import Path
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Bool, Complex64, Float, Float32, Float64, Int64, UInt8
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import enforce, guard
+
+GOLDEN = Path(__file__).parent / "golden" / "errors.txt"
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+
+
+def f(*shape, dtype=F32):
+    return torch.ones(shape, dtype=dtype)
+
+
+CASES = {}
+
+
+def says(mode="strict"):
+    """Something whose error and warnings are written down."""
+
+    def add(function):
+        CASES[function.__name__] = (mode, function)
+        return function
+
+    return add
+
+
+def check(name, make, annotation, mode="strict", **options):
+    CASES[name] = (mode, lambda: dtypeguard.check(make(), annotation, name="x", **options))
+
+
+# ---------------------------------------------------------------- annotations
+
+
+def annotated(text):
+    def function(x):
+        return x
+
+    function.__annotations__ = {"x": text}
+    return function
+
+
+DIMS = """a,b c# *a... ##b **b __ #_ *3 _3 ?3 *n+1 _n+1 ?n+1 n+ (n""".split()
+DIMS_OF_A_CALL = """?n *?n m+1 n-{k} {x.shape[9]} n//0""".split()
+HINTS = [F32, torch.int64, Float32, Float, torch.ones(2)]
+HINTS += ["Float32[Tensor", "Float32[Tensor, 'a,b']", "list['Float32[Tensor, \"##b\"]']"]
+for dims in [*DIMS, "... *n", "... ..."]:
+    CASES[f"axes: {dims}"] = ("strict", lambda dims=dims: enforce(annotated(f'Float32[Tensor, "{dims}"]')))
+for dims in DIMS_OF_A_CALL:
+    CASES[f"axes of a call: {dims}"] = (
+        "strict",
+        lambda dims=dims: enforce(annotated(f'Float32[Tensor, "n {dims}"]'))(f(2, 2)),
+    )
+for hint in HINTS:
+    CASES[f"hint: {hint}"] = ("strict", lambda hint=hint: dtypeguard.check(f(2), hint))
+
+
+@says()
+def a_name_that_does_not_exist():
+    dtypeguard.check(f(2), "Nowhere[Tensor, 'n']")
+
+
+@says()
+def a_name_that_does_not_exist_at_the_call():
+    enforce(annotated("Nowhere[Tensor, 'n']"))(f(2))
+
+
+@says()
+def a_malformed_result():
+    def function(x):
+        return x
+
+    function.__annotations__ = {"return": "Float32[Tensor, 'a,b']"}
+    enforce(function)
+
+
+@says()
+def a_malformed_field():
+    @enforce
+    @dataclasses.dataclass
+    class Row:
+        x: "Float32[Tensor, 'a,b']"
+
+
+# ---------------------------------------------------------------- options and objects
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(2, 2)
+
+    def forward(self, x, mask=None):
+        return self.fc(x)
+
+
+class Static(nn.Module):
+    @staticmethod
+    def forward(x):
+        return x
+
+
+class Odd(nn.Module):
+    forward = nn.Linear(2, 2)
+
+
+class Plain:
+    pass
+
+
+@dataclasses.dataclass
+class Parent:
+    x: int
+
+
+def stream(x: Float32[Tensor, "n"]):
+    yield x
+
+
+OPTIONS = {
+    "enforce(mode='loud')": lambda: enforce(mode="loud"),
+    "enforce(casting='anything')": lambda: enforce(casting="anything"),
+    "enforce(autocast='on')": lambda: enforce(autocast="on"),
+    "enforce(verify='maybe')": lambda: enforce(verify="maybe"),
+    "enforce(mutates='x')": lambda: enforce(mutates="x"),
+    "enforce(mutates=('z', 'y'))": lambda: enforce(mutates=("z", "y"))(annotated("int")),
+    "enforce(anchor='y')": lambda: enforce(anchor="y")(annotated("int")),
+    "enforce(autocast='disable') of a generator": lambda: enforce(autocast="disable")(stream),
+    "enforce a model": lambda: enforce(Net()),
+    "enforce a number": lambda: enforce(3),
+    "enforce a builtin": lambda: enforce(len),
+    "enforce a class": lambda: enforce(Plain),
+    "enforce a dataclass too early": lambda: enforce(type("Child", (Parent,), {})),
+    "mode('loud')": lambda: dtypeguard.mode("loud"),
+    "set_mode('loud')": lambda: dtypeguard.set_mode("loud"),
+    "mode of a generator": lambda: dtypeguard.mode("strict")(stream),
+    "guard(depth='deep')": lambda: guard(Net(), depth="deep"),
+    "guard(skip_args='x')": lambda: guard(Net(), skip_args="x"),
+    "guard(skip_modules='fc')": lambda: guard(Net(), skip_modules="fc"),
+    "guard(move_args='x')": lambda: guard(Net(), move_args="x"),
+    "guard(dtype=torch.int64)": lambda: guard(Net(), dtype=torch.int64),
+    "guard(output_dtype='float32')": lambda: guard(Net(), output_dtype="float32"),
+    "guard(skip_args=('y',))": lambda: guard(Net(), skip_args=("y",)),
+    "guard(move_args=('y',))": lambda: guard(Net(), move_args=("y",)),
+    "guard(mode='loud')": lambda: guard(Net(), mode="loud"),
+    "guard(casting='anything')": lambda: guard(Net(), casting="anything"),
+    "guard(autocast='on')": lambda: guard(Net(), autocast="on"),
+    "guard(verify='maybe')": lambda: guard(Net(), verify="maybe"),
+    "guard a class": lambda: guard(Net),
+    "guard None": lambda: guard(None),
+    "guard a function": lambda: guard(f),
+    "guard a number": lambda: guard(3),
+    "guard a script": lambda: guard(torch.jit.script(nn.Linear(2, 2))),
+    "guard what is lazy": lambda: guard(nn.LazyLinear(2)),
+    "guard what holds something lazy": lambda: guard(nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d())),
+    "guard what has no forward": lambda: guard(nn.ModuleList([nn.Linear(2, 2)])),
+    "guard a forward that is no function": lambda: guard(Odd()),
+    "unguard a number": lambda: dtypeguard.unguard(3),
+    "GuardedModule()": lambda: dtypeguard.GuardedModule(),
+}  # fmt: skip
+CASES |= {name: ("strict", call) for name, call in OPTIONS.items()}
+
+
+# ---------------------------------------------------------------- values
+
+
+class Row(TypedDict):
+    image: Float32[Tensor, "n"]
+    label: Int64[Tensor, ""]
+
+
+class Pair(NamedTuple):
+    image: Float32[Tensor, "n"]
+    label: int
+
+
+check("keys are missing", lambda: {"other": f(2)}, Row)
+check("a tuple of another length", lambda: (f(2), f(2)), tuple[Float32[Tensor, "n"]])
+check("a tuple for a list", lambda: (f(2), f(2)), list[Float32[Tensor, "n"]])
+check("a list for a tuple", lambda: [f(2)], tuple[Float32[Tensor, "n"]])
+check("a list for a dict", lambda: [f(2)], dict[str, Float32[Tensor, "n"]])
+check("a tensor for a NamedTuple", lambda: f(2), Pair)
+check("a tensor for a list of tensors", lambda: f(2, 2), list[Float32[Tensor, "n"]])
+check("a tensor for None", lambda: f(2), None)
+check("a list where an array is wanted", lambda: [1.0], Float32[np.ndarray, "n"])
+check("an array of another dtype", lambda: np.ones(2), Float32[np.ndarray, "n"])
+check("an array for a tensor", lambda: np.ones(2, dtype=np.float32), Float32[Tensor, "n"])
+check("a tensor for a parameter", lambda: f(2), Float32[nn.Parameter, "n"], mode="lenient")
+check(
+    "a subclass that a cast does not keep", lambda: nn.Parameter(f(2, dtype=F64)), Float32[nn.Parameter, "n"], "lenient"
+)
+check("a tensor of tensors", lambda: torch.nested.nested_tensor([f(2), f(3)]), Float32[Tensor, "b n"])
+check("a quantized tensor", lambda: torch.quantize_per_tensor(f(2), 0.1, 0, torch.qint8), Float32[Tensor, "n"])
+check("a layout that cannot be cast", lambda: f(2, 2).to_mkldnn(), Float64[Tensor, "n m"], "lenient")
+check("a union", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Float32[Tensor, "n m"])
+check("a rung that is too low", lambda: f(2, dtype=F64), Float32[Tensor, "n"], "lenient", casting="safe")
+check("values that are too large", lambda: f(2, dtype=F64) * 1e300, Float32[Tensor, "n"], "lenient")
+KINDS = [torch.bool, torch.int64, F32, torch.complex64, torch.float8_e5m2]
+WANTED = [Bool[Tensor, "n"], UInt8[Tensor, "n"], Float[Tensor, "n"], Float32[Tensor, "n"], Complex64[Tensor, "n"]]
+for dtype in KINDS:
+    for wanted in WANTED:
+        if not isinstance(torch.ones(2).to(dtype), wanted):
+            check(f"{dtype} for {wanted.__name__}", lambda dtype=dtype: torch.ones(2).to(dtype), wanted)
+
+
+@enforce(mutates=("out",))
+def add_into(x: Float32[Tensor, "n"], out: Float32[Tensor, "n"], *, anchor: Float32[Tensor, "..."] = None):
+    out.add_(x)
+
+
+@enforce
+def write(x: Float32[Tensor, "n"]):
+    x.add_(1)
+
+
+@enforce
+def ask(x: Float32[Tensor, "n"]):
+    x.requires_grad_()
+
+
+@enforce
+def append(x: list[Float32[Tensor, "n"]]):
+    x.append(x[0])
+
+
+@enforce
+def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
+    return x.double()
+
+
+@enforce(anchor="x")
+def join(x: Float32[Tensor, "n"], y: Float[Tensor, "n"]):
+    return x
+
+
+@says("lenient")
+def an_argument_is_written_to():
+    add_into(f(2), [f(2, dtype=F64)][0])
+
+
+@says("lenient")
+def a_meta_tensor_cannot_be_moved():
+    guard(Net())(f(1, 2).to("meta"))
+
+
+@says("lenient")
+def a_cast_that_is_written_to():
+    write(f(2, dtype=F64))
+
+
+@says("lenient")
+def a_cast_of_a_guard_that_is_written_to():
+    guard(nn.ReLU(inplace=True), dtype=F32)(f(2, dtype=F64))
+
+
+@says("lenient")
+def a_cast_whose_gradient_is_asked_for():
+    ask(f(2, dtype=F64))
+
+
+@says("lenient")
+def a_rebuilt_list_that_is_changed():
+    append([f(2, dtype=F64)])
+
+
+@says("lenient")
+def a_result_is_cast():
+    double(f(2))
+
+
+@says("lenient")
+def an_array_is_converted():
+    ask(np.ones(2, dtype=np.float32))
+
+
+@says("lenient")
+def an_array_is_converted_and_cast():
+    ask(np.ones(2))
+
+
+@says("lenient")
+def an_array_is_cast():
+    dtypeguard.check(np.ones(2), Float32[np.ndarray, "n"])
+
+
+@says("lenient")
+def a_tensor_is_moved():
+    guard(Net().to("meta"))(f(1, 2))
+
+
+@says("lenient")
+def a_tensor_is_cast_and_moved():
+    guard(Net().to("meta"))(f(1, 2, dtype=F64))
+
+
+@says()
+def the_anchor_is_to_be_cast_itself():
+    join(f(2, dtype=F64), f(2, dtype=F64))
+
+
+@says()
+def the_anchor_is_right():
+    join(f(2), f(2, dtype=F64))
+
+
+@says()
+def an_output_dtype():
+    guard(Net(), output_dtype=BF16)(f(1, 2))
+
+
+@says()
+def a_guard_that_was_told_a_device():
+    guard(Net(), device="meta")(f(1, 2))
+
+
+@says()
+def buffers_are_the_anchor():
+    guard(nn.BatchNorm1d(2, affine=False))(f(1, 2, dtype=F64))
+
+
+@says("warn")
+def a_report():
+    join(f(2), f(2, dtype=F64))
+
+
+@says()
+def torch_s_own_error():
+    guard(Net(), skip_args=("x",))(f(1, 2, dtype=F64))
+
+
+@says("lenient")
+def torch_s_own_error_after_a_repair():
+    class Mixed(Net):
+        def forward(self, x, mask=None):
+            return self.fc(x.double())
+
+    guard(Mixed())(f(1, 2, dtype=F64))
+
+
+# ---------------------------------------------------------------- the file
+
+
+VARIES = {  # from one Python or torch to the next
+    r":\d+, in ": ":LINE, in ",
+    r"no Python expression \(.*\)": "no Python expression (...)",
+    r"(?m)^RuntimeError: .*": "RuntimeError: ...",
+}
+
+
+def text_of(name):
+    mode, call = CASES[name]
+    lines = []
+    with warnings.catch_warnings(record=True) as caught, dtypeguard.mode(mode):
+        warnings.simplefilter("ignore")  # of torch
+        warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
+        try:
+            call()
+        except Exception as error:
+            lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
+    text = "\n".join([*(f"{w.category.__name__}: {w.message}" for w in caught), *lines])
+    for pattern, instead in VARIES.items():
+        text = re.sub(pattern, instead, text)
+    return text
+
+
+def golden():
+    parts = re.split(r"^== (.*)$", GOLDEN.read_text() if GOLDEN.exists() else "", flags=re.MULTILINE)[1:]
+    return {name: text.strip("\n") for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def write_golden():
+    GOLDEN.write_text("\n".join(f"== {name}\n{text_of(name)}\n" for name in CASES))
+
+
+def test_the_golden_file_holds_these_cases():
+    assert list(golden()) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_text(name):
+    assert text_of(name) == golden()[name] != ""
+
+
+if __name__ == "__main__":
+    write_golden()

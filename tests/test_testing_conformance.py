@@ -1,0 +1,161 @@
+"""`testing.tensors` against jaxtyping: ten thousand values for each of fifty annotations, and annotations at random."""
+
+import itertools
+import time
+from typing import Union
+
+import numpy as np
+import pytest
+import torch
+from differential import _unparsable, annotation_of
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from jaxtyping import Shaped
+from strategies import FAMILIES, dim_strs
+from test_testing_tensors import ANNOTATIONS, accepts, drawn
+from torch import Tensor, nn
+
+import dtypeguard
+from dtypeguard import AnnotationError
+from dtypeguard.testing import tensors
+
+FIFTY = dict(list(ANNOTATIONS.items())[::2][:50])
+MANY = pytest.mark.slow
+ARRAYS = st.sampled_from([Tensor] * 8 + [np.ndarray, nn.Parameter])
+
+
+@MANY
+@pytest.mark.parametrize("annotation", FIFTY.values(), ids=FIFTY)
+def test_ten_thousand_values_are_all_accepted_by_jaxtyping(annotation):
+    drawn_so_far = 0
+
+    @seed(0)
+    @settings(max_examples=10_000, database=None, deadline=None, phases=[Phase.generate])
+    @given(tensors(annotation))
+    def law(value):
+        nonlocal drawn_so_far
+        drawn_so_far += 1
+        assert accepts(annotation, value)
+
+    law()
+    assert drawn_so_far == 10_000 or annotation == Shaped[Tensor, ""]
+
+
+def test_there_are_fifty():
+    assert len(FIFTY) == 50
+
+
+# ---------------------------------------------------------------- annotations at random
+
+
+def sample(strategy, count, start=0):
+    """Different values of a strategy, the same ones in each run."""
+    values = {}
+
+    @seed(start)
+    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+              phases=[Phase.generate])  # fmt: skip
+    @given(strategy)
+    def collect(value):
+        values[str(value)] = value
+
+    collect()
+    return list(values.values())
+
+
+@st.composite
+def arrays(draw):
+    """A jaxtyping annotation over the whole grammar, or None for what jaxtyping itself refuses."""
+    parts = draw(st.lists(dim_strs, min_size=1, max_size=2))
+    try:
+        return annotation_of(draw(st.sampled_from([*FAMILIES, "Half", "Pattern"])), draw(ARRAYS), parts)
+    except ValueError:
+        return None
+
+
+_variadic = ("...", "*a", "*b", "*#a", "*#b")
+_token = st.sampled_from(
+    [*"aabbcn123_", *_variadic, "#a", "#b", "#1", "#3", "_a", "a+1", "a+b", "2*a", "a-b", "min(a,b)", "max(a,2)", "a//2",
+     "a*b", "#a+1", "#a+b", "d=a", "d=4"]
+)  # fmt: skip
+_well_formed = st.lists(_token, max_size=4).filter(lambda tokens: sum(t in _variadic for t in tokens) < 2)
+
+
+@st.composite
+def leaves(draw):
+    family = draw(st.sampled_from(["Float", "Float32", "Int", "Shaped", "Num", "Half", "Pattern"]))
+    return annotation_of(family, draw(ARRAYS), [" ".join(draw(_well_formed))])
+
+
+def _around(inner):
+    return st.one_of(
+        inner.map(lambda hint: list[hint]),
+        inner.map(lambda hint: dict[str, hint]),
+        inner.map(lambda hint: tuple[hint, ...]),
+        inner.map(lambda hint: hint | None),
+        st.tuples(inner, inner).map(lambda pair: Union[pair]),  # noqa: UP007  (a tuple of them)
+        st.lists(inner, min_size=1, max_size=3).map(lambda hints: tuple[tuple(hints)]),
+    )
+
+
+CONTAINERS = st.recursive(leaves(), _around, max_leaves=4)
+
+
+def judged(hint, examples=12):
+    """'refused' at the call, or 'drawn': values that jaxtyping and `check` accept; anything else fails."""
+    start = time.process_time()
+    try:
+        strategy = tensors(hint)
+    except AnnotationError as error:
+        assert str(error).startswith("tensors: ")
+        strategy = None
+    assert time.process_time() - start < 1, "solving takes long"
+    if strategy is None:
+        return "refused"
+    for value in drawn(strategy, examples):
+        assert accepts(hint, value)
+        assert dtypeguard.check(value, hint, mode="strict") is value
+    return "drawn"
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(6000, marks=MANY)])
+def test_an_annotation_at_random_is_refused_at_the_call_or_has_values(count):
+    verdicts = [judged(hint) for hint in sample(arrays(), count) if hint is not None]
+    assert verdicts.count("drawn") > len(verdicts) // 2
+    assert "refused" in verdicts
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2500, marks=MANY)])
+def test_a_container_at_random_is_refused_at_the_call_or_has_values(count):
+    verdicts = [judged(hint) for hint in sample(CONTAINERS, count, 1)]
+    assert verdicts.count("drawn") > len(verdicts) // 2
+
+
+def _shape_that_fits(hint, rank):
+    """The first small shape that jaxtyping accepts; None if there is none."""
+    for length in range(rank + 1):
+        for shape in itertools.product((1, 2, 3, 4, 0), repeat=length):
+            try:
+                if accepts(hint, torch.empty(shape, device="meta")):
+                    return shape
+            except Exception:  # an axis that cannot be computed with these sizes
+                continue
+    return None
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=MANY)])
+def test_what_is_refused_has_no_shape_that_jaxtyping_accepts(count):
+    refused = 0
+    for dim_str in sample(dim_strs, count, 2):
+        try:
+            hint = annotation_of("Shaped", Tensor, [dim_str])
+        except ValueError:
+            continue
+        if _unparsable(hint) or "{" in dim_str or "'" in dim_str:
+            continue
+        try:
+            tensors(hint)
+        except AnnotationError:
+            refused += 1
+            assert _shape_that_fits(hint, min(4, 1 + len(dim_str.split()))) is None, dim_str
+    assert refused
