@@ -20,10 +20,10 @@ from .._errors import render
 STATUSES: dict[str, str] = {
     "FAILED": "a property does not hold",
     "trap": "bare PyTorch computes with the wrong dtype, in silence",
-    "cast": "lenient mode repairs, strict mode names it; bare PyTorch raises, or gives the same",
+    "cast": "a guard repairs it in lenient mode, and names it in strict mode",
     "refused": "lenient mode refuses too: the cast loses values, or is not allowed",
     "same": "nothing to repair: guarded and bare agree, bit for bit",
-    "unsupported": "the bare model raises for inputs of the right dtype, see below",
+    "unsupported": "the bare model raises for inputs of the right dtype",
 }
 _WIDE = 12  # columns of the printed matrix
 
