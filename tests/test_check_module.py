@@ -92,6 +92,14 @@ class CastsItself(Linear):
         return self.layer(x.to(self.layer.weight.dtype))
 
 
+class SkipsLayers(Linear):
+    """Other random numbers come under another default dtype, so other layers are skipped."""
+
+    def forward(self, x):
+        kept = [self.layer(x) for _ in range(8) if torch.rand([]) > 0.5]
+        return {f"layer {n}": y for n, y in enumerate(kept)}
+
+
 FAITHFUL = {
     "a class": (Linear, X),
     "a model": (Linear(), X),
@@ -110,6 +118,7 @@ FAITHFUL = {
     ),
     "packed sequences": (lambda: nn.GRU(3, 3), lambda: (nn.utils.rnn.pack_sequence([numbers(3, 3), numbers(2, 3)]),)),
     "dropout": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), X),
+    "layers that are skipped at random": (SkipsLayers, X),
     "batch statistics": (lambda: nn.BatchNorm1d(3), X),
     "a memory": (Stateful, X),
     "a model that casts its input": (CastsItself, X),

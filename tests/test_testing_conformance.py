@@ -75,8 +75,8 @@ def arrays(draw):
 
 _variadic = ("...", "*a", "*b", "*#a", "*#b")
 _token = st.sampled_from(
-    [*"aabbcn123_", *_variadic, "#a", "#b", "#1", "#3", "_a", "a+1", "a+b", "2*a", "a-b", "min(a,b)", "max(a,2)", "a//2",
-     "a*b", "#a+1", "#a+b", "d=a", "d=4"]
+    [*"aabbcn123_", *_variadic, "#a", "#b", "#1", "#3", "_a", "a+1", "a+b", "2*a", "a-b", "min(a,b)", "max(a,2)",
+     "a//2", "a*b", "#a+1", "#a+b", "d=a", "d=4"]
 )  # fmt: skip
 _well_formed = st.lists(_token, max_size=4).filter(lambda tokens: sum(t in _variadic for t in tokens) < 2)
 
@@ -106,8 +106,7 @@ def judged(hint, examples=12):
     start = time.process_time()
     try:
         strategy = tensors(hint)
-    except AnnotationError as error:
-        assert str(error).startswith("tensors: ")
+    except AnnotationError:
         strategy = None
     assert time.process_time() - start < 1, "solving takes long"
     if strategy is None:

@@ -1,6 +1,7 @@
 """`testing.tensors`: what it draws keeps its annotation, reaches what there is, shrinks, and leaves nothing behind."""
 
 import collections
+import contextlib
 import dataclasses
 import math
 import pickle
@@ -52,6 +53,7 @@ import dtypeguard
 from dtypeguard import AnnotationError
 from dtypeguard.testing import tensors
 
+MANY = pytest.mark.slow
 DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 FLOATING = [dtype for dtype in DTYPES if dtype.is_floating_point and "float4" not in str(dtype)]
 QUANTIZED = [dtype for dtype in DTYPES if str(dtype).removeprefix("torch.").lstrip("qu").startswith("int") and "q" in
@@ -167,14 +169,14 @@ class OwnInit:
 
 
 TOKENS = [
-    "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0", "1_0",
-    "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*", "#*b",
-    "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b", "a b min(a,b)",
+    "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0",
+    "1_0", "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*",
+    "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b", "a b min(a,b)",
     "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
 ]  # fmt: skip
 FAMILIES = (
-    "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 UInt32 "
-    "UInt64 UInt4 UInt2 Integer Complex Complex64 Complex128 Inexact Real Float8e4m3fn Float8e5m2 Float8e4m3fnuz"
+    "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 "
+    "UInt32 UInt64 UInt4 UInt2 Integer Complex Complex64 Complex128 Inexact Real Float8e4m3fn Float8e5m2 Float8e4m3fnuz"
 ).split()
 ANNOTATIONS = {
     f"{family} {token!r}": getattr(jaxtyping, family)[Tensor, token]
@@ -252,6 +254,28 @@ def drawn(strategy, examples=100, start=0):
 
     collect()
     return values
+
+
+class _AllReachedError(Exception):
+    pass
+
+
+def missing(goals, strategy, within):
+    """Those of some goals, {name: condition}, that none of so many values reaches; it stops when all are."""
+    left = dict(goals)
+
+    @seed(0)
+    @settings(max_examples=within, database=None, deadline=None, phases=[Phase.generate])
+    @given(strategy)
+    def look(value):
+        for name in [name for name, reaches in left.items() if reaches(value)]:
+            del left[name]
+        if not left:
+            raise _AllReachedError
+
+    with contextlib.suppress(_AllReachedError):
+        look()
+    return set(left)
 
 
 def accepts(hint, value):
@@ -353,41 +377,37 @@ def test_dtypeguard_s_mode_does_not_matter(monkeypatch):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_dtype_of_the_running_torch_can_be_drawn(dtype):
-    values = drawn(tensors(Shaped[Tensor, "..."], dtypes=dtype), 30)
+    values = drawn(tensors(Shaped[Tensor, "..."], dtypes=dtype), 10)
     assert {value.dtype for value in values} == {dtype}
-    assert len({tuple(value.shape) for value in values}) > 5
+    assert len({tuple(value.shape) for value in values}) > 2
 
 
-@pytest.mark.slow
+def _each(dtypes):
+    return {dtype: lambda value, dtype=dtype: value.dtype is dtype for dtype in dtypes}
+
+
+@MANY
 def test_an_annotation_of_anything_reaches_every_dtype_of_the_running_torch():
-    reached = collections.Counter(value.dtype for value in drawn(tensors(Shaped[Tensor, "n"]), 10_000))
-    assert set(reached) == set(DTYPES)
-    assert reached[torch.float32] > reached[torch.bits8]
+    assert missing(_each(DTYPES), tensors(Shaped[Tensor, "n"]), within=10_000) == set()
 
 
-def test_an_annotation_of_anything_reaches_all_that_torch_computes_in():
-    usual = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool}
-    usual |= {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-    assert usual <= {value.dtype for value in drawn(tensors(Shaped[Tensor, ""]), 600)}
-
-
-MANY = pytest.mark.slow
+def test_an_annotation_of_anything_reaches_first_what_torch_computes_in():
+    usual = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool]
+    usual += [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+    assert missing(_each(usual), tensors(Shaped[Tensor, ""]), within=1000) == set()
+    reached = collections.Counter(x.dtype in usual for x in drawn(tensors(Shaped[Tensor, ""])))
+    assert reached[True] > reached[False]
 
 
 @pytest.mark.parametrize(
-    ("family", "examples"),
-    [
-        ("Complex", 60),
-        ("Float", 400),
-        ("UInt", 400),
-        ("Int", 400),
-        *(pytest.param(name, 3000, marks=MANY) for name in ("Integer", "Inexact", "Real", "Num")),
-    ],
+    "family",
+    ["Complex", "Float", "UInt", *(pytest.param(f, marks=MANY) for f in ("Int", "Integer", "Inexact", "Real", "Num"))],
 )
-def test_a_family_reaches_all_of_its_members(family, examples):
+def test_a_family_reaches_all_of_its_members(family):
     annotation = getattr(jaxtyping, family)[Tensor, ""]
-    wanted = {d for d in DTYPES if str(d).removeprefix("torch.") in annotation.dtypes}
-    assert {value.dtype for value in drawn(tensors(annotation), examples)} == wanted
+    members = [dtype for dtype in DTYPES if str(dtype).removeprefix("torch.") in annotation.dtypes]
+    assert len(members) > 2
+    assert missing(_each(members), tensors(annotation), within=5000) == set()
 
 
 LIES = {
@@ -395,7 +415,7 @@ LIES = {
     "transposed": lambda x: list(x.stride()) == sorted(x.stride()) and not x.is_contiguous(),
     "strided": lambda x: x.stride()[-1] == 2,
     "offset": lambda x: x.storage_offset() == 1,
-    "expanded": lambda x: 0 in x.stride() and x.numel() > x.untyped_storage().nbytes() // x.itemsize,
+    "expanded": lambda x: 0 in x.stride(),
     "channels_last": lambda x: x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous(),
 }
 LARGE_ENOUGH = {"b": 2, "c": 3, "h": 4, "w": 5}
@@ -403,18 +423,16 @@ LARGE_ENOUGH = {"b": 2, "c": 3, "h": 4, "w": 5}
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn])
 def test_every_layout_is_reached(dtype):
-    values = drawn(tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype), 200)
-    for name, lies in LIES.items():
-        assert any(map(lies, values)), name
+    assert missing(LIES, tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype), within=300) == set()
 
 
-def _bits_of(dtype):
-    """All values of a dtype of one byte, as float64."""
-    return torch.arange(256).to(torch.uint8).view(dtype).to(torch.float64)
+def test_expanded_tensors_share_their_elements():
+    for x in drawn(tensors(Num[Tensor, "b c"], axes={"b": 5, "c": 3}, layout="expanded"), 50):
+        assert x.untyped_storage().nbytes() == 3 * x.itemsize
 
 
 def _kinds(dtype):
-    """The kinds of edge values that a floating dtype has, as predicates of float64 values."""
+    """The kinds of edge values that a floating dtype has, as conditions of float64 values."""
     info = torch.finfo(dtype)
     kinds = {
         "nan": lambda x: x.isnan(),
@@ -428,45 +446,52 @@ def _kinds(dtype):
         "tiny": lambda x: x == info.tiny,
         "eps": lambda x: x == info.eps,
         "next to one": lambda x: x == 1 + info.eps,
-        "subnormal": lambda x: (x != 0) & (x.abs() < info.tiny),
+        "subnormal": lambda x: (x > 0) & (x < info.tiny),
         "negative subnormal": lambda x: (x < 0) & (x > -info.tiny),
         "fraction": lambda x: x.isfinite() & (x != x.round()),
         "usual": lambda x: (x.abs() > 1) & (x.abs() < 10),
     }
     if dtype.itemsize == 1:
-        there = _bits_of(dtype)
+        there = torch.arange(256).to(torch.uint8).view(dtype).to(torch.float64)
         kinds = {name: kind for name, kind in kinds.items() if kind(there).any()}
     return kinds
 
 
-@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
+                         *(pytest.param(dtype, marks=MANY) for dtype in FLOATING)], ids=str)  # fmt: skip
 def test_every_kind_of_number_is_reached_in_every_floating_dtype(dtype):
-    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), 700)
-    numbers = torch.cat(values).to(torch.float64)
-    assert "nan" in _kinds(dtype)
-    for name, kind in _kinds(dtype).items():
-        assert kind(numbers).any(), name
+    goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in _kinds(dtype).items()}
+    assert "nan" in goals
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-@pytest.mark.parametrize("dtype", [torch.complex32, torch.complex64, torch.complex128], ids=str)
+@pytest.mark.parametrize("dtype", [torch.complex64, *(pytest.param(dtype, marks=MANY) for dtype in
+                         (torch.complex32, torch.complex128))], ids=str)  # fmt: skip
 def test_both_parts_of_complex_numbers_reach_infinity_nan_and_the_edges(dtype):
-    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), 700)
-    lane = torch.view_as_real(torch.cat([value.to(torch.complex128) for value in values]))
     edge = torch.finfo(dtype).max
-    for part in (lane[:, 0], lane[:, 1]):
-        for kind in (part.isnan(), part == math.inf, part == -math.inf, part == edge, part == 0, part == 1):
-            assert kind.any()
-    assert (lane[:, 0].isfinite() & lane[:, 1].isnan()).any()
+    kinds = {
+        "nan": lambda x: x.isnan(),
+        "infinity": lambda x: x == math.inf,
+        "minus infinity": lambda x: x == -math.inf,
+        "max": lambda x: x == edge,
+        "zero": lambda x: x == 0,
+        "one": lambda x: x == 1,
+    }
+    goals = {
+        (name, part): lambda x, kind=kind, part=part: kind(torch.view_as_real(x.to(torch.complex128))[..., part]).any()
+        for name, kind in kinds.items()
+        for part in (0, 1)
+    }
+    goals["one part NaN"] = lambda x: torch.view_as_real(x.to(torch.complex128)).isnan().sum() % 2
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if str(d).endswith(("int8", "int16", "int32", "int64"))
-                                   and d not in QUANTIZED], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64, *(pytest.param(getattr(torch, name), marks=MANY)
+                         for name in ("int8", "int16", "int32", "uint16", "uint32"))], ids=str)  # fmt: skip
 def test_the_extremes_of_integers_are_reached(dtype):
     info = torch.iinfo(dtype)
-    numbers = set(torch.cat(drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), 500)).tolist())
-    assert {info.min, info.max, 0, 1, 2} <= numbers
-    assert info.min == 0 or -1 in numbers
-    assert all(info.min <= number <= info.max for number in numbers)
+    goals = {n: lambda x, n=n: n in x.tolist() for n in {info.min, info.max, 0, 1, 2, max(info.min, -1)}}
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
 def test_bools_are_true_and_false():
@@ -476,20 +501,19 @@ def test_bools_are_true_and_false():
 
 @pytest.mark.parametrize("width", range(1, 8))
 def test_integers_of_few_bits_stay_in_their_bits(width):
-    dtype = getattr(torch, f"uint{width}")
-    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), 100)
+    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=getattr(torch, f"uint{width}"), layout="contiguous"), 40)
     stored = torch.cat([value.view(torch.uint8) for value in values])
     assert {0, 2**width - 1} <= set(stored.tolist())
     assert stored.max() < 2**width
 
 
 def test_shapes_are_scalars_empty_of_one_element_and_of_any_rank():
-    shapes = {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, "..."]), 300)}
-    assert {0, 1, 2, 3} == {len(shape) for shape in shapes}
-    assert {(), (0,), (1,), (1, 1)} <= shapes
-    assert any(0 in shape and len(shape) > 1 for shape in shapes)
-    assert {5} <= {x.dim() for x in drawn(tensors(Float32[Tensor, "a b *rest"]), 200)}
-    assert {7} <= {x.dim() for x in drawn(tensors(Float32[Tensor, "a b c d e f g"]), 20)}
+    goals = {shape: lambda x, shape=shape: x.shape == shape for shape in ((), (0,), (1,), (1, 1))}
+    goals |= {f"rank {n}": lambda x, n=n: x.dim() == n for n in range(4)}
+    goals["empty matrix"] = lambda x: 0 in x.shape and x.dim() > 1
+    assert missing(goals, tensors(Float32[Tensor, "..."]), within=1000) == set()
+    assert missing({5: lambda x: x.dim() == 5}, tensors(Float32[Tensor, "a b *rest"]), within=500) == set()
+    assert {x.dim() for x in drawn(tensors(Float32[Tensor, "a b c d e f g"]), 5)} == {7}
 
 
 def test_most_tensors_have_elements_and_differ():
@@ -502,13 +526,14 @@ def test_broadcast_axes_are_of_size_one_and_full():
     pairs = drawn(tensors(tuple[Float32[Tensor, "#b c"], Float32[Tensor, "b #c"]], axes={"b": 4, "c": 5}), 100)
     assert {x.shape[0] for x, _ in pairs} == {1, 4}
     assert {y.shape[1] for _, y in pairs} == {1, 5}
-    runs = drawn(tensors(tuple[Float32[Tensor, "*#b"], Float32[Tensor, "*#b"]], axes={"*b": (2, 3)}), 200)
-    assert {(), (1, 1), (2, 3), (1, 3), (2, 1), (3,), (1,)} <= {tuple(x.shape) for x, _ in runs}
+    runs = tensors(tuple[Float32[Tensor, "*#b"], Float32[Tensor, "*#b"]], axes={"*b": (2, 3)})
+    goals = {s: lambda pair, s=s: pair[0].shape == s for s in ((), (1, 1), (2, 3), (1, 3), (2, 1), (3,), (1,))}
+    assert missing(goals, runs, within=1000) == set()
 
 
 @pytest.mark.parametrize("dims", ["a b c a+b+c", "a b c d a+b+c+d", "a b a*b", "#a b a+b", "a *rest a+1"])
 def test_axes_that_expressions_use_take_several_sizes_each(dims):
-    values = drawn(tensors(Float32[Tensor, dims]), 200)
+    values = drawn(tensors(Float32[Tensor, dims]), 50)
     for axis in range(sum(token.lstrip("#").isidentifier() for token in dims.split())):
         assert len({x.shape[axis] for x in values}) >= 4
 
@@ -551,9 +576,8 @@ def test_containers_are_empty_and_full_and_every_option_is_taken():
     assert {value is None for value in drawn(tensors(X | None), 50)} == {True, False}
     union = Float32[Tensor, "n"] | Int64[Tensor, "n"] | Bool[Tensor, ""]
     assert {x.dtype for x in drawn(tensors(union), 100)} == {torch.float32, torch.int64, torch.bool}
-    assert {frozenset(value) for value in drawn(tensors(Features), 200)} >= {
-        frozenset({"ids"}), frozenset({"ids", "mask"}), frozenset({"ids", "mask", "name"})
-    }  # fmt: skip
+    keys = [{"ids"}, {"ids", "mask"}, {"ids", "name"}, {"ids", "mask", "name"}]
+    assert missing({str(k): lambda v, k=k: set(v) == k for k in keys}, tensors(Features), within=300) == set()
     assert {type(value) for value in drawn(tensors(Fork | Leaf), 50)} == {Fork, Leaf}
     assert {value.mask is None for value in drawn(tensors(Batch), 50)} == {True, False}
 
@@ -562,9 +586,8 @@ def test_recursion_goes_deeper_than_once_and_ends():
     def depth(tree):
         return 1 + max(map(depth, tree.children), default=0)
 
-    depths = [depth(tree) for tree in drawn(tensors(Tree), 200)]
-    assert {1, 2, 3} <= set(depths)
-    assert max(depths) < 12
+    assert missing({n: lambda tree, n=n: depth(tree) == n for n in (1, 2, 3)}, tensors(Tree), within=300) == set()
+    assert max(map(depth, drawn(tensors(Tree), 30))) < 12
 
 
 def test_the_same_name_is_the_same_size_all_over_a_value():
@@ -700,11 +723,11 @@ def test_containers_shrink_to_few_and_simple_values():
     ],
 )
 def test_axes_are_what_was_asked(dims, axes, shapes):
-    assert {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, dims], axes=axes), 100)} == shapes
+    assert {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, dims], axes=axes), 40)} == shapes
 
 
 def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
-    values = drawn(tensors(Float32[Tensor, "n m n+m *rest"], axes={"n": 5}), 200)
+    values = drawn(tensors(Float32[Tensor, "n m n+m *rest"], axes={"n": 5}), 50)
     assert {x.shape[0] for x in values} == {5}
     assert len({x.shape[1] for x in values}) > 4
     assert len({x.dim() for x in values}) > 2
@@ -728,7 +751,7 @@ def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
         ({"axes": {"b": st.just("x")}}, ValueError, "b='x' is not a size"),
         ({"axes": {"*rest": st.just(2)}}, ValueError, "rest=2 is not a tuple of sizes"),
         ({"layout": "bad"}, ValueError, "layout='bad'.*'contiguous', 'transposed'"),
-        ({"layout": 3}, ValueError, "layout=3"),
+        ({"layout": 3}, TypeError, "layout=3"),
         ({"layout": st.just("bad")}, ValueError, "layout='bad'"),
         ({"device": "bad"}, ValueError, "device='bad'"),
         ({"device": 3.5}, TypeError, "device=3.5"),
@@ -770,7 +793,7 @@ def test_options_that_leave_nothing_are_errors_of_the_annotation():
     ],
 )
 def test_dtypes_narrow_those_of_the_annotation(annotation, dtypes, reached):
-    assert {x.dtype for x in drawn(tensors(annotation, dtypes=dtypes), 100)} == reached
+    assert {x.dtype for x in drawn(tensors(annotation, dtypes=dtypes), 40)} == reached
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -798,7 +821,7 @@ def test_a_layout_that_a_shape_has_no_room_for_is_contiguous():
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in QUANTIZED], ids=str)
 def test_every_dtype_but_the_quantized_is_drawn_on_meta_in_every_layout(dtype):
     asked = tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype, device="meta")
-    for x in drawn(asked, 20):
+    for x in drawn(asked, 8):
         assert (x.dtype, x.device.type, tuple(x.shape)) == (dtype, "meta", (2, 3, 4, 5))
 
 
@@ -809,7 +832,7 @@ def test_a_device_may_be_a_device_or_a_strategy_and_is_torch_s_default_otherwise
     with torch.device("meta"):
         assert {x.device.type for x in drawn(tensors(X), 10)} == {"meta"}
         assert {x.device.type for x in drawn(tensors(X, device="cpu"), 10)} == {"cpu"}
-    assert {x.device.type for x in drawn(tensors(Shaped[Tensor, "n"], device="meta"), 300)} == {"meta"}
+    assert {x.device.type for x in drawn(tensors(Shaped[Tensor, "n"], device="meta"), 100)} == {"meta"}
 
 
 HELD = [
@@ -843,7 +866,7 @@ def test_elements_are_the_numbers_that_were_asked_for(annotation, elements, hold
     ("family", "value"),
     [
         (UInt8, -1), (UInt8, 300), (Int64, 0.5), (Int64, 2**63), (Int64, math.nan), (Int64, math.inf), (Int64, 1j),
-        (UInt64, -1), (UInt64, 2**64), (Bool, 300), (Bool, math.nan), (Float32, 1e300), (Float16, 70000.0), (Float32, 1j),
+        (UInt64, -1), (UInt64, 2**64), (Bool, 300), (Bool, math.nan), (Float32, 1e300), (Float16, 7e4), (Float32, 1j),
         (Float8e4m3fn, 1000.0), (Float8e4m3fn, math.inf), (Float32, "x"), (Float32, None), (Float32, [1.0, 2.0]),
         (Float32, torch.ones(2)), (Complex64, [1.0, 2.0]), (Complex64, 1e300j),
     ],
@@ -859,11 +882,15 @@ def _all_finite(x):
 
 
 @pytest.mark.parametrize("dtype", [*FLOATING, torch.complex32, torch.complex64, torch.complex128], ids=str)
-def test_finite_leaves_infinity_and_nan_out_and_nothing_else(dtype):
-    values = drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 200)
-    assert all(map(_all_finite, values))
-    if dtype.is_floating_point:
-        assert torch.finfo(dtype).max in torch.cat([x.to(torch.float64) for x in values])
+def test_finite_leaves_infinity_and_nan_out(dtype):
+    assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 60)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2])
+def test_finite_leaves_the_other_edges_in(dtype):
+    kinds = {name: kind for name, kind in _kinds(dtype).items() if name not in ("nan", "infinity", "minus infinity")}
+    goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in kinds.items()}
+    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), within=2000) == set()
 
 
 def test_finite_goes_together_with_elements():
@@ -933,7 +960,7 @@ def test_sizes_for_hard_expressions_are_found_or_given_up_at_once(dims):
 
 def _state():
     return {
-        "rng": pickle.dumps(torch.get_rng_state().tolist()),
+        "rng": torch.get_rng_state().cpu().numpy().tobytes(),
         "numpy rng": pickle.dumps(np.random.get_state()),
         "default dtype": torch.get_default_dtype(),
         "default device": torch.get_default_device(),
@@ -947,7 +974,7 @@ def _state():
     }  # fmt: skip
 
 
-def _draws_that_leave_no_trace(strategy, examples=300):
+def _draws_that_leave_no_trace(strategy, examples=100):
     values = []
 
     @seed(0)
@@ -986,11 +1013,11 @@ def _bytes(x):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_another_default_dtype_changes_nothing(restored, dtype):
-    usual = drawn(tensors(Float[Tensor, "a b"]), 100)
+    usual = drawn(tensors(Float[Tensor, "a b"]), 60)
     torch.set_default_dtype(dtype)
-    others = _draws_that_leave_no_trace(tensors(Float[Tensor, "a b"]), 100)
+    others = _draws_that_leave_no_trace(tensors(Float[Tensor, "a b"]), 60)
     assert {x.dtype for x in others} == {x.dtype for x in usual}
-    again = drawn(tensors(Float[Tensor, "a b"]), 100)
+    again = drawn(tensors(Float[Tensor, "a b"]), 60)
     assert [(x.dtype, x.shape, x.stride()) for x in again] == [(x.dtype, x.shape, x.stride()) for x in usual]
     assert list(map(_bytes, again)) == list(map(_bytes, usual))
 
@@ -1013,7 +1040,7 @@ def test_deterministic_mode_and_autocast_change_nothing(restored):
 @pytest.mark.parametrize("region", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_gradients_are_as_asked_in_every_region(annotation, region):
     with region():
-        for x in _draws_that_leave_no_trace(tensors(annotation, requires_grad=True), 100):
+        for x in _draws_that_leave_no_trace(tensors(annotation, requires_grad=True), 40):
             assert x.requires_grad == (x.is_floating_point() or x.is_complex())
             assert accepts(annotation, x)
 
@@ -1049,16 +1076,15 @@ def test_arrays_of_numpy_are_writable_and_fresh():
 @pytest.mark.parametrize("dims", ["3 1024 1024", "b 1000000", "3 4096 4096"])
 def test_large_tensors_are_drawn_fast_and_take_no_room(family, dims):
     start = time.process_time()
-    values = drawn(tensors(family[Tensor, dims]), 50)
+    most = max(x.untyped_storage().nbytes() for x in drawn(tensors(family[Tensor, dims]), 20) if not x.is_quantized)
     assert time.process_time() - start < 5
-    for x in values:
-        assert x.untyped_storage().nbytes() < 1 << 20 or "quint" in str(x.dtype)
+    assert most <= 16 << 20
 
 
 @pytest.mark.parametrize("family", [Float64, Complex128])
 def test_many_axes_take_no_room_either(family):
-    for x in drawn(tensors(family[Tensor, "a b c d e f g h i j k l"]), 100):
-        assert x.untyped_storage().nbytes() < 64 << 20
+    values = drawn(tensors(family[Tensor, "a b c d e f g h i j k l"]), 50)
+    assert max(x.untyped_storage().nbytes() for x in values) <= 16 << 20
 
 
 # ---------------------------------------------------------------- as a strategy among others
@@ -1147,7 +1173,7 @@ def test_no_health_check_fires_for_wide_and_deep_annotations():
     deep = list[list[list[Float32[Tensor, "a b c"]]]]
     for annotation in (wide, deep, list[Batch], dict[str, dict[str, list[Y]]], Tree, Nested):
         for start in range(3):
-            assert drawn(tensors(annotation), 30, start)
+            assert drawn(tensors(annotation), 12, start)
 
 
 def test_settings_of_hypothesis_hold():
