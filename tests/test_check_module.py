@@ -742,3 +742,17 @@ def test_two_devices_are_two_tables():
     assert [table.title for table in report.tables()] == ["on cpu", "parameters on cpu, input on cuda:0"]
     assert "parameters on cpu, input on cuda:0" in str(report)
     assert "input on cuda:0" in report.to_svg()
+
+
+def test_an_unsupported_cell_in_which_the_model_brings_another_dtype_is_pointed_at():
+    class Widens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(x.float())
+
+    hint = "two dtypes, and one is not yours"
+    assert hint in str(check_module(Widens, example=torch.ones(2, 3), autocast=[None]))
+    assert hint not in str(check_module(lambda: nn.LayerNorm(3), example=torch.ones(2, 3)))

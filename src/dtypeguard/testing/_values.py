@@ -39,7 +39,7 @@ _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SMALL, _COUNT, _FLIP = st.integers(0, 3), st.integers(1, 3), st.booleans()
 _ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 _DEEP = 4  # containers in each other, after which the smallest option is taken
-_LARGE = 1 << 20  # elements, above which one is seen many times
+_LARGE = 1 << 16  # elements, above which one is seen many times
 NUMPY = frozenset(
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 float32 float64 complex64 complex128".split()
 )
