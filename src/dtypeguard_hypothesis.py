@@ -55,7 +55,10 @@ def _strategy_for(thing: Any) -> Any:
 
 
 _ARRAYS = {"torch.Tensor", "numpy.ndarray"}
-_CLASSES = {f"torch.{name}" for name in ("Tensor", "nn.parameter.Parameter", "dtype", "device", "Size", "Generator")}
+_CLASSES = {
+    f"torch.{name}"
+    for name in ("Tensor", "nn.parameter.Parameter", "dtype", "device", "layout", "memory_format", "Size", "Generator")
+}
 
 
 def _name(cls: type) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import types
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import Float, Float32
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, ShapeError, _codegen, enforce, guard, unguard
+from dtypeguard._anchor import facts
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
@@ -160,3 +162,47 @@ def test_two_guards_that_are_equal_both_hold_an_instance_s_own_forward():
         model.forward = types.MethodType(lambda self, x: x, model)
         guard(model)
         assert model.forward(f(2, dtype=F64)).dtype is F32
+
+
+# ---------------------------------------------------------------- modules that write their class themselves
+
+
+class Summed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(f(2))
+
+    def forward(self, x, y=None, **more):
+        return x + self.weight + more["z"]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_traced_module_gets_all_keywords_and_its_result_is_checked():
+    traced = guard(torch.fx.symbolic_trace(Summed(), concrete_args={"y": None}), output_dtype=F16)
+    assert traced(f(2, dtype=F64), z=f(2)).dtype is F16
+    assert traced(x=f(2, dtype=F64), z=f(2)).dtype is F16
+    unguard(traced)
+    assert traced(f(2, dtype=F64), z=f(2)).dtype is F64
+    assert guard(traced)(f(2, dtype=F64), z=f(2)).dtype is F32
+
+
+# ---------------------------------------------------------------- arrays
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_an_array_goes_where_the_parameters_are():
+    class Net(nn.Linear):
+        def forward(self, x: Float[Tensor, "b n"]):
+            return x
+
+    moved = guard(Net(2, 2, device="meta")).forward(np.ones((1, 2)))
+    assert (moved.device.type, moved.dtype) == ("meta", F32)
+
+
+def test_a_plain_tensor_is_its_own_facts():
+    for tensor in (f(2), nn.Parameter(f(2)), nn.Buffer(f(2))):
+        assert facts(tensor) is tensor
+    known = facts(f(2, 3).as_subclass(type("Sub", (Tensor,), {})))
+    assert (known.dtype, known.shape, known.ndim, known.is_cpu) == (F32, (2, 3), 2, True)
+    with pytest.raises(TypeError):
+        facts([1])

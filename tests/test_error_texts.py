@@ -132,6 +132,13 @@ def stream(x: Float32[Tensor, "n"]):
     yield x
 
 
+def unreadable(x):
+    return x
+
+
+unreadable.__signature__ = "none"
+
+
 OPTIONS = {
     "enforce(mode='loud')": lambda: enforce(mode="loud"),
     "enforce(casting='anything')": lambda: enforce(casting="anything"),
@@ -144,6 +151,7 @@ OPTIONS = {
     "enforce a model": lambda: enforce(Net()),
     "enforce a number": lambda: enforce(3),
     "enforce a builtin": lambda: enforce(len),
+    "enforce what has no signature": lambda: enforce(unreadable),
     "enforce a class": lambda: enforce(Plain),
     "enforce a dataclass too early": lambda: enforce(type("Child", (Parent,), {})),
     "mode('loud')": lambda: dtypeguard.mode("loud"),
@@ -355,7 +363,8 @@ def torch_s_own_error_after_a_repair():
 # ---------------------------------------------------------------- the file
 
 
-VARIES = {  # from one Python or torch to the next
+VARIES = {  # from one run, Python or torch to the next
+    r"at 0x\w+>: .*": "at ...>: ...",
     r":\d+, in ": ":LINE, in ",
     r"no Python expression \(.*\)": "no Python expression (...)",
     r"(?m)^RuntimeError: .*": "RuntimeError: ...",

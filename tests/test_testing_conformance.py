@@ -21,7 +21,7 @@ from dtypeguard.testing import tensors
 
 FIFTY = dict(list(ANNOTATIONS.items())[::2][:50])
 MANY = pytest.mark.slow
-ARRAYS = st.sampled_from([Tensor] * 8 + [np.ndarray, nn.Parameter])
+KINDS = st.sampled_from([Tensor] * 8 + [np.ndarray, nn.Parameter])
 
 
 @MANY
@@ -68,7 +68,7 @@ def arrays(draw):
     """A jaxtyping annotation over the whole grammar, or None for what jaxtyping itself refuses."""
     parts = draw(st.lists(dim_strs, min_size=1, max_size=2))
     try:
-        return annotation_of(draw(st.sampled_from([*FAMILIES, "Half", "Pattern"])), draw(ARRAYS), parts)
+        return annotation_of(draw(st.sampled_from([*FAMILIES, "Half", "Pattern"])), draw(KINDS), parts)
     except ValueError:
         return None
 
@@ -84,7 +84,7 @@ _well_formed = st.lists(_token, max_size=4).filter(lambda tokens: sum(t in _vari
 @st.composite
 def leaves(draw):
     family = draw(st.sampled_from(["Float", "Float32", "Int", "Shaped", "Num", "Half", "Pattern"]))
-    return annotation_of(family, draw(ARRAYS), [" ".join(draw(_well_formed))])
+    return annotation_of(family, draw(KINDS), [" ".join(draw(_well_formed))])
 
 
 def _around(inner):

@@ -9,10 +9,11 @@ import functools
 import inspect
 import math
 import random
+import re
 import types
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, ParamSpec, TypeVar
 
 import numpy as np
 import postponed
@@ -227,6 +228,7 @@ def enforced_before_a_local_name():
 
 Named = NewType("Named", int)
 Bound = TypeVar("Bound", bound=Row)
+Parameters = ParamSpec("Parameters")
 
 
 def of_wrapped_hints(x: Annotated[Row, "documented"], y: Bound, z: Bound, n: Named): ...
@@ -384,6 +386,9 @@ def hints_of_torch(
 ): ...
 
 
+def rarer_hints_of_torch(x: Row, memory: torch.memory_format, layout: torch.layout | None): ...
+
+
 def tensors_of_any_kind(x: Tensor, y: torch.LongTensor, z: Num[Tensor, "..."], a: Shaped[Any, "n"]): ...
 
 
@@ -411,8 +416,8 @@ FUNCTIONS = {
         of_a_default, of_a_length, of_a_shape, of_a_shape_behind, broadcast, broadcast_and_symbolic, variadic,
         variadic_broadcast, repeated, fixed, containers, abstract_containers, records, nested, recursive, mixed_tuples,
         optional, unions, union_of_one_rank, union_of_two_orders, union_of_containers, symbolic_over_a_union,
-        symbolic_over_an_optional, hints_without_tensors, hints_in_containers, hints_of_torch, tensors_of_any_kind,
-        arrays, parameters, ten_arguments,
+        symbolic_over_an_optional, hints_without_tensors, hints_in_containers, hints_of_torch, rarer_hints_of_torch,
+        tensors_of_any_kind, arrays, parameters, ten_arguments,
     ]
 }  # fmt: skip
 FUNCTIONS["local names"] = of_local_names()
@@ -862,6 +867,23 @@ def test_the_model_is_neither_called_nor_changed():
     assert type(model) is Annotated_
 
 
+@enforce(mutates=("buffer",))
+def accumulate(buffer: Row, x: Row):
+    return buffer.add_(x)
+
+
+@enforce
+def doubled(x: Row, *, out: Row):
+    return torch.add(x, x, out=out)
+
+
+@pytest.mark.parametrize("fn", [accumulate, doubled], ids=lambda fn: fn.__name__)
+@pytest.mark.usefixtures("strict")
+def test_what_the_body_writes_to_can_be_written_to(fn):
+    """No two elements of it share memory."""
+    holds(inputs_for(fn), lambda inputs: call(fn, inputs), 60)
+
+
 # ---------------------------------------------------------------- options
 
 
@@ -1095,6 +1117,46 @@ def test_unknown_options_are_refused_at_the_call(options, error, said):
 def test_a_number_that_a_dtype_cannot_hold_is_named():
     with pytest.raises(ValueError, match=r"elements= gave 'a', which float32 cannot hold"):
         drawn(inputs_for(two_tensors, elements={"x": st.just("a")}), 5)
+
+
+class Missing(nn.Module):
+    def forward(self, x: Float[Tensor, "b {self.width}"]): ...
+
+
+def of_a_key(x: Float[Tensor, "{sizes['width']}"], sizes: dict[str, int]): ...
+
+
+@pytest.mark.parametrize(("target", "axis"), [(Missing(), "{self.width}"), (of_a_key, "{sizes['width']}")], ids=str)
+def test_an_axis_that_can_never_be_computed_is_named(target, axis):
+    with pytest.raises(AnnotationError, match=re.escape(axis)):
+        drawn(inputs_for(target), 10)
+
+
+def test_what_a_decorator_takes_is_no_annotation_of_its_arguments():
+    def wrapper(*args: Parameters.args, **kwargs: Parameters.kwargs): ...
+
+    assert "`args`" in refusal(wrapper, (AnnotationError, TypeError))
+
+
+def test_a_result_that_cannot_be_read_is_in_nobodys_way():
+    def fn(x: Row) -> "Nowhere": ...
+
+    assert len(drawn(inputs_for(fn), 10)) == 10
+
+
+def test_a_module_without_its_parameters_yet_is_refused():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.LazyLinear(3)
+
+        def forward(self, x: Float[Tensor, "b c"]):
+            return self.fc(x)
+
+    model = Lazy()
+    assert "Lazy" in refusal(model, dtypeguard.DtypeGuardError)
+    model(torch.ones(2, 4, dtype=F32))
+    assert reached(inputs_for(model), lambda inputs: inputs.args[0].dtype, 10) == {F32}
 
 
 def test_a_strategy_of_sizes_that_no_expression_fits_is_no_endless_search():

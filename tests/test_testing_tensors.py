@@ -171,18 +171,18 @@ class OwnInit:
 TOKENS = [
     "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0",
     "1_0", "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*",
-    "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b", "a b min(a,b)",
-    "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
+    "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b",
+    "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
 ]  # fmt: skip
 FAMILIES = (
     "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 "
     "UInt32 UInt64 UInt4 UInt2 Integer Complex Complex64 Complex128 Inexact Real Float8e4m3fn Float8e5m2 Float8e4m3fnuz"
 ).split()
-ANNOTATIONS = {
+ARRAYS = {
     f"{family} {token!r}": getattr(jaxtyping, family)[Tensor, token]
     for token, family in zip(TOKENS, FAMILIES * 2, strict=False)
 }
-ANNOTATIONS |= {
+OTHERS = {
     "custom dtypes": Half[Tensor, "a b"],
     "regex": Pattern[Tensor, "a b"],
     "nested": Float[Float32[Tensor, "a b"], "n"],
@@ -240,6 +240,9 @@ ANNOTATIONS |= {
     "variadics that broadcast": tuple[Float32[Tensor, "*#a"], Float32[Tensor, "*#a"], Float32[Tensor, "*a"]],
     "kv cache": tuple[tuple[Half[Tensor, "b h t d"], Half[Tensor, "b h t d"]], ...],
 }  # fmt: skip
+
+
+ANNOTATIONS = ARRAYS | OTHERS
 
 
 def drawn(strategy, examples=100, start=0):
@@ -326,9 +329,8 @@ def _fits(hint, value):
 # ---------------------------------------------------------------- the law
 
 
-@pytest.mark.parametrize("annotation", ANNOTATIONS.values(), ids=ANNOTATIONS)
-def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(annotation):
-    values = drawn(tensors(annotation), 100)
+def _law(annotation, examples):
+    values = drawn(tensors(annotation), examples)
     assert values
     for value in values:
         assert accepts(annotation, value)
@@ -336,8 +338,20 @@ def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(annotation
     assert dtypeguard.casts() == []
 
 
-def test_there_are_more_than_fifty_annotations():
-    assert len(ANNOTATIONS) >= 100
+@pytest.mark.parametrize("annotation", ARRAYS.values(), ids=ARRAYS)
+def test_every_array_keeps_its_annotation_for_jaxtyping_and_for_check(annotation):
+    _law(annotation, 100)
+
+
+@pytest.mark.parametrize("annotation", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=MANY)])
+def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(annotation, examples):
+    _law(annotation, examples)
+
+
+def test_there_are_more_than_fifty_annotations_of_each():
+    assert len(ARRAYS) > 50
+    assert len(OTHERS) > 50
 
 
 @pytest.mark.parametrize(
@@ -406,7 +420,7 @@ def test_an_annotation_of_anything_reaches_first_what_torch_computes_in():
 def test_a_family_reaches_all_of_its_members(family):
     annotation = getattr(jaxtyping, family)[Tensor, ""]
     members = [dtype for dtype in DTYPES if str(dtype).removeprefix("torch.") in annotation.dtypes]
-    assert len(members) > 2
+    assert len(members) > 1
     assert missing(_each(members), tensors(annotation), within=5000) == set()
 
 
@@ -427,8 +441,8 @@ def test_every_layout_is_reached(dtype):
 
 
 def test_expanded_tensors_share_their_elements():
-    for x in drawn(tensors(Num[Tensor, "b c"], axes={"b": 5, "c": 3}, layout="expanded"), 50):
-        assert x.untyped_storage().nbytes() == 3 * x.itemsize
+    for x in drawn(tensors(Num[Tensor, "b c"], axes={"b": 5, "c": 3}, layout="expanded"), 20):
+        assert x[0].data_ptr() == x[4].data_ptr()
 
 
 def _kinds(dtype):
@@ -486,8 +500,8 @@ def test_both_parts_of_complex_numbers_reach_infinity_nan_and_the_edges(dtype):
     assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64, *(pytest.param(getattr(torch, name), marks=MANY)
-                         for name in ("int8", "int16", "int32", "uint16", "uint32"))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64, *(pytest.param(dtype, marks=MANY) for dtype
+                         in (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32))], ids=str)  # fmt: skip
 def test_the_extremes_of_integers_are_reached(dtype):
     info = torch.iinfo(dtype)
     goals = {n: lambda x, n=n: n in x.tolist() for n in {info.min, info.max, 0, 1, 2, max(info.min, -1)}}
@@ -723,7 +737,7 @@ def test_containers_shrink_to_few_and_simple_values():
     ],
 )
 def test_axes_are_what_was_asked(dims, axes, shapes):
-    assert {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, dims], axes=axes), 40)} == shapes
+    assert {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, dims], axes=axes), 30)} == shapes
 
 
 def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
@@ -883,10 +897,10 @@ def _all_finite(x):
 
 @pytest.mark.parametrize("dtype", [*FLOATING, torch.complex32, torch.complex64, torch.complex128], ids=str)
 def test_finite_leaves_infinity_and_nan_out(dtype):
-    assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 60)))
+    assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 25)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e5m2])
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.float8_e5m2, marks=MANY)])
 def test_finite_leaves_the_other_edges_in(dtype):
     kinds = {name: kind for name, kind in _kinds(dtype).items() if name not in ("nan", "infinity", "minus infinity")}
     goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in kinds.items()}
@@ -1008,16 +1022,16 @@ def test_nothing_global_changes():
 
 
 def _bytes(x):
-    return x.contiguous().reshape(-1).view(torch.uint8).tolist()
+    return x.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_another_default_dtype_changes_nothing(restored, dtype):
-    usual = drawn(tensors(Float[Tensor, "a b"]), 60)
+    usual = drawn(tensors(Float[Tensor, "a b"]), 25)
     torch.set_default_dtype(dtype)
-    others = _draws_that_leave_no_trace(tensors(Float[Tensor, "a b"]), 60)
+    others = _draws_that_leave_no_trace(tensors(Float[Tensor, "a b"]), 25)
     assert {x.dtype for x in others} == {x.dtype for x in usual}
-    again = drawn(tensors(Float[Tensor, "a b"]), 60)
+    again = drawn(tensors(Float[Tensor, "a b"]), 25)
     assert [(x.dtype, x.shape, x.stride()) for x in again] == [(x.dtype, x.shape, x.stride()) for x in usual]
     assert list(map(_bytes, again)) == list(map(_bytes, usual))
 
@@ -1054,7 +1068,7 @@ def test_a_strategy_made_in_one_region_draws_in_another(restored):
 @pytest.mark.parametrize("layout", [*LAYOUTS, None])
 @pytest.mark.parametrize("annotation", [Float32[Tensor, "2 3"], Complex64[Tensor, "2 3"], Half[Tensor, "2 3 512 512"]])
 def test_values_are_fresh_each_time(annotation, layout):
-    @settings(max_examples=20, database=None, deadline=None)
+    @settings(max_examples=8, database=None, deadline=None)
     @given(*[tensors(annotation, layout=layout, elements=st.just(1))] * 2)
     def spoil(x, y):
         assert (x == 1).all()
@@ -1078,13 +1092,13 @@ def test_large_tensors_are_drawn_fast_and_take_no_room(family, dims):
     start = time.process_time()
     most = max(x.untyped_storage().nbytes() for x in drawn(tensors(family[Tensor, dims]), 20) if not x.is_quantized)
     assert time.process_time() - start < 5
-    assert most <= 16 << 20
+    assert most <= 32 << 20
 
 
 @pytest.mark.parametrize("family", [Float64, Complex128])
 def test_many_axes_take_no_room_either(family):
     values = drawn(tensors(family[Tensor, "a b c d e f g h i j k l"]), 50)
-    assert max(x.untyped_storage().nbytes() for x in values) <= 16 << 20
+    assert max(x.untyped_storage().nbytes() for x in values) <= 32 << 20
 
 
 # ---------------------------------------------------------------- as a strategy among others
@@ -1151,7 +1165,9 @@ def test_it_drives_a_stateful_test():
         def stackable(self):
             assert not self.seen or torch.stack(self.seen).shape == (len(self.seen), 3)
 
-    run_state_machine_as_test(Window, settings=settings(max_examples=20, database=None, deadline=None))
+    run_state_machine_as_test(
+        Window, settings=settings(max_examples=8, stateful_step_count=8, database=None, deadline=None)
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -1172,7 +1188,7 @@ def test_no_health_check_fires_for_wide_and_deep_annotations():
     wide = dataclasses.make_dataclass("Wide", [(f"x{n}", Float32[Tensor, "a b c"]) for n in range(20)])
     deep = list[list[list[Float32[Tensor, "a b c"]]]]
     for annotation in (wide, deep, list[Batch], dict[str, dict[str, list[Y]]], Tree, Nested):
-        for start in range(3):
+        for start in range(2):
             assert drawn(tensors(annotation), 12, start)
 
 

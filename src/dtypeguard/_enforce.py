@@ -363,7 +363,7 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
 
 _DEFAULTS: _Options = {
     "mode": None, "casting": None, "file": None, "anchor": None, "autocast": None, "mutates": frozenset(),
-    "verify": Verify.FIRST, "returns": True,
+    "verify": Verify.FIRST, "returns": False,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpecArgs, ParamSpecKwargs, get_args
 
 import torch
 from hypothesis import reject
@@ -22,14 +22,15 @@ from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._guard import root_of
-from .._spec import OtherSpec, annotations_of, resolve_hint, show
-from ._layouts import layout_of
+from .._spec import OtherSpec, Spec, annotations_of, resolve_hint, show
+from ._layouts import LAYOUTS, layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, Maker, Options, check_possible
 
 _P = inspect.Parameter
 _SEVERAL = (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
 _TRIES = 5
+_WRITABLE = st.sampled_from([name for name in LAYOUTS if name != "expanded"])  # each element has a place of its own
 _KEYS = st.lists(st.sampled_from(("a", "b", "c")), max_size=3, unique=True)
 _SMALL = st.integers(0, 4)
 
@@ -108,7 +109,8 @@ def _explicit(param: Param, annotation: Any, fn: Any, local: dict[str, Any]) -> 
     """A parameter whose hint is none to check, `deque[...]` for one, but one to make values for."""
     with contextlib.suppress(NameError):
         hint = resolve_hint(annotation, fn.__globals__, local)
-        if param.spec is None and hint is not Any and hint is not object:
+        free = hint is Any or hint is object or isinstance(hint, ParamSpecArgs | ParamSpecKwargs)
+        if param.spec is None and not free:
             return dataclasses.replace(param, spec=OtherSpec(show(hint), hint), skip=True)
     return param
 
@@ -263,12 +265,19 @@ class Recipe:
 
     def draw(self, draw: Draw) -> Any:
         """Values of all parameters, those before the first argument included, as the caller wants them."""
+        faults: list[AnnotationError] = []
         for _ in range(_TRIES):
-            with contextlib.suppress(Unfit, AnnotationError):
+            try:
                 drawn = self._drawn(draw)
                 # An option of a union may bind an axis that another one was drawn for.
                 if self.shared or not judged(self.contract, self._filled(drawn)).violations:
                     return drawn[0] if self.signature is None else self._bound(self.signature, drawn)
+            except Unfit:
+                pass
+            except AnnotationError as fault:
+                faults.append(fault)
+        if self.sizing and len(faults) == _TRIES:  # what is in braces cannot be computed from any arguments
+            raise faults[-1]
         reject()
 
     def _drawn(self, draw: Draw) -> tuple[Any, ...]:
@@ -280,7 +289,8 @@ class Recipe:
             call.values = self._filled(values)
             maker.anchor = find_anchor(self.contract, call.values)
             own = self.elements.get(params[n].name, self.options.elements)
-            maker.options = dataclasses.replace(self.options, elements=own)
+            asked = self.options.layout or (_WRITABLE if params[n].name in self.contract.mutates else None)
+            maker.options = dataclasses.replace(self.options, elements=own, layout=asked)
             values[n] = self._argument(params[n], maker)
         gap = False  # behind a positional argument that is left out none can be passed by position
         for n, param in enumerate(params):
@@ -318,9 +328,13 @@ class Recipe:
             return {key: maker.value(param.spec) for key in maker.draw(_KEYS)} if param.spec else {}
         if param.default is not _P.empty and (param.spec is None or not maker.draw(st.booleans())):
             return LEFT_OUT
-        if param.name in self.sizing and isinstance(param.spec, OtherSpec) and param.spec.annotation is int:
+        if param.name in self.sizing and _takes_int(param.spec):
             return maker.draw(_SMALL)
         return maker.value(param.spec)
+
+
+def _takes_int(spec: Spec | None) -> bool:
+    return isinstance(spec, OtherSpec) and int in (spec.annotation, *get_args(spec.annotation))
 
 
 def _strategy(name: str) -> Callable[[Recipe], st.SearchStrategy[Any]]:

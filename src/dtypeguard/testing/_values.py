@@ -333,6 +333,8 @@ def _other(maker: Maker, spec: OtherSpec) -> Any:
 TORCH: dict[Any, st.SearchStrategy[Any]] = {
     torch.dtype: st.deferred(lambda: st.sampled_from(allocatable())),
     torch.device: st.just(torch.device("cpu")),
+    torch.layout: st.just(torch.strided),
+    torch.memory_format: st.sampled_from((torch.contiguous_format, torch.preserve_format)),
     torch.Size: st.lists(SIZE, max_size=3).map(torch.Size),
     torch.Generator: st.integers(0, 1 << 32).map(lambda seed: torch.Generator().manual_seed(seed)),
 }
