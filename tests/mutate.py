@@ -65,6 +65,8 @@ EQUIVALENT = [
     ("_emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
     ("_emit", "DimKind.ANONYMOUS and dim.variadic for dim in dims", "sizes are unpacked that nothing is asked of"),
     ("_enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
+    ("_enforce", "return {name: hint for name, hint in hints.items()}", "a hint for what is no parameter is not read"),
+    ("_guard", "DtypeGuardWarning)", "both places are in torch"),
     ("_guard", "if name not in ('__weakref__',)", "a class derived from Module has neither name of its own"),
     ("_guard", "if name not in ('__dict__',)", "likewise"),
     ("_mend", "if isinstance(values[0], nn.Module):", "a plan for one module, where any would do"),

@@ -1,6 +1,8 @@
 """What no other test saw when `mutate.py` broke it."""
 
 import dataclasses
+import functools
+import inspect
 import types
 
 import numpy as np
@@ -206,3 +208,52 @@ def test_a_plain_tensor_is_its_own_facts():
     assert (known.dtype, known.shape, known.ndim, known.is_cpu) == (F32, (2, 3), 2, True)
     with pytest.raises(TypeError):
         facts([1])
+
+
+# ---------------------------------------------------------------- behind a decorator
+
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(f(2))
+
+    @logged
+    def forward(self, x, y=None, *more, **named):
+        return [value.dtype for value in (x, y, *more, *named.values()) if value is not None]
+
+
+def test_arguments_behind_a_decorator_have_the_names_inside():
+    model, wide = guard(Decorated(), mode="strict"), f(2, dtype=F64)
+    for name, args, kwargs in (
+        ("x", [wide], {}),
+        ("y", [f(2), wide], {}),
+        ("args[2]", [f(2), f(2), wide], {}),
+        ("args[3]", [f(2), f(2), f(2), wide], {}),
+        ("z", [f(2)], {"z": wide}),
+        ("y[0]", [f(2), [wide]], {}),
+    ):
+        with pytest.raises(DtypeError) as caught:
+            model(*args, **kwargs)
+        assert caught.value.argument == name
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_arguments_behind_a_decorator_are_skipped_by_the_names_inside():
+    model, wide = guard(Decorated(), skip_args=("y", "z")), f(2, dtype=F64)
+    assert model(wide, wide, wide, z=wide) == [F32, F64, F32, F64]
+
+
+def test_an_instance_s_own_forward_keeps_its_signature():
+    for forward in (lambda x, y=1: x, lambda x, /, y=1: x, lambda *, x: x, lambda *x, **y: x):
+        model = nn.Identity()
+        model.forward = forward
+        assert inspect.signature(guard(model).forward) == inspect.signature(forward)

@@ -431,6 +431,44 @@ def test_a_wrong_axis_names_the_axis_and_its_other_owner(name):
     assert any(" in `value" in breach.says for breach in seen)
 
 
+@enforce
+@dataclass
+class Checked:
+    x: Row
+    y: Row
+
+
+@enforce
+class CheckedPair(NamedTuple):
+    x: Row
+    y: Row
+
+
+@dataclass
+class Picky:
+    x: Row
+
+    def __post_init__(self):
+        if self.x.dim() != 1:
+            raise ValueError("one axis, please")
+
+
+@dataclass
+class Converting:
+    x: Row
+
+    def __post_init__(self):
+        self.x = self.x.float()
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("hint", [Checked, CheckedPair, Picky, Converting, list[Checked], Checked | None], ids=str)
+def test_classes_that_look_at_their_fields_are_broken_all_the_same(hint, mode):
+    with dtypeguard.mode(mode):
+        holds(violations_of(hint), lambda breach: is_one_fault(breach, hint), 60)
+    assert dtypeguard.casts() == []
+
+
 # ---------------------------------------------------------------- options
 
 
@@ -471,6 +509,8 @@ def test_tensors_are_made_on_a_device():
         (object, "nothing breaks object"),
         (Row | Any, "nothing breaks"),
         (TypeVar("T"), "nothing breaks T"),
+        (collections.deque[Row], "nothing breaks deque"),
+        (set[Row], "nothing breaks set"),
         ("Any", "nothing breaks"),
         ("Float32[Tensor, 'a,b']", "a,b"),
         ("Float32[Tensor, 'a+']", "a+"),

@@ -17,8 +17,9 @@ from hypothesis.errors import HypothesisException
 from torch import Tensor, nn
 
 from .._anchor import LAZY, Anchor
+from .._config import mode
 from .._dtypes import TABLE, Kind
-from .._errors import AnnotationError
+from .._errors import AnnotationError, DtypeGuardError
 from .._spec import (
     FieldsSpec,
     MappingSpec,
@@ -322,7 +323,12 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
         ]
         return {name: maker.value(known[name]) for name in there}
     known = {name: known[name] for name in inspect.signature(cls).parameters if name in known}
-    return spec.origin(**{name: maker.value(field) for name, field in known.items()})
+    values = {name: maker.value(field) for name, field in known.items()}
+    try:
+        with mode("strict"):  # an enforced class repairs nothing meanwhile
+            return spec.origin(**values)
+    except DtypeGuardError:
+        raise Unfit from None
 
 
 def _other(maker: Maker, spec: OtherSpec) -> Any:

@@ -81,7 +81,8 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
     >>> test()
     """
     contract = contract_of(annotation, "violations_of")
-    breaks = tuple(dict.fromkeys(_breaks_of(contract.params[0].spec)))
+    param = contract.params[0]
+    breaks = () if param.skip else tuple(dict.fromkeys(_breaks_of(param.spec)))
     if not breaks:
         text = annotation if isinstance(annotation, str) else show(annotation)
         raise AnnotationError(f"violations_of: nothing breaks {text}")
