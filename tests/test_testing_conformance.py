@@ -142,7 +142,7 @@ def _shape_that_fits(hint, rank):
     return None
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=MANY)])
+@pytest.mark.parametrize("count", [200, pytest.param(20_000, marks=MANY)])
 def test_what_is_refused_has_no_shape_that_jaxtyping_accepts(count):
     refused = 0
     for dim_str in sample(dim_strs, count, 2):
@@ -150,7 +150,7 @@ def test_what_is_refused_has_no_shape_that_jaxtyping_accepts(count):
             hint = annotation_of("Shaped", Tensor, [dim_str])
         except ValueError:
             continue
-        if _unparsable(hint) or "{" in dim_str or "'" in dim_str:
+        if _unparsable(hint) or any(sign in dim_str for sign in "{'?"):  # arguments, f-strings, paths of a PyTree
             continue
         try:
             tensors(hint)

@@ -1,11 +1,15 @@
 """`testing.tensors`: what it draws keeps its annotation, reaches what there is, shrinks, and leaves nothing behind."""
 
+import abc
 import collections
 import contextlib
 import dataclasses
 import math
+import os
 import pickle
 import random
+import subprocess
+import sys
 import time
 import types
 import typing
@@ -118,6 +122,17 @@ class Setup:
     anything: Any
 
 
+class Source(abc.ABC):
+    @abc.abstractmethod
+    def read(self): ...
+
+
+@dataclasses.dataclass
+class Wired:
+    x: Float32[Tensor, "n"]
+    source: Source | None = None
+
+
 class Features(TypedDict):
     ids: Int64[Tensor, "b t"]
     mask: NotRequired[Bool[Tensor, "b t"]]
@@ -172,7 +187,8 @@ TOKENS = [
     "", "n", "a b", "a a", "b c h w", "...", "*rest", "*_", "_*", "a ... b", "*a b", "b *b", "_", "_a _b", "3", "0",
     "1_0", "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*",
     "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b",
-    "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)", "n n-3000",
+    "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)",
+    "n n-3000",
 ]  # fmt: skip
 FAMILIES = (
     "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 "
@@ -1200,3 +1216,52 @@ def test_settings_of_hypothesis_hold():
 
     count()
     assert count.calls == 7
+
+
+def test_an_unset_field_of_a_hint_that_nobody_can_make_keeps_its_default():
+    for value in drawn(tensors(Wired), 20):
+        assert accepts(X, value.x)
+        assert value.source is None
+
+
+@pytest.mark.parametrize("family", [Float32, Num])
+def test_parameters_can_be_stepped_by_an_optimizer(family):
+    for parameter in drawn(tensors(family[nn.Parameter, "a b"]), 60):
+        if parameter.requires_grad and parameter.itemsize > 1:
+            parameter.grad = torch.ones_like(parameter)
+            torch.optim.SGD([parameter], lr=1.0).step()
+
+
+PROGRAM = """
+import sys
+import torch
+from hypothesis import Phase, given, seed, settings
+from jaxtyping import Float32, Shaped
+from torch import Tensor
+from typing import NotRequired, TypedDict
+from dtypeguard.testing import tensors
+
+class Features(TypedDict):
+    x: Float32[Tensor, "a b"]
+    y: NotRequired[Shaped[Tensor, "#b c a+b"]]
+    z: NotRequired[int]
+
+@seed(0)
+@settings(max_examples=200, database=None, deadline=None, phases=[Phase.generate])
+@given(tensors(Features | dict[str, Shaped[Tensor, "*r n"]]))
+def show(value):
+    print([(k, v.dtype, v.shape, v.stride()) if isinstance(v, Tensor) else (k, v) for k, v in value.items()])
+
+show()
+"""
+
+
+@MANY
+def test_the_same_seed_draws_the_same_values_in_every_process():
+    runs = []
+    for number in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": number}
+        done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, check=True)
+        runs.append(done.stdout)
+    assert len(runs[0].splitlines()) == 200
+    assert runs[0] == runs[1]

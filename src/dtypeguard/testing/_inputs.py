@@ -23,14 +23,13 @@ from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._guard import root_of
 from .._spec import OtherSpec, Spec, annotations_of, resolve_hint, show
-from ._layouts import LAYOUTS, layout_of
+from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
-from ._values import TORCH, Maker, Options, check_possible
+from ._values import TORCH, WRITABLE, Maker, Options, check_possible
 
 _P = inspect.Parameter
 _SEVERAL = (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
 _TRIES = 5
-_WRITABLE = st.sampled_from([name for name in LAYOUTS if name != "expanded"])  # each element has a place of its own
 _KEYS = st.lists(st.sampled_from(("a", "b", "c")), max_size=3, unique=True)
 _SMALL = st.integers(0, 4)
 
@@ -289,7 +288,7 @@ class Recipe:
             call.values = self._filled(values)
             maker.anchor = find_anchor(self.contract, call.values)
             own = self.elements.get(params[n].name, self.options.elements)
-            asked = self.options.layout or (_WRITABLE if params[n].name in self.contract.mutates else None)
+            asked = self.options.layout or (WRITABLE if params[n].name in self.contract.mutates else None)
             maker.options = dataclasses.replace(self.options, elements=own, layout=asked)
             values[n] = self._argument(params[n], maker)
         gap = False  # behind a positional argument that is left out none can be passed by position

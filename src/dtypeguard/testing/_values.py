@@ -129,6 +129,10 @@ def weighed(dtypes: tuple[torch.dtype, ...]) -> st.SearchStrategy[torch.dtype]:
     return st.integers(0, 3).flatmap(lambda n: st.sampled_from(dtypes if n == 3 else plain))
 
 
+def _is_parameter(array_type: Any) -> bool:
+    return isinstance(array_type, type) and issubclass(array_type, nn.Parameter)
+
+
 def is_numpy(array_type: Any) -> bool:
     return (getattr(array_type, "__module__", ""), getattr(array_type, "__name__", "")) == ("numpy", "ndarray")
 
@@ -152,7 +156,7 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
     if asked is None and count >= _LARGE:  # one element, seen as often as there are
         tensor = tensor_of(dtype, (), fill).expand(shape)
     else:
-        lay = layout_of(draw(_LAYOUT) if asked is None else asked)
+        lay = layout_of(draw(WRITABLE if _is_parameter(spec.array_type) else _LAYOUT) if asked is None else asked)
         tensor = tensor_of(dtype, shape, fill, others if count else (), lay)
     if is_numpy(spec.array_type):
         return tensor.numpy()
@@ -167,6 +171,7 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
 
 
 _LAYOUT = st.sampled_from(tuple(LAYOUTS))
+WRITABLE = st.sampled_from([name for name in LAYOUTS if name != "expanded"])  # each element has a place of its own
 
 
 def _expanded(tensor: Tensor) -> Tensor:
@@ -184,7 +189,7 @@ def _moved(tensor: Tensor, device: Any, lay: Callable[[Tensor], Tensor]) -> Tens
 
 def _typed(tensor: Tensor, array_type: Any, grad: bool | None) -> Any:
     able = tensor.is_floating_point() or tensor.is_complex()
-    if issubclass(array_type, nn.Parameter):
+    if _is_parameter(array_type):
         return array_type(tensor, requires_grad=able and grad is not False)
     if issubclass(array_type, nn.Buffer):
         tensor = nn.Buffer(tensor)
