@@ -1,7 +1,7 @@
 """Property tests of a model's dtypes, as they stand in a project of your own.
 
-A classifier with annotations, a loss, and an encoder from PyTorch that nobody annotated: each is tried on every dtype that
-a user could pass, in and out of autocast.
+A classifier with annotations, a loss, and an encoder from PyTorch that nobody annotated: each is tried on every dtype
+that a user could pass, in and out of autocast.
 
 Run it with `pytest examples/test_my_model.py`, or with `python examples/test_my_model.py`. It takes some seconds.
 """
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard.testing import check_module, inputs_for, tensors, violations_of
-
 
 torch.set_num_threads(1)  # the tensors are tiny: threads would wait for each other
 settings.register_profile("models", deadline=None)  # the first call of an operation takes longer than the others
@@ -59,7 +58,9 @@ def test_pytorch_s_own_norm_is_a_trap() -> None:
     assert (torch.float32, torch.bfloat16) in silent  # without a guard it computes, and says nothing
 
 
-@given(inputs_for(smoothed, axes={"batch": 3, "classes": 10}, elements={"logits": NUMBERS, "target": st.integers(0, 9)}))
+@given(
+    inputs_for(smoothed, axes={"batch": 3, "classes": 10}, elements={"logits": NUMBERS, "target": st.integers(0, 9)})
+)
 def test_the_loss_is_a_number_above_zero(inputs) -> None:
     assert smoothed(*inputs.args) > 0
 

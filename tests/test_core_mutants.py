@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import CastWarning, DtypeError, ShapeError, _codegen, enforce, guard, unguard
+from dtypeguard import CastError, CastWarning, DtypeError, ShapeError, _codegen, enforce, guard, is_guarded, unguard
 from dtypeguard._anchor import facts
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -257,3 +258,96 @@ def test_an_instance_s_own_forward_keeps_its_signature():
         model = nn.Identity()
         model.forward = forward
         assert inspect.signature(guard(model).forward) == inspect.signature(forward)
+
+
+def test_the_forward_of_an_instance_is_called_forward():
+    for own in (lambda x: x, functools.partial(lambda x: x), nn.Identity().forward):
+        model = nn.Identity()
+        model.weight, model.forward = nn.Parameter(f(2)), own
+        guard(model, mode="strict")
+        assert model.forward.__name__ == "forward"
+        assert model.forward.__qualname__.endswith("Identity.forward")
+        with pytest.raises(DtypeError, match=r"^Identity\.forward: argument `(x|input)` is float64") as caught:
+            model.forward(f(2, dtype=F64))
+        assert caught.value.function == "Identity.forward"
+
+
+# ---------------------------------------------------------------- depth
+
+
+def test_what_holds_parameters_but_has_no_forward_is_not_guarded():
+    model = nn.Module()
+    model.forward = lambda x: x
+    model.held, model.layer = nn.ParameterList([f(2)]), nn.Linear(2, 2)
+    guard(model, depth="all")
+    assert [is_guarded(module) for module in (model, model.held, model.layer)] == [True, False, True]
+    assert type(model.held) is nn.ParameterList
+
+
+def test_modules_are_skipped_by_pattern_and_by_class():
+    def made():
+        return nn.Sequential(nn.Linear(2, 2), nn.Bilinear(2, 2, 2), nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+    def guarded(**options):
+        model = guard(made(), depth="all", **options)
+        return [name for name, module in model.named_modules() if name and is_guarded(module)]
+
+    assert guarded() == ["0", "1", "2.0"]
+    assert guarded(skip_modules=("2.*",)) == ["0", "1"]
+    assert guarded(skip_modules=("?",)) == ["2.0"]
+    assert guarded(skip_modules=(nn.Bilinear, "0")) == ["2.0"]
+    assert guarded(skip_modules=(nn.Linear,)) == ["1"]
+
+
+# ---------------------------------------------------------------- an enforced forward, guarded
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_guard_of_an_enforced_forward_keeps_what_it_was_told():
+    class Net(nn.Linear):
+        @enforce(mode="strict", casting="safe", autocast="ignore", mutates=("y",))
+        def forward(self, x: Float[Tensor, "b n"], y: Float[Tensor, "b n"] | None = None):
+            return x
+
+    x = f(1, 2, dtype=F64)
+    with pytest.raises(DtypeError):
+        guard(Net(2, 2)).forward(x)
+    with pytest.raises(CastError, match="casting='safe'"):
+        guard(Net(2, 2), mode="lenient").forward(x)
+    with torch.autocast("cpu", dtype=BF16), pytest.raises(DtypeError):
+        guard(Net(2, 2)).forward(x.to(BF16))
+    model = guard(Net(2, 2), mode="lenient", casting="precision", autocast="follow")
+    assert model.forward(x).dtype is F32
+    with torch.autocast("cpu", dtype=BF16):
+        assert model.forward(x.to(BF16)).dtype is BF16
+    with pytest.raises(CastError, match="`y` is written to"):
+        model.forward(x, x)
+
+
+def test_a_guard_and_the_enforced_forward_below_it_have_repairs_of_their_own():
+    class Net(nn.Linear):
+        @enforce
+        def forward(self, x: Float[Tensor, "b n"]):
+            return x
+
+    plain, other = Net(2, 2), Net(2, 2).to(F16)
+    guarded = guard(Net(2, 2), dtype=BF16)
+    dtypes = []
+    for _ in range(3):
+        for model in (plain, guarded, other):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CastWarning)
+                dtypes.append(model.forward(f(1, 2, dtype=F64)).dtype)
+    assert dtypes == [F32, BF16, F16] * 3
+
+
+def test_only_positional_parameters_of_a_traced_module_take_positions():
+    model = guard(torch.fx.symbolic_trace(nn.Bilinear(2, 2, 2)), mode="strict", skip_args=("input2",))
+    assert [param.name for param in inspect.signature(model.forward).parameters.values()] == ["input1", "input2"]
+    with pytest.raises(DtypeError, match="`input1`"):
+        model(f(1, 2, dtype=F64), f(1, 2))
+    with pytest.raises(DtypeError, match="`input1`"):
+        model(input2=f(1, 2), input1=f(1, 2, dtype=F64))
+    with pytest.raises(RuntimeError):  # torch's own
+        model(f(1, 2), f(1, 2, dtype=F64))
+    assert model(f(1, 2), input2=f(1, 2)).shape == (1, 2)

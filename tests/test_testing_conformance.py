@@ -117,14 +117,14 @@ def judged(hint, examples=12):
     return "drawn"
 
 
-@pytest.mark.parametrize("count", [150, pytest.param(6000, marks=MANY)])
+@pytest.mark.parametrize("count", [100, pytest.param(6000, marks=MANY)])
 def test_an_annotation_at_random_is_refused_at_the_call_or_has_values(count):
     verdicts = [judged(hint) for hint in sample(arrays(), count) if hint is not None]
     assert verdicts.count("drawn") > len(verdicts) // 2
     assert "refused" in verdicts
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(2500, marks=MANY)])
+@pytest.mark.parametrize("count", [40, pytest.param(2500, marks=MANY)])
 def test_a_container_at_random_is_refused_at_the_call_or_has_values(count):
     verdicts = [judged(hint) for hint in sample(CONTAINERS, count, 1)]
     assert verdicts.count("drawn") > len(verdicts) // 2

@@ -399,7 +399,7 @@ def test_an_annotation_may_be_a_string_that_names_what_its_caller_sees():
 def test_dtypeguard_s_mode_does_not_matter(monkeypatch):
     for mode in ("off", "warn", "lenient", "strict"):
         with dtypeguard.mode(mode):
-            assert all(accepts(Batch, value) for value in drawn(tensors(Batch), 30))
+            assert all(accepts(Batch, value) for value in drawn(tensors(Batch), 12))
 
 
 # ---------------------------------------------------------------- what is reached
@@ -547,9 +547,9 @@ def test_shapes_are_scalars_empty_of_one_element_and_of_any_rank():
 
 
 def test_most_tensors_have_elements_and_differ():
-    values = drawn(tensors(Float32[Tensor, "b c"]), 200)
-    assert sum(x.numel() > 0 for x in values) > 120
-    assert sum(x.numel() > 1 and x.unique().numel() > 1 for x in values) > 60
+    values = drawn(tensors(Float32[Tensor, "b c"]), 100)
+    assert sum(x.numel() > 0 for x in values) > 60
+    assert sum(x.numel() > 1 and x.unique().numel() > 1 for x in values) > 30
 
 
 def test_broadcast_axes_are_of_size_one_and_full():
@@ -572,7 +572,7 @@ def test_axes_that_expressions_use_take_several_sizes_each(dims):
     ("dims", "most"), [("n 2*n", 200), ("n n n*n", 5000), ("a b c a*b*c", 300_000), ("n n-3000", 20_000_000)]
 )
 def test_sizes_are_no_larger_than_expressions_need(dims, most):
-    assert max(x.numel() for x in drawn(tensors(Float32[Tensor, dims]), 100)) <= most
+    assert max(x.numel() for x in drawn(tensors(Float32[Tensor, dims]), 50)) <= most
 
 
 def test_where_empty_sizes_alone_are_small_larger_ones_are_drawn():
@@ -582,7 +582,7 @@ def test_where_empty_sizes_alone_are_small_larger_ones_are_drawn():
 
 def test_gradients_are_required_where_they_can_be_and_as_asked():
     able = tensors(Num[Tensor, "n"], requires_grad=True)
-    for x in drawn(able, 100):
+    for x in drawn(able, 50):
         assert x.requires_grad == (x.is_floating_point() or x.is_complex())
         assert x.is_leaf
         assert x.grad_fn is None
@@ -601,11 +601,11 @@ def test_a_gradient_flows_into_what_requires_one_in_every_layout():
 
 
 def test_containers_are_empty_and_full_and_every_option_is_taken():
-    assert {len(value) for value in drawn(tensors(list[X]), 100)} == {0, 1, 2, 3}
-    assert {len(value) for value in drawn(tensors(dict[str, X]), 100)} >= {0, 1, 2}
+    assert {len(value) for value in drawn(tensors(list[X]), 40)} == {0, 1, 2, 3}
+    assert {len(value) for value in drawn(tensors(dict[str, X]), 40)} >= {0, 1, 2}
     assert {value is None for value in drawn(tensors(X | None), 50)} == {True, False}
     union = Float32[Tensor, "n"] | Int64[Tensor, "n"] | Bool[Tensor, ""]
-    assert {x.dtype for x in drawn(tensors(union), 100)} == {torch.float32, torch.int64, torch.bool}
+    assert {x.dtype for x in drawn(tensors(union), 40)} == {torch.float32, torch.int64, torch.bool}
     keys = [{"ids"}, {"ids", "mask"}, {"ids", "name"}, {"ids", "mask", "name"}]
     assert missing({str(k): lambda v, k=k: set(v) == k for k in keys}, tensors(Features), within=300) == set()
     assert {type(value) for value in drawn(tensors(Fork | Leaf), 50)} == {Fork, Leaf}
@@ -830,7 +830,7 @@ def test_dtypes_narrow_those_of_the_annotation(annotation, dtypes, reached):
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_layout_is_what_was_asked(layout, device):
     asked = tensors(Float[Tensor, "b c h w"], axes=LARGE_ENOUGH, layout=layout, device=device)
-    for x in drawn(asked, 30):
+    for x in drawn(asked, 15):
         assert x.device.type == device
         assert LIES[layout](x) or (device == "meta" and layout == "expanded" and 0 in x.stride())
 
@@ -888,7 +888,7 @@ HELD = [
 
 @pytest.mark.parametrize(("annotation", "elements", "holds"), HELD)
 def test_elements_are_the_numbers_that_were_asked_for(annotation, elements, holds):
-    values = drawn(tensors(annotation, elements=elements), 50)
+    values = drawn(tensors(annotation, elements=elements), 20)
     assert all(map(holds, values))
 
 
@@ -1004,7 +1004,7 @@ def _state():
     }  # fmt: skip
 
 
-def _draws_that_leave_no_trace(strategy, examples=100):
+def _draws_that_leave_no_trace(strategy, examples=60):
     values = []
 
     @seed(0)
@@ -1070,7 +1070,7 @@ def test_deterministic_mode_and_autocast_change_nothing(restored):
 @pytest.mark.parametrize("region", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_gradients_are_as_asked_in_every_region(annotation, region):
     with region():
-        for x in _draws_that_leave_no_trace(tensors(annotation, requires_grad=True), 40):
+        for x in _draws_that_leave_no_trace(tensors(annotation, requires_grad=True), 20):
             assert x.requires_grad == (x.is_floating_point() or x.is_complex())
             assert accepts(annotation, x)
 
