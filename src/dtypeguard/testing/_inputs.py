@@ -288,7 +288,9 @@ class Recipe:
             call.values = self._filled(values)
             maker.anchor = find_anchor(self.contract, call.values)
             own = self.elements.get(params[n].name, self.options.elements)
-            asked = self.options.layout or (WRITABLE if params[n].name in self.contract.mutates else None)
+            asked = self.options.layout
+            if asked is None and params[n].name in self.contract.mutates:
+                asked = WRITABLE
             maker.options = dataclasses.replace(self.options, elements=own, layout=asked)
             values[n] = self._argument(params[n], maker)
         gap = False  # behind a positional argument that is left out none can be passed by position

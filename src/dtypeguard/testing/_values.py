@@ -30,12 +30,15 @@ from .._spec import (
     TensorSpec,
     TupleSpec,
     UnionSpec,
+    is_array_hint,
     parts,
+    show,
 )
 from ._elements import allocatable, converted, elements, tensor_of
 from ._layouts import LAYOUTS, layout_of
 from ._sizes import SIZE, Draw, Sizes, Unfit, chosen
 
+_EMPTY = inspect.Parameter.empty
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SMALL, _COUNT, _FLIP = st.integers(0, 3), st.integers(1, 3), st.booleans()
 _ANYTHING = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
@@ -226,6 +229,12 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
             raise AnnotationError(f"no value of {spec.hint} is made: it would hold another one without end")
         faults = []
         for part in _all_parts(spec):
+            if isinstance(part, OtherSpec) and is_array_hint(
+                part.annotation
+            ):  # nobody checks it, so axes would not agree
+                raise AnnotationError(
+                    f"no value of {spec.hint} is made: of {show(part.annotation)} arrays in it would not agree with the others; use list or tuple"
+                )
             try:
                 check_possible(part, options, *seen, spec)
             except AnnotationError as fault:
@@ -250,10 +259,32 @@ def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:
     if not isinstance(spec, FieldsSpec):
         return parts(spec)
     known = {**spec.fields, **spec.others}
-    for name, param in inspect.signature(spec.origin).parameters.items() if spec.origin is not dict else ():
-        if name not in known and param.default is inspect.Parameter.empty and param.kind not in _SEVERAL:
+    return tuple(known.values() if spec.origin is dict else map(known.__getitem__, _arguments(spec)))
+
+
+@functools.cache
+def _arguments(spec: FieldsSpec) -> tuple[str, ...]:
+    """The fields that a constructor gets; what has a default and no value that can be made is left out.
+
+    Raises:
+        AnnotationError: it asks for what is no field.
+    """
+    known = {**spec.fields, **spec.others}
+    names = []
+    for name, param in inspect.signature(spec.origin).parameters.items():
+        if name in spec.fields or (name in spec.others and (param.default is _EMPTY or _can_resolve(known[name]))):
+            names.append(name)
+        elif param.default is _EMPTY and param.kind not in _SEVERAL:
             raise AnnotationError(f"no value of {spec.hint} is made: `{name}` of its constructor is no field")
-    return tuple(known.values())
+    return tuple(names)
+
+
+def _can_resolve(spec: Spec) -> bool:
+    try:
+        check_possible(spec, Options())
+    except AnnotationError:
+        return False
+    return True
 
 
 def height(spec: Spec | None, *seen: Spec) -> float:
@@ -327,7 +358,7 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
             n for n in known if n in spec.required or maker.wants(known[n]) or (not maker.deep and maker.draw(_FLIP))
         ]
         return {name: maker.value(known[name]) for name in there}
-    known = {name: known[name] for name in inspect.signature(cls).parameters if name in known}
+    known = {name: known[name] for name in _arguments(spec)}
     values = {name: maker.value(field) for name, field in known.items()}
     try:
         with mode("strict"):  # an enforced class repairs nothing meanwhile
