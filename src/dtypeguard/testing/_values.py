@@ -229,12 +229,9 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
             raise AnnotationError(f"no value of {spec.hint} is made: it would hold another one without end")
         faults = []
         for part in _all_parts(spec):
-            if isinstance(part, OtherSpec) and is_array_hint(
-                part.annotation
-            ):  # nobody checks it, so axes would not agree
-                raise AnnotationError(
-                    f"no value of {spec.hint} is made: of {show(part.annotation)} arrays in it would not agree with the others; use list or tuple"
-                )
+            if isinstance(part, OtherSpec) and is_array_hint(part.annotation):  # which nobody checks
+                odd = f"arrays in {show(part.annotation)} would not agree with the others"
+                raise AnnotationError(f"no value of {spec.hint} is made: {odd}; use list or tuple")
             try:
                 check_possible(part, options, *seen, spec)
             except AnnotationError as fault:
