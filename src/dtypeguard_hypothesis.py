@@ -81,10 +81,8 @@ def _print(tensor: Any, printer: Any, cycle: bool) -> None:
 
 def _print_arguments(bound: Any, printer: Any, cycle: bool) -> None:
     """As inspect does, but with its tensors as above."""
-    with printer.group(1, "<BoundArguments (", ")>"):
-        for n, (name, value) in enumerate(bound.arguments.items()):
-            if n:
-                printer.text(",")
-                printer.breakable()
-            printer.text(f"{name}=")
-            printer.pretty(value)
+    printer.text("<BoundArguments (")
+    for n, (name, value) in enumerate(bound.arguments.items()):
+        printer.text(f"{', ' if n else ''}{name}=")
+        printer.pretty(value)
+    printer.text(")>")

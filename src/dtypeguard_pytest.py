@@ -175,9 +175,7 @@ def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, A
     for marker in node.iter_markers(name):
         wrong = [*map(repr, marker.args), *(key for key in marker.kwargs if key not in takes)]
         if wrong:
-            raise TypeError(
-                f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}: write {takes[0]}=..."
-            )
+            raise TypeError(f"the marker {text.partition(':')[0]} does not take {', '.join(wrong)}")
         options = {**marker.kwargs, **options}
     return options
 

@@ -148,6 +148,8 @@ ANNOTATIONS = {
     "square of ones": (Float32[Tensor, "#n #n"], {*TENSOR, "axis"}),
     "symbolic": (Float32[Tensor, "a b a+b 2*a-1"], {*TENSOR, "axis"}),
     "symbolic broadcast": (Float32[Tensor, "a #a+1"], {*TENSOR, "axis"}),
+    "indexed": (Float32[Tensor, "a b [a][0]"], {*TENSOR, "axis"}),
+    "of an attribute": (Float32[Tensor, "a a.real"], {*TENSOR, "axis"}),
     "documented axis": (Float32[Tensor, "b channels=3"], {*TENSOR, "axis"}),
     "integers": (Int[Tensor, "b"], TENSOR),
     "bool": (Bool[Tensor, "b"], TENSOR),

@@ -17,6 +17,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
 
+from .._anchor import LAZY
 from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
@@ -172,6 +173,8 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
     fn: Any = target
     if isinstance(target, nn.Module):
         fn = root_of(target).forward
+        if any(isinstance(parameter, LAZY) for parameter in target.parameters()):
+            raise AnnotationError(f"{type(target).__name__} is lazy and has no parameters yet: call it once before")
     elif not isinstance(target, type) and not inspect.isroutine(target):
         fn = getattr(target, "__call__", None)  # noqa: B004  (what it is bound to is asked for, not whether it is there)
     values: tuple[Any, ...] = ()
