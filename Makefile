@@ -12,7 +12,7 @@ EXAMPLES := $(sort $(wildcard examples/*.py))
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-slow test-all fuzz mutants bench lint types docs examples clean
+.PHONY: help .venv browser demo test test-slow test-all fuzz conformance mutants bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "test      the test suite, without what takes long"
 	@echo "test-all  the test suite, whole"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
+	@echo "conformance  ten thousand drawn values for each of fifty annotations, against jaxtyping"
 	@echo "mutants   MUTANTS=$(MUTANTS) small faults in the core, and which of them the suite sees"
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
@@ -60,6 +61,9 @@ test-all: test test-slow
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
+
+conformance: .venv
+	DTYPEGUARD_VALUES=10000 $(PYTHON) -m pytest -n 2 -m slow tests/test_testing_conformance.py
 
 mutants: .venv
 	$(PYTHON) tests/mutate.py --count $(MUTANTS)

@@ -5,11 +5,12 @@ import functools
 import inspect
 import types
 import warnings
+from collections.abc import AsyncGenerator, Generator
 
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
 
 import dtypeguard
@@ -48,8 +49,48 @@ def test_three_shapes_that_broadcast():
         return x + y + z + w
 
     assert add(f(3), f(2, 1), f(5, 1, 3), f(5, 2, 3)).shape == (5, 2, 3)
+    assert add(f(5, 1, 3), f(2, 1), f(3), f(5, 2, 3)).shape == (5, 2, 3)
     with pytest.raises(ShapeError):
         add(f(3), f(2, 1), f(5, 2, 4), f(5, 2, 3))
+
+
+def test_what_a_generator_yields_and_returns():
+    @enforce(mode="strict")
+    def stream(
+        x: Float32[Tensor, "n"], last
+    ) -> Generator[Float32[Tensor, "n"], Float32[Tensor, "n n"], Int[Tensor, ""]]:
+        sent = yield x
+        yield sent
+        return last
+
+    values = stream(f(2), ids := torch.tensor(1))
+    assert next(values).shape == (2,)
+    assert values.send(f(2)).shape == (2,)  # what is sent is not checked
+    with pytest.raises(StopIteration) as stop:
+        next(values)
+    assert stop.value.value is ids
+    values = stream(f(2), f(2))
+    values.send(None)
+    with pytest.raises(ShapeError):
+        values.send(f(3))
+    values = stream(f(2), f(2))
+    values.send(None)
+    values.send(f(2))
+    with pytest.raises(DtypeError, match="result"):
+        next(values)
+
+
+def test_a_generator_of_two_arguments_says_nothing_of_its_result():
+    @enforce(mode="strict")
+    def stream(x: Float32[Tensor, "n"]) -> AsyncGenerator[Float32[Tensor, "n"], Float32[Tensor, "n n"]]:
+        yield x
+        return 3
+
+    values = stream(f(2))
+    next(values)
+    with pytest.raises(StopIteration) as stop:
+        next(values)
+    assert stop.value.value == 3
 
 
 # ---------------------------------------------------------------- repairs
