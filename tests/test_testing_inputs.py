@@ -78,6 +78,11 @@ def call(fn, inputs):
     return list(result) if inspect.isgenerator(result) else result
 
 
+def named(value):
+    """Without addresses, which differ from process to process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
+
+
 def tensors_of(inputs):
     """All tensors among the arguments, at any depth."""
     found = []
@@ -468,11 +473,6 @@ NOT_FOR_JAXTYPING = {"enforced before a local name", "postponed method", "recurs
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::beartype.roar.BeartypeDecorHintPep585DeprecationWarning")
-def named(value):
-    """Without addresses, which differ from process to process."""
-    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
-
-
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in NOT_FOR_JAXTYPING])
 def test_jaxtyping_and_beartype_accept_every_input_too(name):
     fn = FUNCTIONS[name]
@@ -614,36 +614,31 @@ def test_changing_what_was_drawn_changes_no_later_draw():
 # ---------------------------------------------------------------- axes that agree
 
 
-def sizes_of(fn, name_of_axis, **options):
+def sizes_of(fn, places_of):
     """The sizes of an axis that are drawn, by a function from inputs to all places where it stands."""
     seen = set()
-    for inputs in drawn(inputs_for(fn, **options)):
-        places = set(name_of_axis(inputs))
+    for inputs in drawn(inputs_for(fn), 35):
+        places = set(places_of(inputs))
         assert len(places) <= 1
         seen |= places
     return seen
 
 
-@pytest.mark.parametrize(
-    ("fn", "places"),
-    [
-        (two_tensors, lambda i: [i.args[0].shape[1], i.args[1].shape[0]]),
-        (keyword_only, lambda i: [i.kwargs["x"].shape[0], i.kwargs["y"].shape[0]]),
-        (rest_alone, lambda i: [len(row) for row in i.args]),
-        (keywords_alone, lambda i: [len(row) for row in i.kwargs.values()]),
-        (containers, lambda i: [t.shape[0] for t in tensors_of(i)]),
-        (records, lambda i: [t.shape[0] for t in tensors_of(i)]),
-        (nested, lambda i: [t.shape[0] for t in tensors_of(i)]),
-        (recursive, lambda i: [t.shape[0] for t in tensors_of(i)]),
-        (optional, lambda i: [t.shape[0] for t in tensors_of(i)]),
-        (arrays, lambda i: [i.args[0].shape[1], i.args[1].shape[0]]),
-        (variadic, lambda i: [i.args[0].shape[:-1], i.args[1].shape]),
-        (ten_arguments, lambda i: [i.args[0].shape[0], i.args[1].shape[0], i.args[9].shape[1]]),
-    ],
-    ids=lambda case: getattr(case, "__name__", "") if case.__name__ != "<lambda>" else "",
-)
+FIRST_AXES = [
+    (two_tensors, lambda i: [i.args[0].shape[1], i.args[1].shape[0]]),
+    (keyword_only, lambda i: [i.kwargs["x"].shape[0], i.kwargs["y"].shape[0]]),
+    (rest_alone, lambda i: [len(row) for row in i.args]),
+    (keywords_alone, lambda i: [len(row) for row in i.kwargs.values()]),
+    (arrays, lambda i: [i.args[0].shape[1], i.args[1].shape[0]]),
+    (variadic, lambda i: [i.args[0].shape[:-1], i.args[1].shape]),
+    (ten_arguments, lambda i: [i.args[0].shape[0], i.args[1].shape[0], i.args[9].shape[1]]),
+    *((fn, lambda i: [t.shape[0] for t in tensors_of(i)]) for fn in (containers, records, nested, recursive, optional)),
+]
+
+
+@pytest.mark.parametrize(("fn", "places"), FIRST_AXES, ids=[fn.__name__ for fn, _ in FIRST_AXES])
 def test_a_name_is_one_size_in_all_arguments_and_many_in_all_draws(fn, places):
-    assert len(sizes_of(fn, places)) >= 5
+    assert len(sizes_of(fn, places)) >= 4
 
 
 @pytest.mark.parametrize("fn", [two_tensors, broadcast, of_an_int], ids=lambda fn: fn.__name__)
@@ -770,7 +765,7 @@ FORMS = {"plain": Annotated_, "enforced": Enforced, "GuardedModule": Derived}
 FORMS |= {"guarded": lambda *args: guard(Annotated_(*args)), "guarded enforced": lambda *args: guard(Enforced(*args))}
 
 
-@pytest.mark.parametrize("dtype", [F16, BF16, F32, F64], ids=named)
+@pytest.mark.parametrize("dtype", [BF16, F64], ids=named)
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
 @pytest.mark.usefixtures("strict")
 def test_a_module_accepts_its_inputs_in_its_own_dtype(make, dtype):
@@ -782,7 +777,7 @@ def test_a_module_accepts_its_inputs_in_its_own_dtype(make, dtype):
         assert inputs.arguments["ids"].dtype is torch.int64
         assert model(*inputs.args, **inputs.kwargs).dtype is dtype
 
-    holds(inputs_for(model), law, 25)
+    holds(inputs_for(model), law, 15)
     assert dtypeguard.casts() == []
 
 
@@ -1478,7 +1473,7 @@ ZOO = [
 def test_real_losses_and_layers_run_on_what_is_drawn(fn, options):
     """Their results keep their annotations too."""
     dtypes = (F32, F64, BF16, torch.int64, torch.bool)
-    holds(inputs_for(fn, dtypes=dtypes, finite=True, **options), lambda i: fn(*i.args, **i.kwargs), 25)
+    holds(inputs_for(fn, dtypes=dtypes, finite=True, **options), lambda i: fn(*i.args, **i.kwargs), 15)
     assert dtypeguard.casts() == []
 
 

@@ -263,7 +263,7 @@ class Recipe:
         return _STRATEGIES[self.contract.function if self.signature is None else "inputs_for"](self)
 
     def sizes(self, draw: Draw) -> Sizes:
-        return self.plan.draw(draw, Call(self.contract, ()))
+        return self.plan.draw(draw, Call(self.contract, (None,) * len(self.contract.params)))
 
     def draw(self, draw: Draw) -> Any:
         """Values of all parameters, those before the first argument included, as the caller wants them."""
