@@ -408,7 +408,7 @@ def test_a_wrong_axis_is_the_only_wrong_axis():
 
 
 def test_a_wrong_dtype_may_be_any_other_dtype():
-    breaches = [b for b in drawn(violations_of(Float32[Tensor, "..."]), 600) if b.kind == "dtype"]
+    breaches = [b for b in drawn(violations_of(Float32[Tensor, ""]), 1000) if b.kind == "dtype"]
     dtypes = {breach.value.dtype for breach in breaches}
     assert dtypes >= {torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64}
     assert torch.float32 not in dtypes

@@ -87,6 +87,18 @@ class Maker:
     def deep(self) -> bool:
         return self.depth > _DEEP
 
+    def made(self, spec: FieldsSpec, values: dict[str, Any]) -> Any:
+        """An object that its own constructor makes of values of its fields.
+
+        Raises:
+            Unfit: it is an enforced class, and refuses them.
+        """
+        try:
+            with mode("strict"):  # an enforced class repairs nothing meanwhile
+                return spec.origin(**values)
+        except DtypeGuardError:
+            raise Unfit from None
+
     def wants(self, spec: Spec | None) -> bool:
         """Whether a value must have something of this spec in it."""
         return False
@@ -356,12 +368,7 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
         ]
         return {name: maker.value(known[name]) for name in there}
     known = {name: known[name] for name in _arguments(spec)}
-    values = {name: maker.value(field) for name, field in known.items()}
-    try:
-        with mode("strict"):  # an enforced class repairs nothing meanwhile
-            return spec.origin(**values)
-    except DtypeGuardError:
-        raise Unfit from None
+    return maker.made(spec, {name: maker.value(field) for name, field in known.items()})
 
 
 def _other(maker: Maker, spec: OtherSpec) -> Any:

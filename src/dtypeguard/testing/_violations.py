@@ -4,8 +4,9 @@ Floor 5.
 """
 
 import contextlib
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from .._check import bearable
 from .._dtypes import TABLE
-from .._errors import AnnotationError, DtypeGuardError, headline
+from .._errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
 from .._spec import (
     DimKind,
     FieldsSpec,
@@ -142,6 +143,17 @@ class _Breaker(Maker):
                 return _WRONG[self.kind](self, spec)
         return super().value(spec)
 
+    def made(self, spec: FieldsSpec, values: dict[str, Any]) -> Any:
+        """With what its constructor would refuse or mend, as an assignment to the field afterwards leaves it."""
+        try:
+            made = super().made(spec, values)
+            if not self.done or all(getattr(made, name) is value for name, value in values.items()):
+                return made
+        except Exception:
+            if not self.done:
+                raise
+        return _unasked(spec.origin, values)
+
     def wants(self, spec: Spec | None) -> bool:
         return not self.done and spec is not None and any(part is self.target for part in _all(spec))
 
@@ -153,20 +165,42 @@ class _Breaches(Recipe):
     breaks: tuple[_Break, ...] = ()
 
     def draw(self, draw: Draw) -> Breach:
-        first = draw(st.integers(0, len(self.breaks) - 1))
-        for way in (*self.breaks[first:], *self.breaks[:first]):  # one that other options of a union accept is none
-            for _ in range(_TRIES):
-                with contextlib.suppress(Unfit, AnnotationError):
-                    breach = self._breach(draw, *way)
-                    if breach is not None:
-                        return breach
+        """Each kind as often as any other, however many places there are for it."""
+        kinds = list(dict.fromkeys(kind for _, kind, _ in self.breaks))
+        for kind in _from(kinds, draw):  # what other options of a union accept is no breach: the next kind, then
+            for way in _from([way for way in self.breaks if way[1] == kind], draw):
+                for _ in range(_TRIES):
+                    with contextlib.suppress(Unfit, AnnotationError):
+                        breach = self._breach(draw, *way)
+                        if breach is not None:
+                            return breach
         reject()
 
     def _breach(self, draw: Draw, target: Spec, kind: str, skip: int) -> Breach | None:
         maker = _Breaker(draw, self.sizes(draw), self.options, None, 0, target, kind, skip)
         value = maker.value(self.contract.params[0].spec)
         found = judged(self.contract, (value,)).violations if maker.done else []
-        return Breach(value, kind, headline(found[0]), found[0].error) if len(found) == 1 else None
+        as_meant = len(found) == 1 and found[0].error is _ERRORS[kind]  # options of a union may see it otherwise
+        return Breach(value, kind, headline(found[0]), found[0].error) if as_meant else None
+
+
+def _from(ways: Sequence[Any], draw: Draw) -> Sequence[Any]:
+    """All of them, beginning anywhere."""
+    first = draw(st.integers(0, len(ways) - 1))
+    return (*ways[first:], *ways[:first])
+
+
+def _unasked(cls: Any, values: dict[str, Any]) -> Any:
+    """A dataclass or NamedTuple whose constructor is not called."""
+    if issubclass(cls, tuple):
+        return tuple.__new__(cls, [{**cls._field_defaults, **values}[name] for name in cls._fields])
+    made = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        factory = field.default_factory
+        value = values.get(field.name, field.default if factory is dataclasses.MISSING else factory())
+        if value is not dataclasses.MISSING:
+            object.__setattr__(made, field.name, value)
+    return made
 
 
 # ---------------------------------------------------------------- ways to be wrong
@@ -247,7 +281,8 @@ def _odd_type(maker: Maker, spec: Spec) -> Any:
 
 def _odd_length(maker: Maker, spec: TupleSpec) -> Any:
     items = [maker.value(item) for item in spec.items]
-    return tuple(items[:-1]) if items and maker.draw(st.booleans()) else (*items, maker.draw(st.none()))
+    longer = not items or maker.draw(st.booleans())
+    return (*items, None) if longer else tuple(items[:-1])
 
 
 def _odd_key(maker: Maker, spec: FieldsSpec) -> Any:
@@ -286,3 +321,4 @@ _KINDS: dict[str, Any] = {
     "key": FieldsSpec,
     "hint": OtherSpec,
 }
+_ERRORS = dict.fromkeys(_KINDS, HintError) | {"dtype": DtypeError, "rank": ShapeError, "axis": ShapeError}
