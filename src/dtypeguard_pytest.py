@@ -28,6 +28,7 @@ _MARKER = (
     "dtypeguard(mode=None, casting=None): what dtypeguard does in the test, its setup and its teardown: mode as for "
     f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker counts."
 )
+_WHY = "strict, because pytest runs it: --dtypeguard=lenient repairs, --dtypeguard=config does what the program says"
 _SENT = "dtypeguard_repairs"
 _SHOWN = 20  # repairs, without -v
 
@@ -58,6 +59,7 @@ class _Repairs:
 
 _scene = pytest.StashKey[_Scene]()
 _switched_off = pytest.StashKey[bool]()  # by an operator, so nothing counts against it
+_by_default = pytest.StashKey[bool]()  # nobody asked for a mode
 _repairs = pytest.StashKey[dict[Row, _Repairs]]()
 
 
@@ -89,13 +91,15 @@ def _begin(config: pytest.Config, option: str | None) -> None:
     if _scene in config.stash:
         return
     environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
-    mode = option or config.getini("dtypeguard_mode") or ("config" if environment else "strict")
+    asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
+    mode = asked or "strict"
     try:
         settings = _settings(config, "dtypeguard_", mode=mode, casting=config.getini("dtypeguard_casting") or None)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     if mode == "config":  # what the program has set stays
         del settings["mode"], settings["under"]
+    config.stash[_by_default] = not asked
     config.stash[_switched_off] = mode == "off:all" or (mode == "config" and environment == "off")
     config.add_cleanup(functools.partial(_put, _now()))  # a run may stand in a test of another
     told = {}
@@ -275,9 +279,20 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
     return functools.partial(since, request.config.stash[_scene].begun)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> None:
-    """Count what was repaired in a setup, call or teardown."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """Count what was repaired in a setup, call or teardown; say why an error is one."""
+    _count(item)
+    report = yield
+    errors = sys.modules.get("dtypeguard._errors")
+    error = call.excinfo.value if report.failed and call.excinfo is not None else None
+    repairable = errors is not None and type(error) in (errors.DtypeError, errors.DeviceError)
+    if repairable and item.config.stash[_by_default] and "mode" not in item.config.stash[_scene].marks:
+        report.sections.append(("dtypeguard", _WHY))
+    return report
+
+
+def _count(item: pytest.Item) -> None:
     cast, scene = _casts(), item.config.stash[_scene]
     if cast is not None:
         for record in cast.since(scene.seen):

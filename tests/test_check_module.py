@@ -228,6 +228,11 @@ class PlainAttribute(Linear):
         return self.layer(x) * self.scale
 
 
+class Widens(Linear):
+    def forward(self, x):
+        return self.layer(x.float())
+
+
 class Branches(Linear):
     def forward(self, x):
         return self.layer(x).float() if x.dtype is F16 else self.layer(x)
@@ -328,6 +333,7 @@ class FillsIn(Linear):
 BROKEN = {
     BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     PlainAttribute: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
+    Widens: ("one dtype", F64, "in float64 the model does not compute: it brings float32 of its own"),
     Branches: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     DefaultDtype: ("default dtype", F32, "what comes out depends on torch.get_default_dtype()"),
     WritesToItsInput: ("inputs are left alone", F32, "forward writes to `x`, so a repaired call"),
@@ -690,7 +696,33 @@ def test_a_report_prints_as_a_matrix_of_words():
 def test_a_failure_prints_property_cell_input_and_what_to_look_at():
     with pytest.raises(CheckError) as caught:
         check_module(BornInside, example=X, dtypes=(F32, BF16), autocast=(None,))
-    assert str(caught.value) + "\n" == (GOLDEN / "check_module_failure.txt").read_text()
+    text = re.sub(r"py:\d+", "py:<line>", str(caught.value))
+    assert text + "\n" == (GOLDEN / "check_module_failure.txt").read_text()
+
+
+@pytest.mark.parametrize(("model", "source"), [(BornInside, "torch.zeros(3)"), (PlainAttribute, "self.scale"),
+                                               (Widens, "x.float()")])  # fmt: skip
+def test_the_line_is_named_at_which_the_other_dtype_is_born(model, source):
+    with pytest.raises(CheckError) as caught:
+        check_module(model, example=X, dtypes=(F32, F16), autocast=(None,))
+    assert source in caught.value.report.failures[0].fix
+    assert f"{Path(__file__).name}:" in caught.value.report.failures[0].fix
+
+
+def test_what_pytorch_has_no_kernel_for_is_unsupported_and_fails_nothing():
+    class Inverts(Linear):
+        def forward(self, x):
+            return torch.linalg.inv(x)
+
+    report = check_module(Inverts, example=torch.eye(3), autocast=(None,))
+    matched = {cell.input_dtype: cell.status for cell in report.cells if cell.parameter_dtype is cell.input_dtype}
+    assert matched == {F32: "same", F64: "same", F16: "unsupported", BF16: "unsupported"}
+
+
+def test_the_documentation_lists_every_property():
+    page = (Path(__file__).parents[1] / "docs" / "testing.md").read_text()
+    rows = page.partition("| what is held |")[2].partition("\n\n")[0].splitlines()[2:]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [row.name for row in PROPERTIES]
 
 
 def test_a_report_goes_to_json(tmp_path):
@@ -742,17 +774,3 @@ def test_two_devices_are_two_tables():
     assert [table.title for table in report.tables()] == ["on cpu", "parameters on cpu, input on cuda:0"]
     assert "parameters on cpu, input on cuda:0" in str(report)
     assert "input on cuda:0" in report.to_svg()
-
-
-def test_an_unsupported_cell_in_which_the_model_brings_another_dtype_is_pointed_at():
-    class Widens(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.layer(x.float())
-
-    hint = "two dtypes, and one is not yours"
-    assert hint in str(check_module(Widens, example=torch.ones(2, 3), autocast=[None]))
-    assert hint not in str(check_module(lambda: nn.LayerNorm(3), example=torch.ones(2, 3)))

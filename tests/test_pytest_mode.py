@@ -526,6 +526,33 @@ def test_what_a_hook_of_a_conftest_sets_before_a_test_ends_with_the_test(outcome
     outcomes("def test_1(): assert met() == 'warn'\ndef test_2(): assert met() == 'strict'", passed=2)
 
 
+# --- why an error is one
+
+
+BECAUSE = "strict, because pytest runs it: --dtypeguard=lenient"
+MEETS = "\ndef test(): f(WRONG)"
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "said"),
+    [
+        (MEETS, (), True),
+        ("\n@pytest.fixture\ndef wrong(): f(WRONG)\ndef test(wrong): pass", (), True),
+        (MEETS, ("--dtypeguard=strict",), False),
+        ("\n@pytest.mark.dtypeguard(mode='strict')" + MEETS, (), False),
+        ("\ndef test(): f(torch.ones(3, 3))", (), False),
+        ("\ndef test():\n    with dtypeguard.mode('lenient'): f(INTEGERS)", (), False),
+        ("\ndef test(): assert 0", (), False),
+        ("\n@pytest.mark.xfail" + MEETS, (), False),
+    ],
+    ids="call setup asked marked shape lenient other expected".split(),
+)
+def test_an_error_that_lenient_mode_would_repair_says_who_made_the_run_strict(pytester, test, options, said):
+    pytester.makepyfile(PROGRAM + test)
+    result = pytester.runpytest(*options, *QUIET)
+    assert (BECAUSE in result.stdout.str()) is said
+
+
 # --- a run in a test of another
 
 

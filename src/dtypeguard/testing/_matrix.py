@@ -5,7 +5,6 @@ Floor 5.
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +25,6 @@ STATUSES: dict[str, str] = {
     "same": "nothing to repair: guarded and bare agree, bit for bit",
     "unsupported": "the bare model raises for inputs of the right dtype",
 }
-_DTYPE_WORD = re.compile(r"\b(?:BFloat16|Half|Float|Double)\b")  # as torch calls them in errors
 _WIDE = 12  # columns of the printed matrix
 
 
@@ -218,8 +216,6 @@ class ModuleReport:
             yield "\nunsupported: what PyTorch raises for inputs of the right dtype"
         for (text,), found in _grouped(cells, "ideal"):
             yield f"  {_number(len(found), 'cell')}: {text}"
-            if len(set(_DTYPE_WORD.findall(text))) > 1 and any(cell.autocast is None for cell in found):
-                yield "    two dtypes, and one is not yours: look for .float(), and tensors born in forward"
 
 
 def failed(report: ModuleReport) -> CheckError:

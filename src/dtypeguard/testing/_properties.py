@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .._audit import audit
 from .._config import Verify
 from .._dtypes import FLOATING, name_of
 from .._errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
 from .._guard import is_guarded
+from .._rules import Finding
 from ._calls import Outcome, difference, run
 from ._matrix import Failure
 from ._trial import Trial, moved
@@ -241,10 +243,6 @@ def stable(trial: Trial) -> Iterator[Fault]:
         return
     cells = [replace(trial.cell, parameter_dtype=dtype, input_dtype=dtype) for dtype in sorted(FLOATING, key=name_of)]
     outputs = {c.parameter_dtype: Trial(trial.bench, c, trial.inputs).bare.outputs() for c in cells}
-    born_inside = (
-        "a tensor that is born in float32 inside: torch.zeros, arange or randn without dtype=, or a plain attribute, "
-        "which .to() does not reach. Write dtype=x.dtype, or register_buffer; dtypeguard.audit() names the line"
-    )
     for path in odd:
         found = {dtype: _real(known[path]) for dtype, known in outputs.items() if dtype and path in known}
         if len(set(found.values())) < 2:  # a loss in float32, whatever the model is
@@ -255,12 +253,47 @@ def stable(trial: Trial) -> Iterator[Fault]:
             f"`{path}` is {name_of(mine[path])} where parameters and input are {name_of(own)}",
             rows,
             "the dtype of the parameters, or always the same",
-            born_inside if born else "a branch on the dtype of the input",
+            _birth(trial) if born else "a branch on the dtype of the input",
         )
+
+
+_WRITE = "Write dtype=x.dtype, .to(x.dtype), or register_buffer for a plain attribute, which .to() does not reach"
+
+
+def _birth(trial: Trial) -> str:
+    line = next((born for *_, born in _mixtures(trial)), "a tensor that is born in float32 inside")
+    return f"{line}. {_WRITE}"
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
+
+
+def one_dtype(trial: Trial) -> Iterator[Fault]:
+    """What PyTorch has no kernel for is not the model's fault; a tensor of another dtype beside its own is."""
+    for finding, other, born in _mixtures(trial):
+        if "was refused" in finding.message:
+            yield Fault(
+                f"in {name_of(trial.anchor_dtype)} the model does not compute: it brings {other} of its own",
+                f"{trial.bare.raised}, at {finding.site}",
+                f"results in {name_of(trial.anchor_dtype)}",
+                f"{born}. {_WRITE}",
+            )
+
+
+def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
+    """Where two floating dtypes meet inside: what the audit says, the one that is not the model's, where it is born."""
+    own, model = trial.anchor_dtype, trial.fresh()
+    with audit(rules=("DG101", "DG102", "DG110"), ignore=()) as report:
+        trial.call(model=model)
+    for finding in report.findings:
+        pair = {finding.from_dtype, finding.to_dtype} & FLOATING
+        if own in pair and len(pair) == 2:
+            other = name_of(*pair - {own})
+            lines = [
+                line for line in finding.origin if line.endswith(f": {other}") and not line.startswith("first seen")
+            ]
+            yield finding, other, lines[-1] if lines else f"`{finding.source}` at {finding.site}"
 
 
 def default_dtype(trial: Trial) -> Iterator[Fault]:
@@ -396,87 +429,30 @@ def _compile(trial: Trial, model: nn.Module, whole: bool) -> Any:
     return torch.compile(model, backend=trial.bench.compiler or "", fullgraph=whole)
 
 
-PROPERTIES: tuple[Property, ...] = (
-    Property("repeatable", "the same call gives the same result twice", _matched, repeatable, "testing.md", once=True),
-    Property(
-        "matched",
-        "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
-        lambda trial: _plain(trial) and _nothing_wrong(trial),
-        unchanged,
-        "semantics.md#in-place-changes",
-    ),
-    Property(
-        "lenient repairs",
-        "lenient mode gives what inputs cast by hand give, and says so",
-        _wrong,
-        repaired,
-        "semantics.md#casting",
-    ),
-    Property(
-        "strict names the argument",
-        "strict mode names an argument that is wrong",
-        _wrong,
-        named,
-        "semantics.md#modes",
-    ),
-    Property(
-        "autocast",
-        "inside autocast what autocast casts itself passes, and float64 is repaired",
-        lambda trial: not _plain(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
-        autocast,
-        "semantics.md#autocast",
-    ),
-    Property(
-        "inputs are left alone",
-        "forward does not write to an input that is repaired",
-        _wrong,
-        kept,
-        "semantics.md#in-place-changes",
-    ),
-    Property(
-        "gradients",
-        "gradients come back in the caller's dtype, as those of the bare model",
-        lambda trial: _wrong(trial) or _matched(trial),
-        gradients,
-        "semantics.md#casting",
-    ),
-    Property(
-        "output dtype is stable",
-        "every floating result follows the parameters' dtype, or is always of the same",
-        _matched,
-        stable,
-        "testing.md",
-    ),
-    Property(
-        "default dtype",
-        "the dtypes that come out do not depend on torch.get_default_dtype()",
-        _matched,
-        default_dtype,
-        "testing.md",
-        once=True,
-    ),
-    Property(
-        "meta",
-        "an input on meta is refused by name",
-        _has_a_device,
-        refuses_meta,
-        "semantics.md#what-a-tensor-must-be",
-        once=True,
-    ),
-    Property(
-        "state",
-        "state_dict, deepcopy and pickle go there and back as without a guard",
-        _matched,
-        state,
-        "testing.md",
-        once=True,
-    ),
-    Property(
-        "compile",
-        "the compiled guarded model is the compiled bare one, bit for bit",
-        lambda trial: trial.bench.compiler is not None and (_wrong(trial) or _matched(trial)),
-        compiled,
-        "wild.md",
-        once=True,
-    ),
-)
+PROPERTIES: tuple[Property, ...] = tuple(Property(*row) for row in (
+    ("repeatable", "the same call gives the same result twice", _matched, repeatable, "testing.md#what-is-held", True),
+    ("matched", "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
+     lambda trial: _plain(trial) and _nothing_wrong(trial), unchanged, "testing.md#what-is-held"),
+    ("lenient repairs", "lenient mode gives what inputs cast by hand give, and says so",
+     _wrong, repaired, "semantics.md#casting"),
+    ("strict names the argument", "strict mode names an argument that is wrong", _wrong, named, "semantics.md#modes"),
+    ("autocast", "inside autocast what autocast casts itself passes, and float64 is repaired",
+     lambda trial: not _plain(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
+     autocast, "semantics.md#autocast"),
+    ("inputs are left alone", "forward does not write to an input that is repaired",
+     _wrong, kept, "semantics.md#in-place-changes"),
+    ("gradients", "gradients come back in the caller's dtype, as those of the bare model",
+     lambda trial: _wrong(trial) or _matched(trial), gradients, "semantics.md#casting"),
+    ("output dtype is stable", "every floating result follows the parameters' dtype, or is always of the same",
+     _matched, stable, "testing.md#when-it-fails"),
+    ("one dtype", "converted to a dtype, a model computes inputs of that dtype: it brings no other one of its own",
+     lambda trial: _matched(trial) and trial.bare.error is not None, one_dtype, "testing.md#when-it-fails", True),
+    ("default dtype", "the dtypes that come out do not depend on torch.get_default_dtype()",
+     _matched, default_dtype, "testing.md#when-it-fails", True),
+    ("meta", "an input on meta is refused by name",
+     _has_a_device, refuses_meta, "semantics.md#what-a-tensor-must-be", True),
+    ("state", "state_dict, deepcopy and pickle go there and back as without a guard",
+     _matched, state, "testing.md#what-is-held", True),
+    ("compile", "the compiled guarded model is the compiled bare one, bit for bit",
+     lambda trial: trial.bench.compiler is not None and (_wrong(trial) or _matched(trial)), compiled, "wild.md", True),
+))  # fmt: skip

@@ -125,7 +125,7 @@ class Trial:
     def given(self) -> Inputs:
         """The inputs of this cell."""
         cell, right = self.cell, {leaf.path: leaf.tensor for leaf in self.right.tensors()}
-        if cell.input_dtype in (None, self._anchor_dtype) and cell.input_device == cell.parameter_device:
+        if cell.input_dtype in (None, self.anchor_dtype) and cell.input_device == cell.parameter_device:
             return self.right
 
         def change(path: str, tensor: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Trial:
         return self.inputs.map(change)
 
     @property
-    def _anchor_dtype(self) -> torch.dtype | None:
+    def anchor_dtype(self) -> torch.dtype | None:
         return None if self.anchor is None else self.anchor.dtype
 
     @cached_property
@@ -152,8 +152,8 @@ class Trial:
         """A number beside half parameters may stay float32, and autocast casts between three dtypes itself."""
         dtype = leaf.tensor.dtype
         follows = self.cell.autocast is not None and self.bench.contract.autocast is Autocast.FOLLOW
-        by_autocast = follows and {dtype, wanted} <= AUTOCAST and wanted in (torch.float32, self._anchor_dtype)
-        counts = not self._is_annotated(leaf) and is_count(leaf.tensor, self._anchor_dtype)
+        by_autocast = follows and {dtype, wanted} <= AUTOCAST and wanted in (torch.float32, self.anchor_dtype)
+        counts = not self._is_annotated(leaf) and is_count(leaf.tensor, self.anchor_dtype)
         return dtype is not wanted and not by_autocast and not counts
 
     def _is_annotated(self, leaf: Leaf) -> bool:
