@@ -626,6 +626,18 @@ def test_a_method_may_follow_an_argument_instead_of_its_module():
         model(ones(BF16), ones())
 
 
+def test_a_class_method_may_follow_an_argument():
+    class Model(nn.Linear):
+        @enforce(mode="strict", anchor="x")
+        @classmethod
+        def join(cls, x: Float[Tensor, "..."], y: Float[Tensor, "..."]):
+            return x
+
+    Model.join(ones(BF16), ones(BF16))
+    with pytest.raises(DtypeError, match="`x` is bfloat16"):
+        Model.join(ones(BF16), ones())
+
+
 # ---------------------------------------------------------------- FSDP2
 
 

@@ -208,6 +208,25 @@ def test_each_function_has_code_of_its_own():
         assert torch.compile(fn, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [n, n]
 
 
+class Named(Tensor):
+    """A subclass that answers in Python, which Dynamo traces."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_subclass_is_checked_in_the_graph_too():
+    counter = CompileCounter()
+    compiled = torch.compile(attend, fullgraph=True, backend=counter)
+    q, k = (torch.ones(2, n, 4).as_subclass(Named) for n in (3, 5))
+    assert torch.equal(compiled(q, k), attend(q, k))
+    assert counter.frame_count == 1
+    with dtypeguard.mode("strict"), pytest.raises(Unsupported, match="argument `q` is float64"):
+        compiled(q.double(), k)
+
+
 def test_under_autocast_nothing_is_cast_twice():
     counter = CompileCounter()
     compiled = torch.compile(dtypeguard.guard(Net()), fullgraph=True, backend=counter)

@@ -41,6 +41,28 @@ def test_isinstance_in_a_body_sees_the_axes_of_the_call(dtype):
     assert fits(x, item=f(3, 3)) == (False, True)  # `n` is not bound
     assert fits(x, f(4), item=f(3, 3)) == (False, False)
     assert fits(x, f(3), item=f(3, 3)) == (False, True)
+    assert fits(f(2, dtype=dtype), item=f()) == (True, False)  # `*s` is bound to no axis at all
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5), (2,), (3,), (2, 3, 1), (1, 2, 3), ()])
+def test_axes_of_one_name_agree_from_the_first_to_the_last(shape):
+    @enforce(mode="strict")
+    def same(x: Float32[Tensor, "*s"], y: Float32[Tensor, "*s"]):
+        return x
+
+    same(f(2, 3), f(2, 3))
+    with pytest.raises(ShapeError, match=r"`y` has axes \*s=.*, but \*s=\[2, 3\] in `x`"):
+        same(f(2, 3), f(*shape))
+
+
+def test_braces_mean_the_argument_where_an_axis_has_its_name_too():
+    @enforce(mode="strict")
+    def grow(x: Float32[Tensor, "n {n}+1"], n: int):
+        return x
+
+    grow(f(5, 3), 2)
+    with pytest.raises(ShapeError, match=r"`x` has size 6 in axis 1, but `{n}\+1` is 3"):
+        grow(f(5, 6), 2)
 
 
 def test_three_shapes_that_broadcast():

@@ -119,6 +119,19 @@ class Odd(nn.Module):
     forward = nn.Linear(2, 2)
 
 
+class Fixed(Net):
+    """As classes that are written in C."""
+
+    @property
+    def __class__(self):
+        return Fixed
+
+    @__class__.setter
+    def __class__(self, cls):
+        if cls is not Fixed:
+            raise TypeError("it is final")
+
+
 class Plain:
     pass
 
@@ -178,6 +191,8 @@ OPTIONS = {
     "guard what holds something lazy": lambda: guard(nn.Sequential(nn.Linear(2, 2), nn.LazyBatchNorm1d())),
     "guard what has no forward": lambda: guard(nn.ModuleList([nn.Linear(2, 2)])),
     "guard a forward that is no function": lambda: guard(Odd()),
+    "guard what keeps its class": lambda: guard(Fixed()),
+    "script a guarded model": lambda: torch.jit.script(guard(nn.ReLU())),
     "unguard a number": lambda: dtypeguard.unguard(3),
     "GuardedModule()": lambda: dtypeguard.GuardedModule(),
 }  # fmt: skip
@@ -213,6 +228,7 @@ check(
     "a subclass that a cast does not keep", lambda: nn.Parameter(f(2, dtype=F64)), Float32[nn.Parameter, "n"], "lenient"
 )
 check("a tensor of tensors", lambda: torch.nested.nested_tensor([f(2), f(3)]), Float32[Tensor, "b n"])
+check("a parameter without a shape", lambda: nn.UninitializedParameter(), Float32[Tensor, "n"])
 check("a quantized tensor", lambda: torch.quantize_per_tensor(f(2), 0.1, 0, torch.qint8), Float32[Tensor, "n"])
 check("a layout that cannot be cast", lambda: f(2, 2).to_mkldnn(), Float64[Tensor, "n m"], "lenient")
 check("a union", lambda: torch.ones(2, dtype=torch.int64), Float32[Tensor, "n"] | Float32[Tensor, "n m"])
@@ -349,6 +365,12 @@ def a_report():
 @says()
 def torch_s_own_error():
     guard(Net(), skip_args=("x",))(f(1, 2, dtype=F64))
+
+
+@says()
+def torch_s_own_error_of_a_loss():
+    classes = torch.ones(2, dtype=torch.int32)
+    guard(nn.CrossEntropyLoss(weight=f(2, dtype=F64)))(f(2, 2), classes)
 
 
 @says("lenient")

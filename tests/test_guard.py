@@ -391,6 +391,60 @@ def test_a_static_forward_is_guarded():
     assert torch.equal(model(ones()), nn.functional.gelu(ones()))
 
 
+def annotated(x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+    return x[:, :2] if x[0, 0] else x
+
+
+class Holder:
+    forward = staticmethod(annotated)
+
+    def method(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return annotated(x)
+
+
+class Static(nn.Linear):
+    forward = staticmethod(annotated)
+
+
+class OfTheClass(nn.Linear):
+    @classmethod
+    def forward(cls, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+        return annotated(x)
+
+
+class OfItsOwn(nn.Linear):
+    """One that somebody put on the instance."""
+
+    def __init__(self, forward):
+        super().__init__(3, 2)
+        self.forward = forward
+
+
+ANNOTATED = {
+    "of the class, static": lambda: Static(3, 2),
+    "of the class, a class method": lambda: OfTheClass(3, 2),
+    "of the instance, a function": lambda: OfItsOwn(annotated),
+    "of the instance, a decorated function": lambda: OfItsOwn(functools.wraps(annotated)(lambda *x: annotated(*x))),
+    "of the instance, another object's": lambda: OfItsOwn(Holder().method),
+    "of the instance, decorated like the class's": lambda: OfItsOwn(
+        functools.wraps(OfTheClass(3, 2).forward)(lambda *x, **y: annotated(*x, **y))
+    ),
+    "of the instance, decorated as if it took the model": lambda: OfItsOwn(
+        functools.wraps(Holder.method)(lambda *x, **y: annotated(*x, **y))
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ANNOTATED)
+def test_a_forward_that_takes_no_module_is_held_to_its_annotations(what):
+    model = guard(ANNOTATED[what]().to(BF16), mode="strict")
+    assert model(ones(BF16)).shape == (2, 2)
+    assert refusal(model, ones()).expected is BF16
+    assert refusal(model, x=ones(BF16, 2, 4), error=ShapeError).argument == "x"
+    assert "the result" in str(refusal(model, torch.zeros(2, 3, dtype=BF16), error=ShapeError))
+    assert "self" not in inspect.signature(model.forward).parameters
+
+
 def test_a_decorated_forward_keeps_the_keywords_that_its_decorator_takes():
     """Hugging Face renames arguments this way: the old name is in no signature."""
 
@@ -1417,6 +1471,15 @@ def test_a_class_that_was_changed_on_top_of_the_guard_survives_unguard():
     assert not holds(model)
 
 
+def test_a_guard_slips_under_what_parametrize_put_on_top():
+    model = nn.Linear(3, 2)
+    parametrize.register_parametrization(model, "weight", Doubled())
+    before = dict(vars(type(model)))
+    for step in (lambda model: guard(model, depth="all"), unguard):
+        assert vars(type(step(model))).items() >= before.items()
+        assert not is_guarded(model.parametrizations.weight)  # machinery that nobody calls
+
+
 # ---------------------------------------------------------------- DataParallel
 
 
@@ -1496,8 +1559,9 @@ def test_scripting_takes_the_model_without_its_guard_and_says_so(depth):
             return self.fc(x)
 
     model = guard(Scriptable(), mode="strict", depth=depth)
-    with pytest.warns(DtypeGuardWarning, match="without its guard"):
+    with pytest.warns(DtypeGuardWarning, match="without its guard") as told:
         scripted = torch.jit.script(model)
+    assert {w.filename for w in told if w.category is DtypeGuardWarning} == {torch.jit._script.__file__}
     assert torch.equal(scripted(ones()), model(ones()))
     assert holds(model)
     assert is_guarded(model.fc) == (depth == "all")
@@ -1577,6 +1641,18 @@ def test_the_results_of_a_graph_module_get_their_output_dtype(graph):
     guard(graph.to(BF16), mode="lenient", output_dtype=F32)
     with pytest.warns(CastWarning):
         assert graph(ones(BF16)).dtype is F32
+
+
+def test_a_graph_module_is_held_to_the_annotations_that_it_was_traced_with():
+    class Wide(Annotated):
+        def forward(self, x: Float[Tensor, "b 3"], other=None) -> Float[Tensor, "b 5"]:
+            return super().forward(x)
+
+    right, wrong = (guard(torch.fx.symbolic_trace(make()), mode="strict") for make in (Annotated, Wide))
+    assert right(ones()).shape == (2, 2)
+    assert refusal(right, ones(F32, 2, 4), error=ShapeError).argument == "x"
+    assert "the result has size 2 in axis 1" in str(refusal(wrong, ones(), error=ShapeError))
+    assert unguard(wrong)(ones()).shape == (2, 2)
 
 
 def test_a_copy_of_a_guarded_graph_module_is_guarded_and_can_be_unguarded(graph):
