@@ -404,6 +404,33 @@ def test_a_guard_and_the_enforced_forward_below_it_have_repairs_of_their_own():
     assert dtypes == [F32, BF16, F16] * 3
 
 
+def test_what_a_guard_skips_is_still_enforced_without_it():
+    class Net(nn.Linear):
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "b n"], y: Float[Tensor, "b n"]):
+            return x
+
+    bare, x, wide = Net(2, 2), f(1, 2), f(1, 2, dtype=F64)
+    assert guard(Net(2, 2), skip_args=("y",)).forward(x, wide) is x
+    with pytest.raises(DtypeError, match="`y`"):
+        bare.forward(x, wide)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_class_derived_from_a_guarded_one_is_guarded_anew():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return x
+
+    class Derived(type(guard(Net(2, 2), mode="strict", casting="safe", autocast="ignore"))):
+        pass
+
+    model = guard(Derived(2, 2))
+    assert model.forward(f(1, 2, dtype=F64)).dtype is F32
+    with torch.autocast("cpu", dtype=BF16):
+        assert model.forward(f(1, 2, dtype=BF16)).dtype is BF16
+
+
 def test_only_positional_parameters_of_a_traced_module_take_positions():
     model = guard(torch.fx.symbolic_trace(nn.Bilinear(2, 2, 2)), mode="strict", skip_args=("input2",))
     assert [param.name for param in inspect.signature(model.forward).parameters.values()] == ["input1", "input2"]

@@ -391,6 +391,29 @@ def test_a_static_forward_is_guarded():
     assert torch.equal(model(ones()), nn.functional.gelu(ones()))
 
 
+class cython_function_or_method:  # noqa: N801
+    """What Cython makes of a method: no function, but bound like one."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function, self.__signature__ = self.__dict__.pop("__wrapped__"), inspect.signature(function)
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+    def __get__(self, instance, owner):
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def test_a_compiled_forward_is_guarded():
+    class Compiled(Net):
+        forward = cython_function_or_method(Net.forward)
+
+    model = guard(Compiled(), mode="strict")
+    assert model(ones()).shape == (2, 2)
+    assert refusal(model, ones(F64)).argument == "x"
+
+
 def annotated(x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
     return x[:, :2] if x[0, 0] else x
 
@@ -593,6 +616,53 @@ def test_pickles_come_back_guarded(make, depth):
     assert is_guarded(twin)
     assert torch.equal(twin(x), model(x))
     assert type(unguard(twin)) is make
+
+
+class Named(Net):
+    """Says itself how it is pickled, by the name of its class."""
+
+    def __reduce__(self):
+        return Named, (3, 2), self.__dict__
+
+
+class Made(Net):
+    """Or by a function that makes it, with weights of its own."""
+
+    def __reduce__(self):
+        return made, (self.head.out_features,)
+
+
+def made(width):
+    return Made(out=width)
+
+
+class Partly(Net):
+    """Or by half a call."""
+
+    def __reduce__(self):
+        return functools.partial(type(self), 3, out=2), (), self.__dict__
+
+
+@pytest.mark.parametrize("make", [Named, Made, Partly])
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_model_that_is_pickled_in_its_own_way_comes_back_guarded(make, again):
+    model = guard(make(), mode="strict")
+    twin = again(model)
+    assert twin is not model
+    assert type(twin) is type(model)
+    assert twin(ones()).shape == (2, 2)
+    assert holds(twin)
+    assert type(unguard(twin)) is make
+    assert type(again(unguard(model))) is make
+
+
+def test_a_model_that_is_pickled_by_its_name_stays_what_it_is():
+    class Single(Net):
+        def __reduce__(self):
+            return "single"
+
+    model = guard(Single())
+    assert copy.deepcopy(model) is copy.copy(model) is model
 
 
 def test_torch_save_and_load_come_back_guarded():
