@@ -638,6 +638,14 @@ def test_what_the_checker_cannot_see_into_is_refused_or_agrees(container):
             assert (other.shape, other.device, other.dtype) == (x.shape, x.device, x.dtype)
 
 
+@pytest.mark.parametrize("options", [{"finite": True}, {"dtypes": torch.float16}, {"layout": "offset"}], ids=str)
+@pytest.mark.parametrize("container", [deque, set, frozenset])
+def test_options_that_do_not_reach_into_a_container_are_refused(container, options):
+    with pytest.raises(AnnotationError, match=f"{next(iter(options))}= does not reach into {container.__name__}"):
+        tensors(container[X], **options)
+    assert drawn(tensors(container[X], device="cpu"), 5)
+
+
 # ---------------------------------------------------------------- shrinking
 
 

@@ -23,7 +23,7 @@ from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._guard import root_of
-from .._spec import OtherSpec, Spec, annotations_of, resolve_hint, show
+from .._spec import OtherSpec, Spec, annotations_of, is_array_hint, resolve_hint, show
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible
@@ -245,12 +245,20 @@ class Recipe:
             for param in params:
                 where = f"argument `{param.name}`: " if self.signature else ""
                 check_possible(param.spec, self.options)
+                self._check_reach(param.spec)
             where = ""
             self.plan = Plan([param.spec for param in params], call, self.axes, self.shared)
         except AnnotationError as error:
             raise AnnotationError(f"{self.contract.function}: {where}{error}") from error.__cause__
         dims = [dim for param in params for spec in tensors_in(param.spec) for dim in spec.dims]
         self.sizing = {name for dim in dims if "{" in dim.text for name in NAME.findall(dim.text)}
+
+    def _check_reach(self, spec: Spec | None) -> None:
+        """Options for tensors in what is hypothesis' own, a deque or a set, would be lost in silence."""
+        options = dataclasses.replace(self.options, device=None)
+        if isinstance(spec, OtherSpec) and is_array_hint(spec.annotation) and options != Options():
+            asked = ", ".join(f"{name}=" for name, value in vars(options).items() if value != vars(Options())[name])
+            raise AnnotationError(f"{asked} does not reach into {spec.hint}: use list or tuple")
 
     def __repr__(self) -> str:
         spec = self.contract.params[0].spec if self.signature is None else None

@@ -57,7 +57,8 @@ def check_module(
         dtypes: of parameters and inputs; default: float32, float64, float16, bfloat16.
         devices: of parameters and inputs; default: the CPU, and the GPU where there is one.
         autocast: dtypes of autocast regions, and None for none; default: None, float16, bfloat16.
-        compile: whether to compile as well: True for the backend 'aot_eager', or the name of one.
+        compile: whether to compile as well: True for the backend 'aot_eager', or the name of one. Dynamo forgets what
+            was compiled before (`torch.compiler.reset`).
         axes, elements: of drawn inputs, as for `inputs_for`.
         max_examples: how many inputs are drawn for each cell; inside autocast a fifth of that.
 
