@@ -180,6 +180,30 @@ def test_any_method_of_a_module_follows_it():
     assert accepted(model.encode) == accepted(model._private) == {BF16}
 
 
+def test_a_function_that_takes_self_may_become_a_method():
+    class Model(nn.Linear):
+        pass
+
+    def encode(self, x: Float[Tensor, "..."]):
+        return x
+
+    Model.encode = enforce(encode, mode="strict")
+    assert accepted(Model(2, 2).to(BF16).encode) == {BF16}
+
+
+def test_a_constructor_does_not_follow_what_it_is_about_to_make():
+    class Model(nn.Module):
+        @enforce(mode="strict")
+        def __init__(self, scale: Float[Tensor, "n"], shift: Float32[Tensor, "n"]):
+            super().__init__()
+            self.scale = nn.Parameter(scale + shift)
+
+    model = Model(ones(BF16, 2), ones(F32, 2))
+    model.__init__(ones(F64, 2), ones(F32, 2))
+    with torch.autocast("cpu", dtype=BF16), pytest.raises(DtypeError, match="`shift` is bfloat16"):
+        model.__init__(ones(F64, 2), ones(BF16, 2))
+
+
 def test_a_family_without_the_anchors_dtype_is_the_families_own():
     class Model(nn.Linear):
         @enforce(mode="strict")

@@ -704,6 +704,31 @@ def test_the_class_of_a_guarded_model_constructs_working_models():
         other(ones(F64, 2, 5))
 
 
+class Counted(nn.Linear):
+    """Says what it was made from before `__init__` runs."""
+
+    def __new__(cls, *args, **kwargs):
+        made = super().__new__(cls)
+        made.__dict__["given"] = (args, kwargs)
+        return made
+
+
+def test_a_class_that_makes_its_instances_itself_goes_on_doing_so():
+    model = guard(Counted(3, 2), mode="strict")
+    other = type(model)(5, out_features=7)
+    assert other.given == ((5,), {"out_features": 7})
+    assert other(ones(F32, 2, 5)).shape == (2, 7)
+    assert holds(other, ones(F64, 2, 5))
+
+
+class OfMixin(GuardedModule, Counted):
+    pass
+
+
+def test_a_guarded_module_class_makes_its_instances_as_its_bases_do():
+    assert OfMixin(3, out_features=2).given == ((3,), {"out_features": 2})
+
+
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_what_such_a_class_constructs_can_be_copied(again):
     """A slice of a Sequential is made by its class."""
@@ -1146,6 +1171,32 @@ def test_a_failed_guard_leaves_the_model_as_it_was(last, before):
     assert model(ones()).shape == (2, 2)
 
 
+class Immovable(nn.Linear):
+    """As classes that are written in C."""
+
+    @property
+    def __class__(self):
+        return Immovable
+
+    @__class__.setter
+    def __class__(self, cls):
+        if cls is not Immovable:
+            raise TypeError("it is final")
+
+
+@pytest.mark.parametrize("last", [nn.Linear, Immovable])
+def test_a_guard_of_a_graph_module_outlives_one_that_failed(graph, last):
+    guard(graph, mode="strict")
+    model = nn.Sequential(graph, last(2, 2))
+    with contextlib.suppress(TypeError):
+        guard(model, mode="strict", depth="all")
+    assert is_guarded(graph) == (last is Immovable)
+    assert holds(graph)
+    unguard(model)
+    assert not holds(graph)
+    assert not graph._forward_pre_hooks
+
+
 @jit
 def test_a_scripted_submodule_is_left_alone_or_refused_as_a_whole():
     model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 2)))
@@ -1352,6 +1403,21 @@ def test_guard_of_a_guarded_module_class_and_back(make):
     twin = pickle.loads(pickle.dumps(model))
     assert torch.equal(twin(ones()), model(ones()))
     assert type(unguard(model)) is make
+
+
+def test_a_guarded_module_class_may_leave_its_forward_to_others():
+    class Base(GuardedModule):
+        pass
+
+    class Whole(Base):
+        def forward(self, x: Float32[Tensor, "b 3"]):
+            return x
+
+    with pytest.raises(TypeError, match="Base has no forward"):
+        guard(Base())
+    with pytest.raises(NotImplementedError):
+        Base()(ones())
+    assert holds(guard(Whole(), mode="strict"))
 
 
 def test_guarded_module_of_such_a_model_does_not_construct_it_again():
