@@ -5,6 +5,8 @@ import subprocess
 import sys
 
 import pytest
+import torch._dynamo
+import torch._inductor.test_operators  # noqa: F401  (pytester forgets what a run imports first, and torch bears that once)
 
 pytest_plugins = "pytester"
 

@@ -7,6 +7,8 @@ import sys
 import typing
 
 import pytest
+import torch._dynamo
+import torch._inductor.test_operators  # noqa: F401  (pytester forgets what a run imports first, and torch bears that once)
 
 import dtypeguard
 import dtypeguard_pytest
@@ -959,3 +961,22 @@ def test_a_watch_in_a_test_file_is_strict_and_one_in_an_installed_package_is_not
                 relies.watch(*parts())
     """)
     pytester.runpytest("-q").assert_outcomes(passed=2)
+
+
+def test_what_a_callback_begins_is_as_strict_as_the_file_that_made_the_callback(pytester, tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "framework.py").write_text("def start(run, *parts): run.watch(*parts)\n")
+    monkeypatch.syspath_prepend(folder)
+    pytester.makepyfile("""
+        import pytest, torch, dtypeguard, framework
+        from dtypeguard.integrations._run import Run
+        from torch import nn
+
+        def test():
+            model = nn.Linear(3, 1).half()
+            optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu")
+            with pytest.raises(dtypeguard.AmpError):
+                framework.start(Run(True, {}), model, optimizer, scaler)
+    """)
+    pytester.runpytest("-q").assert_outcomes(passed=1)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from ._config import Mode, current_mode, written_in
+from ._config import Mode, current_mode
 from ._errors import AmpError, AmpWarning, caller, place, render, warn_at
 from ._rules import RULES, Finding, Report, Severity
 
@@ -38,9 +38,14 @@ def _user() -> FrameType | None:
 class Ledger:
     """The findings of one watch. Strict mode raises at the first, the others warn once for each rule and place."""
 
-    def __init__(self, mode: Mode | None, ignore: frozenset[str] = frozenset(), found: Iterable[Finding] = ()) -> None:
-        self._mode, self._ignore = mode, ignore
-        self._file = written_in(sys._getframe(1))  # whose code watches
+    def __init__(
+        self,
+        mode: Mode | None,
+        ignore: frozenset[str] = frozenset(),
+        file: str | None = None,
+        found: Iterable[Finding] = (),
+    ) -> None:
+        self._mode, self._ignore, self._file = mode, ignore, file  # the file whose code watches
         self._findings: dict[tuple[Any, ...], Finding] = {(number,): finding for number, finding in enumerate(found)}
 
     @property

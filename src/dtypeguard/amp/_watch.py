@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from .._config import Mode, ModeName, as_mode
+from .._config import Mode, ModeName, as_mode, written_in
 from .._ledger import Ledger, listed
 from .._rules import Finding, Report, select
 from ._average import WatchedAverage
@@ -78,6 +78,21 @@ def watch(
     dtypeguard.AmpError: DG301 scaler-float16-parameters: `weight`, `bias` (2 of 2 trainable parameters) are ...
     """
     __tracebackhide__ = True
+    return begin(written_in(sys._getframe(1)), model, optimizer, scaler, mode, every, averaged, ignore)
+
+
+def begin(
+    file: str | None,
+    model: Any,
+    optimizer: Any,
+    scaler: Any,
+    mode: Any = None,
+    every: Any = 1,
+    averaged: Any = None,
+    ignore: Any = (),
+) -> "Watch":
+    """`watch`, for the code that stands in a file: of a callback that a framework calls, the user's."""
+    __tracebackhide__ = True
     models = _models(model)
     optimizers = _optimizers(optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
@@ -88,7 +103,7 @@ def watch(
         raise TypeError(f"every must be a number of steps, not {every!r}")
     if every < 1:
         raise ValueError(f"every={every} is no number of steps: use 1 or more")
-    ledger = Ledger(as_mode(mode), select(ignore))
+    ledger = Ledger(as_mode(mode), select(ignore), file)
     handle = Watch(Names(models), optimizers, ledger, every, averaged)
     try:
         handle._open(scaler)

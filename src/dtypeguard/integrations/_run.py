@@ -16,6 +16,7 @@ from .._cast import CastRecord, Mark, mark, since
 from .._config import written_in
 from .._errors import AmpError, plain
 from .._guard import guard, is_guarded, move_guards, unguard
+from ..amp._watch import begin
 
 logger = logging.getLogger("dtypeguard")
 
@@ -50,7 +51,7 @@ class Run:
         if not self._watching or self._watch is not None:
             return
         try:
-            self._watch = amp.watch(model, optimizers, scaler, **self._watch_options)
+            self._watch = begin(self._file, model, optimizers, scaler, **self._watch_options)
         except AmpError:
             raise
         except (TypeError, ValueError) as error:
