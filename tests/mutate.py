@@ -51,7 +51,7 @@ FIRST = {  # what kills soonest
 }
 # What takes long is thinned out, so that the score is a lower bound.
 EXAMPLES = 200  # of hypothesis, at most, for a test
-EACH = {"test_autocast_ops": 8, "test_healthy": 4, "test_guard": 2}  # only each n-th test
+EACH = {"test_autocast_ops": 8, "test_healthy": 4}  # only each n-th test
 ENUMS = {  # in the order of their members
     "Casting": "SAFE PRECISION PROMOTE UNSAFE".split(),
     "Kind": "BOOL INT FLOAT COMPLEX STORAGE".split(),

@@ -42,6 +42,7 @@ def test_isinstance_in_a_body_sees_the_axes_of_the_call(dtype):
     assert fits(x, f(4), item=f(3, 3)) == (False, False)
     assert fits(x, f(3), item=f(3, 3)) == (False, True)
     assert fits(f(2, dtype=dtype), item=f()) == (True, False)  # `*s` is bound to no axis at all
+    assert fits(f(2, 1, 4, dtype=dtype), item=f(3, 4)) == (False, False)  # nor does it broadcast
 
 
 @pytest.mark.parametrize("shape", [(5, 3), (2, 5), (2,), (3,), (2, 3, 1), (1, 2, 3), ()])
@@ -402,6 +403,21 @@ def test_a_guard_and_the_enforced_forward_below_it_have_repairs_of_their_own():
                 warnings.simplefilter("ignore", CastWarning)
                 dtypes.append(model.forward(f(1, 2, dtype=F64)).dtype)
     assert dtypes == [F32, BF16, F16] * 3
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_guard_repairs_nothing_out_of_the_habit_of_the_enforced_forward_below_it():
+    class Net(nn.Linear):
+        @enforce
+        def forward(self, x: Float[Tensor, "b n"], y: Float[Tensor, "b n"]):
+            return y
+
+    model, wide, dtypes = Net(2, 2), f(1, 2, dtype=F64), []
+    for step in range(4):
+        if step == 2:
+            guard(model, skip_args=("y",))
+        dtypes.append(model.forward(wide, wide + 1).dtype)
+    assert dtypes == [F32, F32, F64, F64]
 
 
 def test_what_a_guard_skips_is_still_enforced_without_it():

@@ -727,6 +727,7 @@ class OfMixin(GuardedModule, Counted):
 
 def test_a_guarded_module_class_makes_its_instances_as_its_bases_do():
     assert OfMixin(3, out_features=2).given == ((3,), {"out_features": 2})
+    assert Own(nn.ReLU(), inplace=True)(ones()).shape == (2, 2)
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
@@ -1144,13 +1145,28 @@ class Final(nn.Linear):
         raise TypeError("Final is final")
 
 
+class Immovable(nn.Linear):
+    """As classes that are written in C."""
+
+    @property
+    def __class__(self):
+        return Immovable
+
+    @__class__.setter
+    def __class__(self, cls):
+        if cls is not Immovable:
+            raise TypeError("it is final")
+
+
 def frozen():
     layer = FrozenLinear(3, 2)
     layer.frozen = True
     return layer
 
 
-@pytest.mark.parametrize("last", [frozen, lambda: Final(3, 2), Concrete, lambda: GenericLinear(3, 2)])
+@pytest.mark.parametrize(
+    "last", [frozen, lambda: Final(3, 2), lambda: Immovable(3, 2), Concrete, lambda: GenericLinear(3, 2)]
+)
 @pytest.mark.parametrize("before", [False, True])
 def test_a_failed_guard_leaves_the_model_as_it_was(last, before):
     """One module of many refuses: then none is guarded anew, or all are."""
@@ -1169,19 +1185,6 @@ def test_a_failed_guard_leaves_the_model_as_it_was(last, before):
         assert all(is_guarded(module) for module in (model, *model))
         assert holds(model)
     assert model(ones()).shape == (2, 2)
-
-
-class Immovable(nn.Linear):
-    """As classes that are written in C."""
-
-    @property
-    def __class__(self):
-        return Immovable
-
-    @__class__.setter
-    def __class__(self, cls):
-        if cls is not Immovable:
-            raise TypeError("it is final")
 
 
 @pytest.mark.parametrize("last", [nn.Linear, Immovable])
