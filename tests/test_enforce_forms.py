@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, Param
 import postponed
 import pytest
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType, TypedDict, Unpack
 
@@ -1314,6 +1314,18 @@ def test_an_annotation_refuses_what_is_no_tensor(hint):
             of(hint)("a string")
 
 
+@pytest.mark.parametrize(
+    ("hint", "dtype"),
+    [(torch.FloatTensor, torch.float32), (torch.LongTensor, torch.int64), (torch.HalfTensor, torch.float16)],
+)
+def test_a_legacy_class_of_torch_is_its_dtype_on_any_device(hint, dtype, strict):
+    for device in ("cpu", "meta"):
+        x = torch.zeros(2, 3, dtype=dtype, device=device)
+        assert of(hint)(x) is x
+    with pytest.raises(DtypeError, match=f"is float64, the annotation wants {str(dtype)[6:]}"):
+        of(hint)(f64())
+
+
 @pytest.mark.parametrize("name", ["Union of dtypes", "X | Y", "constrained TypeVar"])
 def test_a_union_of_array_types_takes_each_of_them(name, strict):
     x = torch.arange(3)
@@ -1328,6 +1340,17 @@ def test_the_members_of_a_union_share_their_axes_with_the_other_arguments(strict
     f(torch.zeros(2, 3), f32(3))
     with pytest.raises(ShapeError):
         f(torch.zeros(2, 3), f32(2))
+
+
+NARROW = tuple[Float32[Tensor, "n"], Float32[Tensor, "n"]]
+WIDE = tuple[Float32[Tensor, "n"], Float64[Tensor, "n"]]
+
+
+@pytest.mark.parametrize("hint", [NARROW | WIDE, WIDE | NARROW], ids=["narrow | wide", "wide | narrow"])
+def test_the_member_of_a_union_that_takes_the_fewest_repairs_is_meant(hint):
+    with pytest.warns(CastWarning):
+        x, y = of(hint)((f64(), f64()))
+    assert (x.dtype, y.dtype) == (torch.float32, torch.float64)
 
 
 def test_a_member_of_a_union_that_did_not_fit_binds_nothing(strict):

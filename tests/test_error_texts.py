@@ -7,6 +7,7 @@ values are in `test_messages`.
 import dataclasses
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -86,6 +87,15 @@ def a_malformed_result():
         return x
 
     function.__annotations__ = {"return": "Float32[Tensor, 'a,b']"}
+    enforce(function)
+
+
+@says()
+def a_malformed_item_of_a_generator():
+    def function(x):
+        yield x
+
+    function.__annotations__ = {"return": Iterator[Float32[Tensor, "n+"]]}
     enforce(function)
 
 
