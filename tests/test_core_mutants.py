@@ -56,6 +56,17 @@ def test_axes_of_one_name_agree_from_the_first_to_the_last(shape):
         same(f(2, 3), f(*shape))
 
 
+@pytest.mark.parametrize("axes", ["{n}", "{n!s}", "{n:d}", "{n}-1+1", "{len(text)}"])
+def test_braces_are_those_of_an_f_string(axes):
+    @enforce(mode="strict")
+    def sized(n, text, x: Float32[Tensor, axes]):
+        return x
+
+    sized(3, "abc", f(3))
+    with pytest.raises(ShapeError, match=r"`x` has size 4 in axis 0, but .* is 3"):
+        sized(3, "abc", f(4))
+
+
 def test_braces_mean_the_argument_where_an_axis_has_its_name_too():
     @enforce(mode="strict")
     def grow(x: Float32[Tensor, "n {n}+1"], n: int):

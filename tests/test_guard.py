@@ -183,7 +183,7 @@ def test_forward_keeps_its_signature_and_annotations():
 
 def test_nothing_that_follows_wrapped_takes_the_guard_off():
     """accelerate's `unwrap_model` follows `__wrapped__` of a forward."""
-    for model in (guard(Net()), guard(EnforcedCounting())):
+    for model in (guard(Net()), guard(EnforcedCounting()), guard(NoGrad()), EnforcedNoGrad()):
         assert not hasattr(model.forward, "__wrapped__")
         assert inspect.unwrap(model.forward) == model.forward
 
@@ -298,6 +298,10 @@ class NoGrad(Net):
     @torch.no_grad()
     def forward(self, x):
         return super().forward(x)
+
+
+class EnforcedNoGrad(NoGrad):
+    forward = enforce(NoGrad.forward)
 
 
 class Alias(Net):

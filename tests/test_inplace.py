@@ -668,13 +668,18 @@ def test_values_that_were_not_finite_before_are_no_loss(value):
 
 
 @pytest.mark.parametrize(("verify", "second"), [("first", "passes"), ("always", "raises"), ("never", "passes")])
-def test_when_a_narrowing_is_verified(verify, second):
+@pytest.mark.parametrize("inside", [False, True])
+def test_when_a_narrowing_is_verified(verify, second, inside):
     @enforce(verify=verify)
     def f(x: Row):
         return x
 
+    @enforce(verify=verify)
+    def first(xs: list[Row]):
+        return xs[0]
+
     def call(x):
-        return f(x)
+        return first([x]) if inside else f(x)
 
     big = torch.full((3,), 1e300, dtype=torch.float64)
     with pytest.warns(CastWarning):
