@@ -76,7 +76,14 @@ EQUIVALENT = [
     ("_run", "several[name] = shape if isinstance(shape, tuple) else", "what is a tuple starts with a bool"),
     ("_spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
     ("_spec", "specs[-0]", "there is one"),
+    ("_verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
     ("_verify", "'AsyncCollectiveTensor~'", "tests/integration/test_distributed.py sees it"),
+]
+
+EQUIVALENT += [
+    ("_config", f"{name} = '{name.lower()}~'", "options go by the members' names")
+    for kind in ("Autocast", "Verify")
+    for name in ENUMS[kind]
 ]
 
 
@@ -279,6 +286,7 @@ def idle(node: ast.AST, field: str, child: ast.AST) -> bool:
         field in ("annotation", "returns", "decorator_list")
         or (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant))
         or words.startswith(IDLE)
+        or (isinstance(child, ast.FunctionDef) and "overload" in map(ast.unparse, child.decorator_list))
         or (isinstance(child, ast.keyword) and child.arg in ASSERTIONS)
         or (isinstance(child, ast.Subscript) and isinstance(child.value, ast.Name) and child.value.id in HINTS)
     )

@@ -997,7 +997,10 @@ def test_nested_audits_both_find(train):
         assert len([f for f in serious(report) if f.rule[:3] == "DG3"]) == 1
 
 
-def test_an_inner_audit_leaves_the_outer_one_awake():
+@pytest.mark.parametrize("watched", [0, 1, 2])
+def test_an_inner_audit_leaves_the_outer_one_awake(watched):
+    others = [made(scaler=False)() for _ in range(watched)]  # which have nothing to do with the scaler
+    watches = [amp.watch(other.model, other.optimizer) for other in others]
     p = made()()
     before = installed()
     with audit() as outer:
@@ -1012,6 +1015,8 @@ def test_an_inner_audit_leaves_the_outer_one_awake():
     assert serious(inner) == []
     assert [(f.rule, f.source[-6:]) for f in serious(outer)] == [("DG309", "# here")]
     assert (outer.faults, inner.faults) == ([], [])
+    for watch in watches:
+        watch.remove()
 
 
 @pytest.mark.parametrize("mode", ["lenient", "strict", "off"])

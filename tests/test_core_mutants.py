@@ -6,15 +6,27 @@ import inspect
 import types
 import warnings
 from collections.abc import AsyncGenerator, Generator
+from typing import TypedDict
 
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float, Float32, Int
+from jaxtyping import Float, Float32, Float64, Int
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import CastError, CastWarning, DtypeError, ShapeError, _codegen, enforce, guard, is_guarded, unguard
+from dtypeguard import (
+    CastError,
+    CastWarning,
+    DtypeError,
+    ShapeError,
+    _cast,
+    _codegen,
+    enforce,
+    guard,
+    is_guarded,
+    unguard,
+)
 from dtypeguard._anchor import facts
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -163,6 +175,111 @@ def test_the_anchor_of_a_function_is_what_its_argument_becomes():
         join(f(2), f(2, dtype=F64))
     with pytest.warns(CastWarning):
         assert join(f(2, dtype=F64), f(2, dtype=F64)) == (F32, F32)
+
+
+class Both(TypedDict):
+    a: Float32[Tensor, "n"]
+    b: Float32[Tensor, "n"]
+
+
+class One(TypedDict):
+    a: Float32[Tensor, "n"]
+    b: Float64[Tensor, "n"]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("hints", [(Both, One), (One, Both)])
+def test_one_dict_given_twice_becomes_what_each_argument_wants(hints):
+    def pair(x, y):
+        return x, y
+
+    pair.__annotations__ = dict(zip("xy", hints, strict=True))
+    given = {"a": f(2, dtype=F64), "b": f(2, dtype=F64)}
+    made = dict(zip(hints, enforce(pair)(given, given), strict=True))
+    assert [made[Both][key].dtype for key in "ab"] == [F32, F32]
+    assert [made[One][key].dtype for key in "ab"] == [F32, F64]
+    assert made[Both]["a"] is made[One]["a"]
+    assert made[One]["b"] is given["b"]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_one_list_given_twice_and_two_that_share_a_tensor():
+    @enforce
+    def pair(x: list[Float32[Tensor, "n"]], y: list[Float64[Tensor, "n"]], z: list[Float32[Tensor, "n"]]):
+        return x, y, z
+
+    half, left, right = f(2, dtype=BF16), f(3), f(3)
+    x, y, z = pair([half], [half], [half])
+    assert [t.dtype for (t,) in (x, y, z)] == [F32, F64, F32]
+    given = [half]
+    x, y, z = pair(given, given, given)
+    assert x is z is not y
+    assert [t.dtype for (t,) in (x, y, z)] == [F32, F64, F32]
+
+    @enforce
+    def two(x: list[Float32[Tensor, "_"]], y: list[Float32[Tensor, "_"]]):
+        return x, y
+
+    x, y = two([half, left], [half, right])
+    assert x[0] is y[0]
+    assert x[1] is left
+    assert y[1] is right
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_what_makes_a_repair_another_record():
+    def one(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]):
+        return x
+
+    def other(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]):
+        return y
+
+    one, other, wide, half, right = enforce(one), enforce(other), f(2, dtype=F64), f(2, dtype=F16), f(2)
+    for function, *args in ((one, wide, right), (one, right, wide), (one, half, right), (other, wide, right)):
+        for _ in range(2):
+            function(*args)
+    one(wide, right)
+    assert [(r.function, r.argument, r.from_dtype, r.count) for r in dtypeguard.casts()] == [
+        ("one", "x", F64, 2),
+        ("one", "y", F64, 2),
+        ("one", "x", F16, 2),
+        ("other", "x", F64, 2),
+        ("one", "x", F64, 1),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_repair_to_another_dtype_or_device_is_another_record():
+    model = nn.Identity()
+    model.weight = nn.Parameter(f(1))
+    guard(model)
+    for dtype, device in ((F32, "cpu"), (F16, "cpu"), (F16, "meta"), (F32, "cpu")):
+        model.weight = nn.Parameter(f(1, dtype=dtype).to(device))
+        model.forward([f(2, dtype=F64)])
+    records = [(str(r.to_dtype), str(r.to_device), r.count) for r in dtypeguard.casts()]
+    assert records == [("torch.float32", "cpu", 2), ("torch.float16", "cpu", 1), ("torch.float16", "meta", 1)]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_repairs_since_a_mark():
+    model = guard(nn.Identity(), dtype=F32)
+
+    def repaired(times):
+        for _ in range(times):
+            model.forward(f(2, dtype=F64))
+
+    def fresh(begin):
+        return [(r.argument, r.count, r.bytes) for r in _cast.since(begin)]
+
+    repaired(3)
+    begin = _cast.mark()
+    assert fresh(begin) == []
+    repaired(2)
+    assert fresh(begin) == [("input", 2, 16)]
+    assert fresh(None) == [("input", 5, 40)]
+    dtypeguard.reset_casts()
+    repaired(1)
+    assert fresh(begin) == [("input", 1, 8)]
 
 
 # ---------------------------------------------------------------- wrappers

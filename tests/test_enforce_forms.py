@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, Param
 import postponed
 import pytest
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import BFloat16, Float, Float16, Float32, Float64, Int64
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType, TypedDict, Unpack
 
@@ -1351,6 +1351,40 @@ def test_the_member_of_a_union_that_takes_the_fewest_repairs_is_meant(hint):
     with pytest.warns(CastWarning):
         x, y = of(hint)((f64(), f64()))
     assert (x.dtype, y.dtype) == (torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_member_of_a_union_that_can_be_repaired_is_meant(order):
+    members = [NARROW, tuple[Int64[Tensor, "n"], Float64[Tensor, "n"]]]  # two casts, or one that is forbidden
+    with pytest.warns(CastWarning):
+        x, y = of(Union[tuple(members[::order])])((f64(), f64()))
+    assert (x.dtype, y.dtype) == (torch.float32, torch.float32)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_member_of_a_union_that_is_of_the_right_type_is_meant(order, strict):
+    members = [list[Float32[Tensor, "m"]], Float32[Tensor, "m"]]  # three faults inside, or one that is a list
+    with pytest.raises(ShapeError, match=r"`x\[0\]` has 2 axes"):
+        of(Union[tuple(members[::order])])([torch.zeros(2, 2)] * 3)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_member_of_a_union_that_autocast_computes_in_is_meant(order):
+    members = [Float16[Tensor, "n"], BFloat16[Tensor, "n"]]
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(CastWarning):
+        assert of(Union[tuple(members[::order])])(f32()).dtype is torch.bfloat16
+
+
+def test_a_member_of_a_union_that_did_not_fit_repairs_nothing():
+    @enforce
+    def f(x: Float32[Tensor, "n"] | Float64[Tensor, "n"], y: Float32[Tensor, "n"]):
+        return x, y
+
+    right = f64()
+    with pytest.warns(CastWarning, match="`y`"):
+        x, y = f(right, f64())
+    assert x is right
+    assert y.dtype is torch.float32
 
 
 def test_a_member_of_a_union_that_did_not_fit_binds_nothing(strict):

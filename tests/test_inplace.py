@@ -692,6 +692,21 @@ def test_when_a_narrowing_is_verified(verify, second, inside):
         assert call(big).isinf().all()
 
 
+def test_a_pipeline_that_probes_its_stages_with_uninitialized_memory_is_not_refused():
+    @enforce(verify="always")
+    def f(x: Row):
+        return x
+
+    def _forward_metadata_inference(stage, x):  # of torch.distributed.pipelining
+        return stage(x)
+
+    big = torch.full((3,), 1e300, dtype=torch.float64)
+    with pytest.warns(CastWarning):
+        assert _forward_metadata_inference(f, big).isinf().all()
+    with pytest.raises(CastError):
+        f(big)
+
+
 def test_never_means_not_even_once():
     @enforce(verify="never")
     def f(x: Row):

@@ -141,6 +141,10 @@ class Scaling:
     def _of(self, optimizer: Any) -> Driven | None:
         return next((driven for driven in self._driven if driven.watched.optimizer is optimizer), None)
 
+    def _only(self, driven: Driven) -> bool:
+        """Whether it is the one optimizer that somebody named with the scaler; others may be watched for themselves."""
+        return [one for one in self._driven if one.named] == [driven]
+
     def _scale(self) -> float:
         scaler = self._scaler()
         return 1.0 if scaler is None else scale_of(scaler)
@@ -304,7 +308,7 @@ class Scaling:
             self._next(driven)
         if not driven.losses:
             return
-        sure = driven.named and len(self._driven) == 1
+        sure = self._only(driven)
         if not sure and not any(True in reached.kinds for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
         if stage_of(scaler, watched.optimizer) is OptState.READY:
@@ -390,7 +394,7 @@ class Scaling:
             if parameter is None or not driven.scaled or driven.by_hand or self._scale() == 1:
                 continue
             kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
-            sure = driven.named and len(self._driven) == 1
+            sure = self._only(driven)
             if (kinds == {True} or (sure and kinds is None)) and any(mark.now() is not None for mark in driven.marks):
                 facts = {"how": how, "scale": self._scale(), "bound": bound / self._scale()}
                 names = [parameter for parameter, _ in driven.watched.gradients()]
