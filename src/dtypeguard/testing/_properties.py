@@ -261,7 +261,7 @@ _WRITE = "Write dtype=x.dtype, .to(x.dtype), or register_buffer for a plain attr
 
 
 def _birth(trial: Trial) -> str:
-    line = next((born for *_, born in _mixtures(trial)), "a tensor that is born in float32 inside")
+    line = next((born for *_, born in _mixtures(trial)), "a tensor that is made inside: torch.zeros, arange or randn")
     return f"{line}. {_WRITE}"
 
 
@@ -299,20 +299,20 @@ def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
 def default_dtype(trial: Trial) -> Iterator[Fault]:
     before = torch.get_default_dtype()
     other = torch.float64 if before is not torch.float64 else torch.float32
+    then, faults = trial.bare.outputs(), []
     torch.set_default_dtype(other)
     try:
         outcome = trial.call()
+        now = outcome.outputs()
+        odd = [path for path in then if now.get(path, then[path]) is not then[path]]  # random layers may be skipped
+        if odd or (outcome.error is None) is not (trial.bare.error is None):
+            text = f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}"
+            got = outcome.raised or _dtypes(odd, now)
+            expected = f"{trial.bare.raised or _dtypes(odd or then, then)}, as under {name_of(before)}"
+            faults.append(Fault(text, got, expected, _birth(trial)))
     finally:
         torch.set_default_dtype(before)
-    now, then = outcome.outputs(), trial.bare.outputs()
-    odd = [path for path in then if now.get(path, then[path]) is not then[path]]  # random layers may be skipped
-    if odd or (outcome.error is None) is not (trial.bare.error is None):
-        yield Fault(
-            f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}",
-            outcome.raised or _dtypes(odd, now),
-            f"{trial.bare.raised or _dtypes(odd or then, then)}, as under {name_of(before)}",
-            "a tensor that is made in forward without dtype=: torch.zeros, arange or randn: write dtype=x.dtype",
-        )
+    yield from faults
 
 
 def _dtypes(paths: Iterable[str], outputs: dict[str, torch.dtype]) -> str:
