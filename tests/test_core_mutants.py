@@ -336,7 +336,11 @@ def follows():
     return Follows()
 
 
-@pytest.mark.parametrize(("make", "wrap"), [(nn.Identity, guard), (follows, nn.Module.eval)], ids=["guard", "enforce"])
+def fresh():
+    return type("Fresh", (nn.Identity,), {})()  # a class that no guard met before
+
+
+@pytest.mark.parametrize(("make", "wrap"), [(fresh, guard), (follows, nn.Module.eval)], ids=["guard", "enforce"])
 @pytest.mark.parametrize(("kind", "calls"), [(nn.Parameter, 0), (Special, 2)])
 def test_a_plain_parameter_is_read_without_a_call(make, wrap, kind, calls, monkeypatch):
     looks, asked = [], _codegen.asked

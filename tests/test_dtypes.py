@@ -26,6 +26,12 @@ def test_floating_agrees_with_torch_but_for_storage():
     assert theirs - FLOATING == {dtype for dtype in STORAGE if dtype.is_floating_point}
 
 
+def test_an_integer_has_a_sign_unless_its_name_denies_it():
+    signed = {name: TABLE[dtype].signed for name, dtype in BY_NAME.items() if name.startswith(("int", "uint"))}
+    assert {"int4", "uint4", "int8", "uint64"} <= set(signed)
+    assert signed == {name: name.startswith("i") for name in signed}
+
+
 def _extremes(dtype):
     """Values at the edges of a dtype, exactly, as Python numbers."""
     if dtype is torch.bool:

@@ -9,6 +9,7 @@ import inspect
 import pickle
 import sys
 import threading
+import types
 import warnings
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from dtypeguard import (
     DtypeError,
     HintError,
     ShapeError,
+    _config,
     casts,
     check,
     enforce,
@@ -34,6 +36,8 @@ from dtypeguard import (
     reset_casts,
     set_mode,
 )
+from dtypeguard._config import Mode
+from dtypeguard._dtypes import Casting
 
 RIGHT, WRONG = torch.zeros(3), torch.zeros(3, dtype=torch.float64)
 FORBIDDEN = torch.zeros(3, dtype=torch.int64)
@@ -905,3 +909,45 @@ def test_a_repair_becomes_another_where_the_casting_leaves_a_choice():
 def test_a_base_casting_that_is_none():
     with pytest.raises(ValueError, match="casting='sage' is not a casting: use one of 'safe', 'precision'"):
         set_mode("lenient", casting="sage")
+
+
+# ---------------------------------------------------------------- before the first import
+
+
+TOLD = [
+    (None, {}, (None, None, None)),
+    ("", {}, (None, None, None)),
+    (" Warn ", {}, (Mode.WARN, None, None)),
+    ("warn", {"mode": "strict"}, (Mode.STRICT, None, None)),
+    ("off", {"casting": "safe"}, (Mode.OFF, Casting.SAFE, None)),
+    (None, {"under": "src", "casting": "unsafe", "mode": "lenient"}, (Mode.LENIENT, Casting.UNSAFE, "src")),
+]
+
+
+@pytest.mark.parametrize(("environment", "told", "expected"), TOLD)
+def test_what_the_environment_and_the_pytest_plugin_say_before_our_import(
+    environment, told, expected, tmp_path, monkeypatch
+):
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DTYPEGUARD_MODE", raising=False)
+    if environment is not None:
+        monkeypatch.setenv("DTYPEGUARD_MODE", environment)
+    monkeypatch.setitem(sys.modules, "dtypeguard_pytest", types.SimpleNamespace(told=told))
+    base = _config.initial()
+    assert (base.mode, base.casting) == expected[:2]
+    assert base.under == (None if expected[2] is None else str((tmp_path / expected[2]).resolve()))
+
+
+@pytest.mark.parametrize("plugin", [None, types.ModuleType("dtypeguard_pytest")])
+def test_nobody_needs_to_say_anything(plugin, monkeypatch):
+    monkeypatch.delenv("DTYPEGUARD_MODE", raising=False)
+    monkeypatch.setitem(sys.modules, "dtypeguard_pytest", plugin)
+    assert _config.initial() == (None, None, None)
+
+
+def test_an_environment_that_names_no_mode(monkeypatch):
+    monkeypatch.setenv("DTYPEGUARD_MODE", "loud")
+    text = "the environment variable DTYPEGUARD_MODE='loud' is not a mode: use one of 'strict', 'lenient'"
+    with pytest.raises(ValueError, match=text):
+        _config.initial()
