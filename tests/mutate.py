@@ -77,7 +77,6 @@ EQUIVALENT = [
     ("_spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
     ("_spec", "specs[-0]", "there is one"),
     ("_verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
-    ("_verify", "'AsyncCollectiveTensor~'", "tests/integration/test_distributed.py sees it"),
 ]
 
 EQUIVALENT += [

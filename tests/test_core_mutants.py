@@ -22,6 +22,7 @@ from dtypeguard import (
     ShapeError,
     _cast,
     _codegen,
+    _verify,
     enforce,
     guard,
     is_guarded,
@@ -396,6 +397,27 @@ def test_an_array_goes_where_the_parameters_are():
 
     moved = guard(Net(2, 2, device="meta")).forward(np.ones((1, 2)))
     assert (moved.device.type, moved.dtype) == ("meta", F32)
+
+
+class DTensor:
+    """What stands for a part of a tensor; the real one needs other processes."""
+
+    def __init__(self, part):
+        self._local_tensor = part
+
+
+class AsyncCollectiveTensor:
+    def __init__(self, elem):
+        self.elem = elem
+
+
+@pytest.mark.parametrize("whole", [lambda x: x, DTensor, AsyncCollectiveTensor, lambda x: DTensor(DTensor(x))])
+def test_of_a_tensor_across_processes_its_own_part_is_looked_at(whole):
+    big, small = f(3, dtype=F64) * 1e300, f(3, dtype=F64)
+    assert _verify.narrowing(whole(big), whole(big.float())) == (None, True)
+    assert _verify.narrowing(whole(small), whole(small.float())) == (0.0, False)
+    assert _verify.narrowing(whole(small.float()), whole(small)) == (None, False)
+    assert _verify.size(whole(small)) == 24
 
 
 def test_a_plain_tensor_is_its_own_facts():

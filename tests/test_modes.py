@@ -161,6 +161,31 @@ def test_warn_speaks_once_for_each_line_and_changes_nothing():
     assert casts() == []
 
 
+DTYPES = {"r": torch.float32, "w": torch.float64, "h": torch.float16}
+
+
+def test_warn_speaks_again_of_another_argument_or_another_dtype_on_the_same_line():
+    class Net(nn.Linear):
+        def forward(self, x, y):
+            return x
+
+    model = dtypeguard.guard(Net(3, 3), mode="warn")
+    said = []
+    for x, y, own in ("wrr", "rwr", "hrr", "whh", "wrr"):
+        model.to(DTYPES[own])
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            model(torch.zeros(3, dtype=DTYPES[x]), torch.zeros(3, dtype=DTYPES[y]))
+        said.append([str(w.message).splitlines()[0].removeprefix("Net.forward: argument ") for w in told])
+    assert said == [
+        ["`x` is float64, the module's parameters are float32"],
+        ["`y` is float64, the module's parameters are float32"],
+        ["`x` is float16, the module's parameters are float32"],
+        ["`x` is float64, the module's parameters are float16"],
+        [],
+    ]
+
+
 def test_a_repair_speaks_once_for_each_line_and_is_counted_always():
     def call(x):
         return f(x)
