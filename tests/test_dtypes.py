@@ -1,6 +1,7 @@
 """The one table of dtypes, and the casting ladder that follows from it."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -30,6 +31,16 @@ def test_an_integer_has_a_sign_unless_its_name_denies_it():
     signed = {name: TABLE[dtype].signed for name, dtype in BY_NAME.items() if name.startswith(("int", "uint"))}
     assert {"int4", "uint4", "int8", "uint64"} <= set(signed)
     assert signed == {name: name.startswith("i") for name in signed}
+
+
+def test_digits_and_exponents_are_torch_s_own():
+    for dtype in NUMBERS:
+        info = TABLE[dtype]
+        if info.kind is Kind.INT:
+            assert torch.iinfo(dtype).max == 2**info.digits - 1
+        elif info.kind is not Kind.BOOL:
+            assert torch.finfo(dtype).eps == 2.0 ** (1 - info.digits)
+            assert math.frexp(torch.finfo(dtype).max)[1] == info.emax + 1
 
 
 def _extremes(dtype):

@@ -1375,6 +1375,20 @@ def test_the_member_of_a_union_that_autocast_computes_in_is_meant(order):
         assert of(Union[tuple(members[::order])])(f32()).dtype is torch.bfloat16
 
 
+def test_a_member_of_a_union_that_did_not_fit_is_not_where_an_axis_comes_from(strict):
+    @enforce
+    def f(
+        x: tuple[Float32[Tensor, "n *s"], Float32[Tensor, "2"]] | tuple[Tensor, Tensor],
+        y: Float32[Tensor, "n *s"],
+        z: Float32[Tensor, "n *s"],
+    ):
+        return x
+
+    for shape, text in ((6, 1), "n=6, but n=5 in `y`"), ((5, 2), r"\*s=\[2\], but \*s=\[1\] in `y`"):
+        with pytest.raises(ShapeError, match=text):
+            f((torch.zeros(4, 3), f32(3)), torch.zeros(5, 1), torch.zeros(shape))
+
+
 def test_a_member_of_a_union_that_did_not_fit_repairs_nothing():
     @enforce
     def f(x: Float32[Tensor, "n"] | Float64[Tensor, "n"], y: Float32[Tensor, "n"]):
