@@ -192,9 +192,10 @@ def _from(ways: Sequence[Any], draw: Draw) -> Sequence[Any]:
 
 def _unasked(cls: Any, values: dict[str, Any]) -> Any:
     """A dataclass or NamedTuple whose constructor is not called."""
-    if issubclass(cls, tuple):
-        return tuple.__new__(cls, [{**cls._field_defaults, **values}[name] for name in cls._fields])
-    made = object.__new__(cls)
+    names = getattr(cls, "_fields", None)
+    if names is not None:
+        return tuple.__new__(cls, [{**cls._field_defaults, **values}[name] for name in names])
+    made: Any = object.__new__(cls)
     for field in dataclasses.fields(cls):
         factory = field.default_factory
         value = values.get(field.name, field.default if factory is dataclasses.MISSING else factory())
