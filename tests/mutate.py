@@ -68,6 +68,7 @@ EQUIVALENT = [
     ("_enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
     ("_enforce", "return {name: hint for name, hint in hints.items()}", "a hint for what is no parameter is not read"),
     ("_enforce", "contract.anchor = None  ->  pass", "a class has no anchor either"),
+    ("_enforce", "'verify': Verify.ALWAYS, 'returns': False", "such a contract is read, but nothing runs under it"),
     ("_guard", "stacklevel=3", "both places are in one file of torch"),
     ("_guard", "{name: value for name, value in vars(cls).items()}", "a class derived from Module has no such names"),
     ("_guard", "if name not in ('__weakref__',)", "likewise"),

@@ -381,6 +381,14 @@ def test_one_tensor_given_twice_is_cast_once_each_time(asked):
     assert len(asked) == 3
 
 
+def test_one_tensor_given_twice_leaves_the_plan_for_two_alone(asked):
+    x, y, times = wide(), wide(), []
+    for second in (x, y, x, y):
+        scaled(x, second)
+        times.append(len(asked))
+    assert times == [1, 2, 3, 3]
+
+
 def test_a_plan_is_for_one_line(asked):
     scaled(wide())
     scaled(wide())
