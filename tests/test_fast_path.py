@@ -395,6 +395,18 @@ def test_a_plan_is_for_one_line(asked):
     assert len(asked) == 2
 
 
+def test_one_plan_knows_many_lines(asked):
+    for _ in range(3):
+        scaled(wide())
+        scaled(wide(), wide())
+        scaled(wide())
+    assert len(asked) == 3
+    for _ in range(3):
+        scaled(f(3), wide())
+        scaled(f(3), wide())
+    assert len(asked) == 5
+
+
 def test_a_plan_is_for_one_module(asked):
     models = [guard(nn.Linear(3, 3)), guard(nn.Linear(3, 3))]
     for model in models * 3:
