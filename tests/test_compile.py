@@ -208,6 +208,19 @@ def test_each_function_has_code_of_its_own():
         assert torch.compile(fn, fullgraph=True, backend="eager")(torch.ones(2)).tolist() == [n, n]
 
 
+@dtypeguard.enforce
+def same(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]):
+    return x + y
+
+
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_an_axis_that_depends_on_data_is_asserted_in_the_graph():
+    compiled = torch.compile(lambda x, mask: same(x[mask], x[:2]), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(3), torch.tensor([True, False, True])).tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="u0"):
+        compiled(torch.ones(3), torch.tensor([True, True, True]))
+
+
 class Named(Tensor):
     """A subclass that answers in Python, which Dynamo traces."""
 

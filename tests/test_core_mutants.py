@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import (
+    AnnotationError,
     CastError,
     CastWarning,
     DtypeError,
@@ -29,6 +30,7 @@ from dtypeguard import (
     unguard,
 )
 from dtypeguard._anchor import facts
+from dtypeguard._enforce import contract_behind
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
@@ -283,6 +285,27 @@ def test_repairs_since_a_mark():
     assert fresh(begin) == [("input", 1, 8)]
 
 
+# ---------------------------------------------------------------- contracts that are read
+
+
+def test_the_contract_behind_a_function():
+    def bare(x: Float32[Tensor, "n"], y=None) -> Float32[Tensor, "n"]:
+        return x
+
+    namespace = {"enforce": enforce, "Float32": Float32, "Tensor": Tensor}
+    exec("@enforce\ndef later(x: 'Later') -> 'Later':\n    return x\n", namespace)
+    later, enforced = namespace["later"], enforce(bare)
+    with pytest.raises(AnnotationError, match="Later"):
+        contract_behind(later)
+    namespace["Later"] = Float32[Tensor, "n"]
+    for function, named in ((bare, "bare"), (enforced, "bare"), (later, "later")):
+        contract = contract_behind(function)
+        assert contract.function.endswith(named)
+        assert contract.params[0].spec.hint == 'Float32[Tensor, "n"]'
+        assert contract.returns is None or function is not bare
+    assert later(f(2)).shape == (2,)
+
+
 # ---------------------------------------------------------------- wrappers
 
 
@@ -418,6 +441,20 @@ def test_of_a_tensor_across_processes_its_own_part_is_looked_at(whole):
     assert _verify.narrowing(whole(small), whole(small.float())) == (0.0, False)
     assert _verify.narrowing(whole(small.float()), whole(small)) == (None, False)
     assert _verify.size(whole(small)) == 24
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_the_autocast_that_counts_is_that_of_the_device_where_the_body_gets_a_tensor():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return x
+
+    with torch.autocast("cpu", dtype=BF16):
+        for device, moved in (("cpu", ("cpu", BF16)), ("meta", ("meta", F32))):
+            model, given = guard(Net(2, 2, device=device)), [f(1, 2, dtype=BF16), f(dtype=BF16)]
+            x, scalar = model.forward(given)
+            assert (x.device.type, x.dtype) == moved
+            assert scalar is given[1]  # it stays where it is
 
 
 def test_a_plain_tensor_is_its_own_facts():
