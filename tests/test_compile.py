@@ -209,14 +209,14 @@ def test_each_function_has_code_of_its_own():
 
 
 @dtypeguard.enforce
-def same(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]):
-    return x + y
+def total(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"]):
+    return x.sum() + y.sum()
 
 
 @torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
 def test_an_axis_that_depends_on_data_is_asserted_in_the_graph():
-    compiled = torch.compile(lambda x, mask: same(x[mask], x[:2]), fullgraph=True, backend="eager")
-    assert compiled(torch.ones(3), torch.tensor([True, False, True])).tolist() == [2, 2]
+    compiled = torch.compile(lambda x, mask: total(x[mask], x[:2]), fullgraph=True, backend="eager")
+    assert compiled(torch.ones(3), torch.tensor([True, False, True])) == 4
     with pytest.raises(RuntimeError, match="u0"):
         compiled(torch.ones(3), torch.tensor([True, True, True]))
 
