@@ -63,6 +63,7 @@ ENUMS = {  # in the order of their members
 EQUIVALENT = [
     ("_cast", "_generation = 1", "where a counter starts that is only compared with itself"),
     ("_cast", "is_compiling() and (not (call.copies", "an early exit: there is nothing to loop over"),
+    ("_dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
     ("_emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
     ("_emit", "DimKind.ANONYMOUS and dim.variadic for dim in dims", "sizes are unpacked that nothing is asked of"),
     ("_enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
