@@ -30,6 +30,7 @@ from dtypeguard import (
     unguard,
 )
 from dtypeguard._anchor import facts
+from dtypeguard._check import same_device
 from dtypeguard._enforce import contract_behind
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -455,6 +456,17 @@ def test_the_autocast_that_counts_is_that_of_the_device_where_the_body_gets_a_te
             x, scalar = model.forward(given)
             assert (x.device.type, x.dtype) == moved
             assert scalar is given[1]  # it stays where it is
+
+
+def test_a_device_without_a_number_is_any_of_its_kind():
+    cuda, first, second, cpu = (torch.device(name) for name in ("cuda", "cuda:0", "cuda:1", "cpu"))
+    same = [(a, b) for a in (cuda, first, second, cpu) for b in (cuda, first, second, cpu) if same_device(a, b)]
+    assert same == [
+        *((cuda, other) for other in (cuda, first, second)),
+        *((first, other) for other in (cuda, first)),
+        *((second, other) for other in (cuda, second)),
+        (cpu, cpu),
+    ]
 
 
 def test_a_plain_tensor_is_its_own_facts():
