@@ -149,6 +149,13 @@ def test_the_class_keeps_its_names_and_lineage():
     assert model.__class__ is type(model)
 
 
+def test_a_class_inside_a_function_keeps_its_whole_name():
+    class Local(Net):
+        pass
+
+    assert type(guard(Local())).__qualname__ == Local.__qualname__
+
+
 def test_the_class_can_be_inspected_as_before():
     model = guard(Net())
     assert inspect.getsource(type(model)) == inspect.getsource(Net)
@@ -383,6 +390,67 @@ def test_any_forward_is_guarded_and_unguarded(cls):
         give(ones(F64))
     assert type(unguard(model)) is cls
     assert torch.equal(give(ones()), expected)
+
+
+POSTPONED = """
+from __future__ import annotations
+from jaxtyping import Float32
+from torch import Tensor, nn
+
+class Static(nn.Module):
+    @staticmethod
+    def forward(x: Float32[Tensor, "b 3"]):
+        return x
+
+def forward(x: Float32[Tensor, "b 3"]):
+    return x
+"""
+
+
+@pytest.mark.parametrize("place", ["class", "instance"])
+def test_postponed_annotations_are_those_of_the_forward_s_own_module(place):
+    names = {}
+    exec(POSTPONED, names)
+    model = names["Static"]()
+    if place == "instance":
+        model = nn.Identity()
+        model.forward = names["forward"]
+    guard(model, mode="strict")
+    assert model(ones()).shape == (2, 3)
+    assert refusal(model, ones(F32, 2, 4), error=ShapeError).argument == "x"
+
+
+def filled(fn):
+    @functools.wraps(fn)
+    def wrapper(self, x):
+        return fn(self, x, 2.0)
+
+    return wrapper
+
+
+def renamed(fn):
+    @functools.wraps(fn)
+    def wrapper(self, batch):
+        return fn(self, batch, 2.0)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(("decorator", "name"), [(filled, "x"), (renamed, "batch")])
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_decorator_may_take_other_arguments_than_the_forward_inside(decorator, name, annotated):
+    def forward(self, x, scale):
+        return nn.Linear.forward(self, x) * scale
+
+    forward.__annotations__ = {"x": Float32[Tensor, "b 3"]} if annotated else {}
+    bare = type("Scaled", (nn.Linear,), {"forward": decorator(forward)})(3, 2)
+    expected = bare(ones())
+    model = guard(bare, mode="strict")
+    assert torch.equal(model(ones()), expected)
+    assert torch.equal(model(**{name: ones()}), expected)
+    assert refusal(model, ones(F64)).argument == name
+    if annotated and name == "x":
+        assert refusal(model, ones(F32, 4), error=ShapeError).argument == name
 
 
 def test_a_static_forward_is_guarded():
@@ -1796,6 +1864,41 @@ def test_a_graph_module_is_held_to_the_annotations_that_it_was_traced_with():
     assert refusal(right, ones(F32, 2, 4), error=ShapeError).argument == "x"
     assert "the result has size 2 in axis 1" in str(refusal(wrong, ones(), error=ShapeError))
     assert unguard(wrong)(ones()).shape == (2, 2)
+
+
+class Doubles(Annotated):
+    def forward(self, x: Float[Tensor, "b 3"], other=None) -> Float[Tensor, "b+b 2"]:
+        y = super().forward(x)
+        return torch.cat([y, y])
+
+
+class DoublesUnawares(Annotated):
+    def forward(self, x: Float[Tensor, "b 3"], other=None) -> Float[Tensor, "b 2"]:
+        y = super().forward(x)
+        return torch.cat([y, y])
+
+
+class CountsByArgument(Annotated):
+    def forward(self, x: Float[Tensor, "b 3"], other=None) -> Float[Tensor, "{x.shape[0]} 2"]:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_the_result_of_a_graph_module_has_the_axes_of_its_arguments(traced):
+    def held(kind):
+        model = kind()
+        return guard(torch.fx.symbolic_trace(model) if traced else model, mode="strict")
+
+    assert held(Doubles)(ones()).shape == (4, 2)
+    assert held(Doubles)(x=ones()).shape == (4, 2)
+    assert held(CountsByArgument)(ones()).shape == (2, 2)
+    wrong = held(DoublesUnawares)
+    assert "the result has axis b=4, but b=2 in `x`" in str(refusal(wrong, ones(), error=ShapeError))
+
+
+def test_a_graph_module_that_is_switched_off_gives_what_it_computes(graph):
+    guard(graph, mode="off", output_dtype=F64)
+    assert graph(ones()).dtype is F32
 
 
 def test_a_copy_of_a_guarded_graph_module_is_guarded_and_can_be_unguarded(graph):

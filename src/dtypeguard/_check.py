@@ -245,8 +245,9 @@ def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dty
 def _home(value: Tensor, call: Call) -> torch.device:
     """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
     anchor = call.anchor
-    stays = anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0)
-    return value.device if stays or anchor is None or anchor.device is None else anchor.device
+    if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
+        return value.device
+    return anchor.device
 
 
 def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: str) -> None:

@@ -115,9 +115,7 @@ class Call:
 
     def attempt(self) -> "Call":
         """The same state, to try one option of a union on."""
-        trial = dataclasses.replace(self, violations=[], edits={}, axes=dict(self.axes))
-        trial.variadics, trial.owners = dict(self.variadics), dict(self.owners)
-        return trial
+        return dataclasses.replace(self, violations=[], edits={}, owners=dict(self.owners))
 
     def adopt(self, trial: "Call") -> None:
         self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners

@@ -235,7 +235,7 @@ class Writer:
         """A symbolic axis with its names replaced by the variables that hold them."""
         if dim.names is None:
             raise Inexpressible
-        tree = ast.parse(dim.text, mode="eval")
+        tree = ast.parse(dim.text)
         for node in ast.walk(tree):
             if isinstance(node, ast.Name):
                 known = self.axes.get((False, node.id))

@@ -143,7 +143,7 @@ def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
     if _config.OFF_AT_IMPORT:
         return target
     if isinstance(target, staticmethod | classmethod):
-        return type(target)(_decorate_function(target.__func__, options, local, bound=isinstance(target, classmethod)))
+        return type(target)(_decorate_function(target.__func__, options, local))
     if isinstance(target, property):
         get, put, drop = (f and _decorate_function(f, options, local) for f in (target.fget, target.fset, target.fdel))
         return property(get, put, drop, target.__doc__)
@@ -208,11 +208,9 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
     return made
 
 
-def _decorate_function(fn: Any, options: _Options, local: dict[str, Any], bound: bool = False) -> Any:
+def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
     signature = _signature(fn)
     contract = _contract(fn, signature, options)
-    if bound and contract.anchor == "self":
-        contract.anchor = None
     try:
         _fill(contract, fn, options, local)
     except NameError:  # a forward reference: its name will exist at the first call
@@ -261,7 +259,7 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     for stranger in sorted(asked - set(names)):
         raise ValueError(f"{name} has no parameter {stranger!r}: its parameters are {', '.join(names)}")
     method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
-    method = method and ("." in name or names[0] == "self") and fn.__name__ not in ("__new__", "__init__")
+    method = method and ("." in name or names[0] == "self") and fn.__name__ != "__init__"
     anchor = options["anchor"] or ("self" if method else None)
     autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
     chosen = {key: options[key] for key in ("mode", "casting", "file", "verify")}

@@ -3,6 +3,7 @@
 Floor 5.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import types
@@ -14,6 +15,7 @@ from torch import nn
 
 from ._anchor import Slots
 from ._cast import enter, leave
+from ._check import check
 from ._codegen import build
 from ._config import Autocast, Mode, Verify
 from ._contract import Call, Contract, Param, Rest
@@ -55,7 +57,7 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     options = key.options
     inner = signed(forward)
     if inner is not None and not inner[1].guarded:
-        contract: Contract = dataclasses.replace(inner[1], plans=[], trial=None)
+        contract: Contract = dataclasses.replace(inner[1], plans=[])
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
         name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
@@ -85,8 +87,7 @@ def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
     Only where an annotation must find its argument does the function inside say what the parameters are.
     """
     inner, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
-    kinds = [p.kind for p in outer.parameters.values()]
-    if by_name or inspect.Parameter.VAR_KEYWORD not in kinds:
+    if by_name and any(param.kind in _SEVERAL for param in outer.parameters.values()):
         outer = inner
     labels: tuple[str, ...] = ()
     if outer != inner:
@@ -127,20 +128,25 @@ def with_self(forward: Any, cls: type) -> Any:
         return forward(*args, **kwargs)
 
     params = [param for param in inspect.signature(forward).parameters.values() if param.name != "self"]
-    only = inspect.Parameter.POSITIONAL_ONLY
-    first = only if params and params[0].kind is only else inspect.Parameter.POSITIONAL_OR_KEYWORD
     made: Any = method
-    made.__signature__ = inspect.Signature([inspect.Parameter("self", first), *params])
-    made.__annotations__ = dict(annotations_of(inspect.unwrap(getattr(forward, "__func__", forward))))
+    made.__signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), *params])
+    inner = inspect.unwrap(forward)  # whose module has the names in its strings
+    made.__annotations__ = {name: _resolved(hint, inner) for name, hint in annotations_of(inner).items()}
     made.__name__, made.__qualname__ = "forward", f"{cls.__qualname__}.forward"
     return made
+
+
+def _resolved(hint: Any, fn: Any) -> Any:
+    with contextlib.suppress(NameError, AnnotationError):
+        return resolve_hint(hint, getattr(fn, "__globals__", {}), {})
+    return hint
 
 
 def hooks_of(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
     before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
     if contract.output_dtype is None and contract.returns is None:
         return (before,)
-    return (before, module.register_forward_hook(_PostHook(contract)))
+    return (before, module.register_forward_hook(_PostHook(contract), with_kwargs=True))
 
 
 class _PreHook:
@@ -152,10 +158,9 @@ class _PreHook:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         __tracebackhide__ = True
         given = (module, *args)
+        values = _values(self.contract, given, kwargs)
         names = [param.name for param in self.contract.params]
-        values = [kwargs.get(param.name, param.default) for param in self.contract.params]
-        values[: len(given)] = given[: len(values)]
-        call = enter(self.contract, tuple(values))
+        call = enter(self.contract, values)
         keywords = {name: value for name, value in zip(names, call.values, strict=True) if name in kwargs}
         return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
 
@@ -166,6 +171,19 @@ class _PostHook:
     def __init__(self, contract: Contract) -> None:
         self.contract = contract
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         __tracebackhide__ = True
-        return leave(Call(self.contract, (module,)), result)
+        call = Call(self.contract, _values(self.contract, (module, *args), kwargs))
+        if call.mode is Mode.OFF:
+            return result
+        if self.contract.returns is not None:  # its axes are those of the arguments
+            found = check(self.contract, call.values)
+            call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
+        return leave(call, result)
+
+
+def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """A value for each parameter."""
+    values = [kwargs.get(param.name, param.default) for param in contract.params]
+    values[: len(given)] = given[: len(values)]
+    return tuple(values)

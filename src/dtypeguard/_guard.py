@@ -350,8 +350,7 @@ def _rebased(cls: Any, old: Any, new: Any) -> Any:
     if cls is old:
         return new
     bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
-    members = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__")}
-    return type(cls)(cls.__name__, bases, members)
+    return type(cls)(cls.__name__, bases, dict(vars(cls)))
 
 
 def _check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:
@@ -385,7 +384,8 @@ def _guarded_class(base: Any, key: Key) -> Any:
     if inspect.signature(made) != signature:  # not else: `functools.wraps` copies it to where there is no `self`
         made.__signature__ = signature
     sign(made, forward, contract)
-    members = {name: vars(base)[name] for name in ("__module__", "__qualname__", "__doc__") if name in vars(base)}
+    members = {name: vars(base)[name] for name in ("__module__", "__doc__") if name in vars(base)}
+    members["__qualname__"] = base.__qualname__
     members |= {"forward": made, "_dtypeguard_base": base, "_dtypeguard_key": key, "_dtypeguard_body": body}
     members |= _constructors(base)
     # The mixin's methods stand in the class itself, since they must come first whichever base does.

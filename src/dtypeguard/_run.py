@@ -197,7 +197,7 @@ def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
     single.update({name: size for name, size in axes.items() if size is not None})
     for name, shape in variadics.items():
         if shape is not None:
-            several[name] = shape if isinstance(shape, tuple) and isinstance(shape[0], bool) else (False, tuple(shape))
+            several[name] = shape if isinstance(shape, tuple) else (False, tuple(shape))
     try:
         yield
     finally:

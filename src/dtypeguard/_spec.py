@@ -331,7 +331,7 @@ def _is_ours(spec: Spec | None) -> TypeGuard[Spec]:
 
 def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names, _open: _Open) -> Spec | None:
     text = show(hint)
-    specs = tuple(None if arg is Ellipsis or isinstance(arg, list) else spec_of(arg, local, _open) for arg in args)
+    specs = tuple(None if arg is Ellipsis else spec_of(arg, local, _open) for arg in args)
     holds = any(_is_ours(spec) for spec in specs)
     if origin in _UNIONS:
         known = tuple(spec for spec in specs if spec is not None)
