@@ -55,7 +55,8 @@ _ROWS: dict[str, tuple[Kind, int, int, bool]] = {
     "complex32": (Kind.COMPLEX, 11, 15, True),
     "complex64": (Kind.COMPLEX, 24, 127, True),
     "complex128": (Kind.COMPLEX, 53, 1023, True),
-    **{f"{sign}int{n}": (Kind.STORAGE, n, 0, not sign) for sign in ("", "u") for n in range(1, 8)},
+    **{f"uint{n}": (Kind.STORAGE, n, 0, False) for n in range(1, 8)},
+    **{f"int{n}": (Kind.STORAGE, n - 1, 0, True) for n in range(1, 8)},
     **dict.fromkeys(
         """float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2
         bits8 bits16 bits1x8 bits2x4 bits4x2 qint8 qint32 quint8 quint4x2 quint2x4""".split(),

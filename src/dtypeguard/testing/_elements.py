@@ -50,9 +50,10 @@ def lane_of(dtype: torch.dtype) -> torch.dtype:
 def _width(dtype: torch.dtype) -> int:
     """How many bits of an element may be set."""
     row = TABLE[dtype]
-    if row.kind is Kind.BOOL or (row.kind is Kind.STORAGE and "int" in row.name and row.digits):
-        return row.digits + row.signed if row.kind is Kind.STORAGE else 1
-    return 8 * dtype.itemsize
+    if row.kind is Kind.BOOL:
+        return 1
+    in_part = row.kind is Kind.STORAGE and row.name.lstrip("u").startswith("int")  # of a byte
+    return row.digits + row.signed if in_part else 8 * dtype.itemsize
 
 
 def _bits(values: Iterable[Any], dtype: torch.dtype) -> list[int]:
