@@ -660,3 +660,33 @@ def test_only_positional_parameters_of_a_traced_module_take_positions():
     with pytest.raises(RuntimeError):  # torch's own
         model(f(1, 2), f(1, 2, dtype=F64))
     assert model(f(1, 2), input2=f(1, 2)).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"), [(list[float], [1]), (dict[str, float], {"a": 1}), (tuple[complex, ...], (1, 2.0))]
+)
+def test_an_integer_is_a_float_and_a_float_is_complex_inside_containers_too(hint, value):
+    """https://peps.python.org/pep-0484/#the-numeric-tower"""
+
+    def scale(x: Float32[Tensor, "n"], by):
+        return x
+
+    scale.__annotations__["by"] = hint
+    assert enforce(scale, mode="strict")(torch.ones(2), value).shape == (2,)
+
+
+def test_the_scale_beside_a_float8_weight_is_no_parameter_that_anything_computes_in():
+    class Quantized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2, 2).to(torch.float8_e4m3fn), requires_grad=False)
+            self.weight_scale = nn.Parameter(torch.ones(2), requires_grad=False)
+            self.bias = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+
+        def forward(self, x):
+            return x + self.bias
+
+    model = guard(Quantized(), mode="strict")
+    assert model(torch.ones(2, dtype=torch.bfloat16)).dtype is torch.bfloat16
+    with pytest.raises(DtypeError):
+        model(torch.ones(2))
