@@ -238,7 +238,7 @@ def seed(number: int) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
     torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.cuda.manual_seed_all(number)
 
 
@@ -250,7 +250,7 @@ def aside() -> Iterator[None]:
     numbers = numpy.random.get_state() if numpy is not None else None
     with _cast.record_lock:
         records, warned = dict(_cast._records), set(_cast._warned)
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     devices = range(torch.cuda.device_count()) if started else ()
     base = _config.base()
     _config.rebase(base.but(mode=None, under=None))

@@ -37,7 +37,7 @@ def allocatable() -> tuple[torch.dtype, ...]:
 def _can_make(dtype: torch.dtype) -> bool:
     try:
         tensor_of(dtype, (1,), (0,) * (2 if dtype in _LANES else 1))
-    except (RuntimeError, NotImplementedError, TypeError):
+    except (RuntimeError, NotImplementedError, TypeError):  # a dtype that the running torch only names
         return False
     return True
 
