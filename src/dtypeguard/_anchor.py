@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ._dtypes import FLOATING, NARROWER, TABLE, Kind
+from ._dtypes import FLOATING, HALF, NARROWER, TABLE, Kind
 
 LAZY = (UninitializedParameter, UninitializedBuffer)
 # Norms whose kernels take narrower input than their parameters (LayerNorm in float32 takes bfloat16).
 NORMS: tuple[type[nn.Module], ...] = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 # A loss's float64 class weight must not widen the logits: buffers of losses are no anchor.
 LOSSES: tuple[type[nn.Module], ...] = (nn.modules.loss._Loss,)
+# PyTorch's modules that compute with floating input wider than their parameters; all others with parameters refuse it.
+WIDER: tuple[type[nn.Module], ...] = (nn.RMSNorm, *LOSSES)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -82,7 +84,7 @@ def is_count(value: Tensor, dtype: torch.dtype | None) -> bool:
     A 0-dim float32 tensor widens nothing (https://docs.pytorch.org/docs/stable/tensor_attributes.html), and in
     half precision 4097 tokens would be 4096.
     """
-    return not value.ndim and value.dtype is torch.float32 and dtype in (torch.float16, torch.bfloat16)
+    return not value.ndim and value.dtype is torch.float32 and dtype in HALF
 
 
 def own_parameters(module: nn.Module) -> dict[str, Any]:

@@ -133,9 +133,33 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
     if mode is Mode.OFF:
         return Call(contract, values, passive=True)
     call = check(contract, values)
+    if call.sides:
+        _arm(values[0])
     if call.violations:
         call.values = tuple(_settle(call, mode, call.arguments()).values())
     return call
+
+
+def _arm(module: Any) -> None:
+    """Have what is inside of a module guarded too, since it gets side inputs."""
+    card = module.__dict__.get("_dtypeguard")
+    if card is None or card.armed:
+        return
+    if torch.compiler.is_dynamo_compiling():
+        _arm_traced(module)
+    else:
+        card.arm(module)
+
+
+def _arm_traced(module: Any) -> None:
+    """The same while Dynamo traces, which may have seen the modules as they were: it begins anew."""
+    from torch._dynamo.exc import UnspecializeRestartAnalysis
+
+    module.__dict__["_dtypeguard"].arm(module)
+    raise UnspecializeRestartAnalysis(restart_reason="dtypeguard: the modules inside are guarded now")
+
+
+vars(_arm_traced)["_dynamo_marked_constant"] = True  # it runs at once, see `_record_traced`
 
 
 def leave(call: Call, result: Any) -> Any:

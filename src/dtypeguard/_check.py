@@ -25,16 +25,16 @@ from ._contract import (
     Call,
     Contract,
     Path,
-    Rest,
     Step,
     argument_of,
     edit_at,
+    given,
     report,
     report_dtype,
     report_kind,
     written,
 )
-from ._dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, may_cast, name_of, names_accept
+from ._dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
 from ._spec import FieldsSpec, MappingSpec, NoneSpec, OtherSpec, SequenceSpec, Spec, TensorSpec, TupleSpec, UnionSpec
 
@@ -53,19 +53,8 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
 
 def _check(contract: Contract, values: tuple[Any, ...]) -> Call:
     call = Call(contract, values, find_anchor(contract, values))
-    for param, value in zip(contract.params, values, strict=True):
-        if param.skip or value is param.default:
-            continue
-        if param.kind is inspect.Parameter.VAR_POSITIONAL:
-            for i, item in enumerate(value):
-                if not (isinstance(param.name, Rest) and param.name.label(i) in contract.skip_args):
-                    _check_argument(param.spec, item, (param.name, ("item", i)), call)
-        elif param.kind is inspect.Parameter.VAR_KEYWORD:
-            for key, item in value.items():
-                if key not in contract.skip_args:
-                    _check_argument(param.spec, item, (param.name, ("item", key)), call)
-        else:
-            _check_argument(param.spec, value, (param.name,), call)
+    for param, path, value in given(contract, values):
+        _check_argument(param.spec, value, path, call)
     return call
 
 
@@ -77,7 +66,7 @@ def check_result(call: Call, result: Any) -> Call:
 
 def _check_result(call: Call, result: Any) -> Call:
     contract = call.contract
-    outcome = dataclasses.replace(call, violations=[], edits={})
+    outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
     if contract.output_dtype is not None:
@@ -399,8 +388,12 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
             and not _fits(value.dtype, anchor)
             and not is_count(value, anchor.dtype)
             and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
+            and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
-            report_dtype(call, path, value, anchor.dtype, "", anchor)
+            if _is_side(call):
+                call.sides.append((path, value))
+            else:
+                report_dtype(call, path, value, anchor.dtype, "", anchor)
         _check_device(value, path, call, False, "")
     elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
         pass  # a long list of numbers or strings
@@ -411,6 +404,48 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
             _check_guarded(child, (*path, step), call)
         _settle_opaque(value, before, call)
         call.open.pop()
+
+
+def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a float32 value is an attention mask of a half module of PyTorch's own.
+
+    `F.scaled_dot_product_attention` takes it, the formula that returns the weights does not.
+    """
+    if path[0] not in contract.masks or dtype is not torch.float32 or anchor not in HALF:
+        return False
+    return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
+
+
+def _is_side(call: Call) -> bool:
+    """Whether an unannotated argument of another dtype than the anchor's is the author's business."""
+    if call.evident is None:
+        dtype = call.anchor.dtype if call.anchor is not None else None
+        call.evident = call.contract.sides and evident(call.contract, call.values, dtype)
+    return call.evident
+
+
+def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None, without: Any = ()) -> bool:
+    """Whether a floating argument has the anchor's dtype, so that the caller knows which one that is.
+
+    A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does. The parameters called `without`
+    are not asked.
+    """
+    return any(
+        param.name not in without and _holds(value, dtype, ()) for param, _, value in given(contract, values)
+    )
+
+
+def _holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...]) -> bool:
+    """Whether a tensor of a dtype, of one axis or more, is in a value."""
+    if isinstance(value, Tensor):
+        return value.dtype is dtype and value.dim() > 0
+    if type(value) in SCALARS or isinstance(value, torch.fx.Proxy):
+        return False
+    if type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+        return False
+    if not torch.compiler.is_compiling() and any(value is outer for outer in around):
+        return False
+    return any(_holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
 def _is_open(value: Any, call: Call) -> bool:

@@ -5,6 +5,7 @@ Floor 2. Plain data, and the few functions that write a violation down.
 
 import dataclasses
 import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,8 @@ class Contract:
     verify: Verify = Verify.FIRST
     mutates: frozenset[str] = frozenset()
     guarded: bool = False  # unannotated floating tensors follow the anchor too
+    sides: bool = False  # but where one of them has the anchor's dtype, the others are the author's business
+    masks: frozenset[str] = frozenset()  # attention masks: float32 is right beside half, where PyTorch takes it
     key: Any = None  # of the generated class that a guard's contract belongs to
     dtype: torch.dtype | None = None
     device: torch.device | None = None
@@ -95,6 +98,8 @@ class Call:
     violations: list[Violation] = field(default_factory=list)
     edits: dict[Path, Edit] = field(default_factory=dict)
     open: list[Any] = field(default_factory=list)
+    evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
+    sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[Step, Any], Any]] = field(default_factory=list)  # container, what is new in it, rebuilt
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
@@ -121,6 +126,23 @@ class Call:
         self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
         self.violations += trial.violations
         self.edits.update(trial.edits)
+
+
+def given(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, Path, Any]]:
+    """The values that a contract looks at, each under the path that names it."""
+    for param, value in zip(contract.params, values, strict=True):
+        if param.skip or value is param.default:
+            continue
+        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+            for i, item in enumerate(value):
+                if not (isinstance(param.name, Rest) and param.name.label(i) in contract.skip_args):
+                    yield param, (param.name, ("item", i)), item
+        elif param.kind is inspect.Parameter.VAR_KEYWORD:
+            for key, item in value.items():
+                if key not in contract.skip_args:
+                    yield param, (param.name, ("item", key)), item
+        else:
+            yield param, (param.name,), value
 
 
 class Rest(str):

@@ -72,6 +72,7 @@ FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.ki
 # The dtypes that torch.autocast itself converts between; float64 is not among them.
 # https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
 AUTOCAST: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16, torch.float32})
+HALF: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16})
 # What a norm's kernel takes besides its parameters' own dtype: measured for batch, layer, group, instance, RMS norm.
 NARROWER: dict[torch.dtype, frozenset[torch.dtype]] = {torch.float32: AUTOCAST}
 

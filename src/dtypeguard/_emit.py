@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._anchor import facts, is_count, quiet
+from ._anchor import facts
 from ._axes import differ, surely
-from ._check import SCALARS, bearable, same_device
+from ._check import bearable
 from ._config import Autocast
 from ._contract import Contract
-from ._dtypes import AUTOCAST, FLOATING
+from ._dtypes import AUTOCAST, FLOATING, HALF
+from ._scan import beside, scan
 from ._spec import (
     Dim,
     DimKind,
@@ -299,7 +300,10 @@ class Writer:
         self.open.pop()
 
     def guarded(self, var: str, extra: bool) -> None:
-        """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else."""
+        """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else.
+
+        `beside` sees the whole call: what differs may be a side input.
+        """
         if not self.anchored:
             return
         floating = self.const(FLOATING, "floating")
@@ -307,11 +311,18 @@ class Writer:
         if self.contract.autocast is Autocast.FOLLOW:
             both = self.const(AUTOCAST, "both")
             ways += f" or _dg_t in {both} and _dg_a in {both} and {self.autocast(var)}"
+        names = [param.name for param in self.contract.params]
+        if var in self.contract.masks:
+            wide, half = self.const(torch.float32, "d"), self.const(HALF, "half")
+            ways += f" or _dg_t is {wide} and _dg_a in {half}" + " and not need_weights" * ("need_weights" in names)
         kind = "_dg_type"
         place = f"({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
         right = f"{kind}({var}) is _dg_Tensor and {place} and ({ways})"
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
+        if self.contract.sides:
+            call = f"_dg_contract, ({', '.join(names)},), _dg_a, {self.device}"
+            walk = f"({walk} or {self.const(beside, 'beside')}({call}))"
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 
@@ -325,54 +336,6 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
     MappingSpec: Writer.mapping,
     FieldsSpec: Writer.fields,
 }
-
-
-def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
-    """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
-    if type(value) is Tensor and value.dtype is torch.float64 and dtype is not None and dtype is not torch.float64:
-        return False  # the usual case
-    return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
-
-
-def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
-    kind = type(value)
-    if kind is tuple or kind is list:
-        if kind is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
-            return True
-        for item in value:
-            if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
-                continue
-            if type(item) is tuple:  # key/value pairs: one level without a call
-                for part in item:
-                    if type(part) is not Tensor or part.dtype is not dtype:
-                        break
-                    if not (part.is_cpu if cpu else part.device == device):
-                        break
-                else:
-                    continue
-            if type(item) not in SCALARS and not _scan(item, dtype, device, cpu, contract):
-                return False
-        return True
-    if isinstance(value, Tensor):
-        if quiet(value):
-            return _scan_tensor(value, dtype, device, contract)
-        with torch._C.DisableTorchFunctionSubclass():
-            return _scan_tensor(value, dtype, device, contract)
-    if kind is dict:
-        return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
-    return kind in SCALARS
-
-
-def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> bool:
-    found = value.dtype
-    if found in FLOATING:
-        if dtype is not None and found is not dtype:
-            follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
-            if not (follows and torch.is_autocast_enabled(value.device.type)) and not is_count(value, dtype):
-                return False
-    elif value.is_cpu and not contract.move_args:
-        return True
-    return device is None or same_device(value.device, device) or (value.is_cpu and not value.ndim)
 
 
 # ---------------------------------------------------------------- a whole signature

@@ -52,6 +52,18 @@ class Key:
     slots: Slots | None
 
 
+def is_torch_own(cls: type[nn.Module]) -> bool:
+    """Whether PyTorch itself wrote the forward of a class; a GraphModule's is the user's model."""
+    return str(cls.forward.__module__).startswith("torch.") and not issubclass(cls, torch.fx.GraphModule)
+
+
+# PyTorch's own modules that hand a float mask to `F.scaled_dot_product_attention`, which takes float32 beside half.
+_ATTENTION = (
+    nn.MultiheadAttention, nn.Transformer, nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.TransformerDecoder,
+    nn.TransformerDecoderLayer,
+)  # fmt: skip
+
+
 def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     """The contract of a forward: its array annotations where it has them, the anchor for all else."""
     options = key.options
@@ -71,6 +83,9 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     for n, param in enumerate(contract.params):
         param.skip = n == 0 or param.name in options.skip_args
     contract.guarded, contract.key, contract.anchor = True, key, contract.anchor or "self"
+    contract.sides = not is_torch_own(cls)
+    if issubclass(cls, _ATTENTION) and not contract.sides:
+        contract.masks = frozenset(param.name for param in contract.params if param.name.endswith("mask"))
     for name in ("mode", "casting", "autocast"):
         told = getattr(options, name)
         if told is not None:

@@ -10,6 +10,7 @@ import fnmatch
 import functools
 import inspect
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from ._anchor import LAZY, LOSSES, floating, own_parameters, slots
+from ._anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
 from ._codegen import build
 from ._config import (
     Autocast,
@@ -37,10 +38,13 @@ from ._contract import Contract
 from ._dtypes import FLOATING
 from ._enforce import enforce, sign, signed
 from ._errors import DtypeGuardWarning, plain
-from ._forward import Key, Options, around_instance, contract_of, hooks_of, with_self
+from ._forward import Key, Options, around_instance, contract_of, hooks_of, is_torch_own, with_self
 
 M = TypeVar("M", bound=nn.Module)
 Depth = Literal["auto", "all", "boundary"]
+
+
+_arming = threading.Lock()
 
 
 @dataclass
@@ -52,6 +56,20 @@ class Card:
     shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
     file: str | None = None  # where `guard` was called
+    skip: tuple[Any, ...] = ()  # submodules to leave alone
+    armed: bool = True  # whether what is inside is guarded as far as it ever will be
+
+    def arm(self, module: nn.Module) -> None:
+        """Guard PyTorch's own modules inside, which a side input may reach: each would refuse it, and so can repair it."""
+        with _arming:
+            if self.armed:
+                return
+            own = {"dtype": None, "device": None, "skip_args": frozenset(), "move_args": frozenset()}
+            options = dataclasses.replace(self.key.options, **own)
+            for name, child in _owners(module, self.skip):
+                if "_dtypeguard" not in child.__dict__ and _refuses(child):
+                    _apply(child, f"{self.path}.{name}", options, self.file, False)
+            self.armed = not getattr(module, "_is_replica", False)  # the module that it is one of has children of its own
 
     def advice(self, module: nn.Module) -> str:
         """What to write when torch's own error comes out of a body."""
@@ -223,6 +241,9 @@ def guard(
         targets = list(_targets(root, options, tuple(skip_modules)))
         file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
+        if depth == "auto" and len(targets) == 1:
+            card = root.__dict__["_dtypeguard"]
+            card.skip, card.armed = tuple(skip_modules), False
         _check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
@@ -282,17 +303,28 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
     dtypes = {tensor.dtype for _, tensor in floating(root)}
     if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
         return
-    classes = tuple(pattern for pattern in skip if isinstance(pattern, type))
-    for path, module in root.named_modules():
-        owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
+    for path, module in _owners(root, skip):
         # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
         # would refuse or promote is no such border.
-        owner = owner and (options.depth == "all" or type(module).forward.__module__.startswith("torch."))
+        if options.depth == "all" or is_torch_own(type(module)):
+            yield f"{name}.{path}", module
+
+
+def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
+    """The submodules that own floating parameters, with their paths, but those to skip."""
+    classes = tuple(pattern for pattern in skip if isinstance(pattern, type))
+    for path, module in list(root.named_modules()):
+        owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
         skipped = isinstance(module, classes) or any(
             fnmatch.fnmatchcase(path, pattern) for pattern in skip if isinstance(pattern, str)
         )
         if path and owner and _callable(module) and not skipped and not _inside(module):
-            yield f"{name}.{path}", module
+            yield path, module
+
+
+def _refuses(module: nn.Module) -> bool:
+    """Whether a module raises where its floating input is wider than its parameters."""
+    return is_torch_own(type(module)) and not isinstance(module, WIDER)
 
 
 def _inside(module: nn.Module) -> bool:
