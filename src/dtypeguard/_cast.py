@@ -10,6 +10,7 @@ import logging
 import threading
 from collections import UserDict
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from ._check import check, check_result, children, from_numpy
 from ._config import Mode, Verify
-from ._contract import Call, Contract, Edit, Path, Step, written
+from ._contract import Call, Contract, Edit, Path, Step, argument_of, written
 from ._dtypes import BY_NAME
 from ._errors import (
     CastError,
@@ -35,7 +36,8 @@ from ._errors import (
     plain,
     warn_at,
 )
-from ._verify import compact, narrowing, size
+from ._sides import listed, need, refusal
+from ._verify import changed, compact, due, narrowing, size
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
@@ -217,8 +219,21 @@ def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError])
     if kind is not CastError and all(violation.fixed for violation in violations):
         instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
     axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
+    more: dict[str, str] = {}
+    frame = None
+    found = need(call, [violation.value for violation in violations])
+    if (
+        found is not None and found.paths and kind is DtypeError
+    ):  # the caller knows the argument, not the module inside that refuses it
+        more["needed by"] = f"{_module_path(call)}, a {type(call.values[0]).__name__}, at {place(caller())}"
+        call, frame = refusal(found), found.frame
+        contract, violations, axes = call.contract, call.violations, {}
+    others = call if found is None else found.call
+    if others.sides:
+        more["beside"] = listed(others)
+    path, site = _module_path(call), place(caller(frame))
     with torch._C.DisableTorchFunctionSubclass():
-        return error_of(kind, contract.function, violations, _module_path(call), place(caller()), axes, instead)
+        return error_of(kind, contract.function, violations, path, site, axes, instead, more)
 
 
 def _warn_only(call: Call) -> None:
@@ -229,14 +244,14 @@ def _warn_only(call: Call) -> None:
     _warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
 
 
-def _warn_once(key: _Key, text: str, kind: type[Warning]) -> None:
-    """A warning at the caller's own line; what was said already is our registry, not Python's."""
+def _warn_once(key: _Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
+    """A warning at the caller's own line, or another frame's; what was said already is our registry, not Python's."""
     with record_lock:
         if key in _warned:
             return
         _warned.add(key)
     try:
-        warn_at(caller(), text, kind)
+        warn_at(frame or caller(), text, kind)
     except Warning:  # -W error: it was not said, so it will be said again
         _warned.discard(key)
         raise
@@ -319,19 +334,24 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
 def _record(call: Call, edit: Edit, fresh: Any, alike: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
     __tracebackhide__ = True
-    source, frame, function = edit.value, caller(), call.contract.function
+    source, frame, function, argument, place_of_need = edit.value, caller(), call.contract.function, edit.path, ""
+    found = need(call, [source]) if "." in str(_module_path(call)) else None
+    if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
+        function, argument, alike = found.call.contract.function, found.paths[0], found.paths[0]
+        place_of_need, frame = f", where {_module_path(call)} needs it", caller(found.frame)
     line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, alike, source.dtype, fresh.dtype, *devices, line)
     record = _records.get(key)
     if record is None:
         call.first.add(key)
-    error = _verify(call, edit, fresh, first=key in call.first)
+    error = _verify(call, edit, fresh, 0 if record is None else record.count, first=key in call.first)
     if record is None:
         dtypes = (_as_torch(source.dtype), _as_torch(fresh.dtype))
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
-        record = CastRecord(written(edit.path), function, *dtypes, old, new, place(frame))
-        _announce(record, key, type(source).__module__ == "numpy" and edit.convert)  # may raise, under -W error
+        record = CastRecord(written(argument), function, *dtypes, old, new, place(frame))
+        converted = type(source).__module__ == "numpy" and edit.convert
+        _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
     with record_lock:
         record = _records.setdefault(key, record)
         record.count += 1
@@ -349,7 +369,7 @@ def _alike(path: Path, value: Any) -> Path:
     return tuple(steps)
 
 
-def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
+def _announce(record: CastRecord, key: _Key, converted: bool, where: str = "", frame: FrameType | None = None) -> None:
     what = []
     if converted:
         what.append("turned from a NumPy array into a tensor")
@@ -358,9 +378,9 @@ def _announce(record: CastRecord, key: _Key, converted: bool) -> None:
     if record.from_device != record.to_device and record.from_device is not None:
         what.append(f"moved from {record.from_device} to {record.to_device}")
     subject = "the result" if record.argument == "result" else f"`{record.argument}`"
-    text = f"{record.function}: {subject} was {' and '.join(what)}; called at {record.site}"
+    text = f"{record.function}: {subject} was {' and '.join(what)}{where}; called at {record.site}"
     logger.warning(text)
-    _warn_once(key, text, CastWarning)
+    _warn_once(key, text, CastWarning, frame)
 
 
 def _record_traced(argument: str, function: str, old: str, new: str, old_device: str, new_device: str) -> None:
@@ -385,22 +405,37 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
 vars(_record_traced)["_dynamo_marked_constant"] = True
 
 
-def _verify(call: Call, edit: Edit, fresh: Any, first: bool) -> float | None:
-    """The relative error of a narrowing; refuses one that made a finite value infinite."""
+def _verify(call: Call, edit: Edit, fresh: Any, count: int, first: bool) -> float | None:
+    """The relative error of a narrowing; refuses one that made a finite value infinite, or changed whole numbers."""
     __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
-    if verify is Verify.NEVER or (verify is Verify.FIRST and not first):
+    if verify is Verify.NEVER:
         return None
     if not isinstance(source, Tensor):
         source, fresh = from_numpy(source), fresh if isinstance(fresh, Tensor) else from_numpy(fresh)
-    error, infinite = (None, False) if source is None else narrowing(source, fresh)
-    if source is None or fresh is None or not infinite:
-        return error
-    target = plain(fresh.dtype)
-    where = written(edit.path)
-    fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {target}"
-    reason = f"and finite values of it become infinite in {target}"
-    raise _error(call, [Violation(CastError, where, source, source.dtype, fresh.dtype, reason, "", fix=fix)], CastError)
+    if source is None or fresh is None:
+        return None
+    error, infinite = narrowing(source, fresh) if first or verify is Verify.ALWAYS else (None, False)
+    if infinite:
+        name = plain(fresh.dtype)
+        fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
+        raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", fix)
+    whole = changed(source, fresh) if first or due(source, count + 1) else None
+    if whole is not None:
+        out = "annotate it with a wider dtype"
+        if call.contract.guarded:
+            out = f"keep it out with skip_args=[{argument_of(edit.path)!r}]"
+        if "." in str(_module_path(call)):  # inside of a model, where a module needs it
+            out = "give the model numbers that stay what they are"
+        why = f"{whole[0]} becomes {whole[1]} in {plain(fresh.dtype)}: {out}"
+        cast = f"{written(edit.path)}.to({fresh.dtype})"
+        raise _lossy(call, edit, source, fresh, why, f"{out}, or, where that is meant, write {cast} before the call")
+    return error
+
+
+def _lossy(call: Call, edit: Edit, source: Tensor, fresh: Tensor, why: str, fix: str) -> DtypeGuardError:
+    facts = (written(edit.path), source, source.dtype, fresh.dtype, f"and {why}", "")
+    return _error(call, [Violation(CastError, *facts, fix=fix)], CastError)
 
 
 # ---------------------------------------------------------------- containers

@@ -8,7 +8,6 @@ first no.
 
 import collections.abc
 import dataclasses
-import inspect
 from collections import UserDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -424,18 +423,15 @@ def _is_side(call: Call) -> bool:
     return call.evident
 
 
-def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None, without: Any = ()) -> bool:
+def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
     """Whether a floating argument has the anchor's dtype, so that the caller knows which one that is.
 
-    A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does. The parameters called `without`
-    are not asked.
+    A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
     """
-    return any(
-        param.name not in without and _holds(value, dtype, ()) for param, _, value in given(contract, values)
-    )
+    return any(holds(value, dtype) for _, _, value in given(contract, values))
 
 
-def _holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...]) -> bool:
+def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
     """Whether a tensor of a dtype, of one axis or more, is in a value."""
     if isinstance(value, Tensor):
         return value.dtype is dtype and value.dim() > 0
@@ -445,7 +441,7 @@ def _holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...]) -> bo
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False
-    return any(_holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+    return any(holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
 def _is_open(value: Any, call: Call) -> bool:

@@ -20,7 +20,7 @@ from ._anchor import Slots, asked, find, slots
 from ._config import Autocast
 from ._contract import Contract, Param
 from ._emit import attempt
-from ._run import judge, missed, note, scope, slow, slow_coroutine, slow_generator, slow_stream
+from ._run import judge, missed, missed_beside, note, scope, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `_name_after` puts there
@@ -218,7 +218,8 @@ def _compiled(text: str) -> Any:
 
 def _trial(factory: Any, closure: dict[str, Any]) -> Any:
     """The same wrapper once more, one that says MISSED where the other would ask the reference."""
-    trial = factory(**{**closure, "_dg_slow": missed})
+    other = {"_dg_slow": missed, "_dg_beside": missed_beside}
+    trial = factory(**{name: other.get(name, value) for name, value in closure.items()})
     _await_anchor(trial)
     return trial
 

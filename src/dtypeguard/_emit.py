@@ -56,7 +56,7 @@ class Writer:
         self.anchored = anchored
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
-        self.closure |= {"_dg_facts": facts, "_dg_type": type}
+        self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside}
         self.lines: list[str] = []
         self.open: list[FieldsSpec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -322,7 +322,7 @@ class Writer:
         empty = f"{var} and " if extra else f"{var} is not None and "
         if self.contract.sides:
             call = f"_dg_contract, ({', '.join(names)},), _dg_a, {self.device}"
-            walk = f"({walk} or {self.const(beside, 'beside')}({call}))"
+            walk = f"({walk} or _dg_beside({call}))"
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 

@@ -196,6 +196,7 @@ def error_of(
     call_site: str | None,
     axes: dict[str, Any],
     instead: str,
+    more: dict[str, str],
 ) -> DtypeGuardError:
     """The exception for `violations`. Its text: the inner fact first, then every offender, then the context."""
     headlines = tuple(headline(v) for v in violations)
@@ -209,6 +210,7 @@ def error_of(
     context = {
         "origin": "\n             ".join(lines),
         "module": module_path,
+        **more,
         "called at": call_site,
         "axes": ", ".join(f"{name}={size}" for name, size in axes.items()),
         "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),

@@ -60,16 +60,19 @@ class Card:
     armed: bool = True  # whether what is inside is guarded as far as it ever will be
 
     def arm(self, module: nn.Module) -> None:
-        """Guard PyTorch's own modules inside, which a side input may reach: each would refuse it, and so can repair it."""
+        """Guard PyTorch's own modules inside, which a side input may reach and which would refuse it."""
         with _arming:
             if self.armed:
                 return
-            own = {"dtype": None, "device": None, "skip_args": frozenset(), "move_args": frozenset()}
-            options = dataclasses.replace(self.key.options, **own)
+            none: frozenset[str] = frozenset()  # what was said of the model's own arguments
+            told = self.key.options
+            options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
             for name, child in _owners(module, self.skip):
                 if "_dtypeguard" not in child.__dict__ and _refuses(child):
                     _apply(child, f"{self.path}.{name}", options, self.file, False)
-            self.armed = not getattr(module, "_is_replica", False)  # the module that it is one of has children of its own
+            self.armed = not getattr(
+                module, "_is_replica", False
+            )  # the module that it is one of has children of its own
 
     def advice(self, module: nn.Module) -> str:
         """What to write when torch's own error comes out of a body."""

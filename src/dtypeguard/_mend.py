@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
-from ._check import region_of
+from ._check import holds, region_of
 from ._config import Base, Mode, Verify, base
-from ._contract import Call, Contract
+from ._contract import Call, Contract, Edit
 from ._errors import caller
+from ._verify import changed, due, narrows
 
 _MOST = 64  # plans for one function
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -40,6 +41,7 @@ class Step:
     on_cpu: bool
     dtype: torch.dtype | None
     device: torch.device | None
+    narrows: bool  # and must leave whole numbers as they are
 
 
 _Slot = tuple[weakref.ref[nn.Module], str, str]  # the owner, which of its tables, and the name in it
@@ -55,6 +57,7 @@ class Plan:
     base: Base  # whose casting allowed them
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
+    others: list[tuple[int, Any]] = field(default_factory=list)  # where another argument's dtype would make side inputs
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
@@ -75,10 +78,15 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any,
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
     if records is None or (plan.slots and not _agree(plan.slots)):
         return _NOTHING
+    for index, default in plan.others:
+        if values[index] is not default and holds(values[index], plan.steps[0].dtype):
+            return _NOTHING
     fresh, moves = list(values), []
     for step, record in zip(plan.steps, records):  # noqa: B905  (as many by construction, and this is the warm path)
         source = values[step.index]
         copy = source.to(dtype=step.dtype, device=step.device, non_blocking=contract.non_blocking)
+        if step.narrows and due(source, record.count + 1) and changed(source, copy) is not None:
+            return _NOTHING
         fresh[step.index] = copy
         moves.append((record, source, copy, -1 if copy.is_inference() else copy._version))
     return plan, fresh, moves
@@ -165,7 +173,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
     plan = next((p for p in current if [s.index for s in p.steps] == indexes and _applies(p, values)), None)
     if plan is None:
         steps = [
-            Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device)
+            Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device, _looks(contract, edit))
             for index, source, edit in zip(indexes, sources, edits, strict=True)
         ]
         plan = Plan(steps, _regions(steps), generation(), base(), None, [])
@@ -177,9 +185,17 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
                     for path, _ in floating(values[0])
                     for owner, table in [owner_of(values[0], path)]
                 ]
+        plain = [i for i in indexes if contract.params[i].spec is None and steps[indexes.index(i)].dtype is not None]
+        if contract.sides and plain:
+            rest = (i for i, param in enumerate(contract.params) if not param.skip and i not in plain)
+            plan.others = [(i, contract.params[i].default) for i in rest]
         # A plan of more steps is tried first: it does not apply where one of fewer does.
         contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.steps))
     plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own
+
+
+def _looks(contract: Contract, edit: Edit) -> bool:
+    return contract.verify is not Verify.NEVER and edit.dtype is not None and narrows(edit.value.dtype, edit.dtype)
 
 
 def forget(contract: Contract, plan: Plan | None) -> None:

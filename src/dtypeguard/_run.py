@@ -6,6 +6,7 @@ Floor 4.
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,7 @@ from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
 from ._mend import count, forget, look_at, mend, remember
+from ._sides import call_in, listed
 
 _P = inspect.Parameter
 
@@ -63,6 +65,11 @@ MISSED: Any = object()
 def missed(contract: Contract, values: tuple[Any, ...]) -> Any:
     """In the place of `slow` while a known repair is tried."""
     return MISSED
+
+
+def missed_beside(*call: Any) -> bool:
+    """In the place of `beside`: whether a caller knows the model's dtype, what was repaired cannot show."""
+    return False
 
 
 def _run(contract: Contract, call: Call) -> Any:
@@ -220,3 +227,6 @@ def note(error: Exception, module: Any) -> None:
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
     error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
+    call = call_in(sys._getframe(1))
+    if call is not None:
+        error.add_note(f"dtypeguard: beside its parameters' dtype {card.path} was given {listed(call)}")

@@ -3,6 +3,8 @@
 Floor 2.
 """
 
+import ctypes
+import math
 import sys
 from types import FrameType
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
-from ._dtypes import survives
+from ._dtypes import TABLE, Kind, survives
 
 
 def compact(tensor: Tensor) -> Tensor:
@@ -58,6 +60,61 @@ def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
             return None, False
         exact = exact.double()
         return float(((near.double() - exact).abs_() / exact.abs()).nan_to_num_(0.0, 0.0, 0.0).max()), False
+
+
+def narrows(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether numbers of `source` may become other numbers of a floating `target`."""
+    return (
+        TABLE[target].kind is Kind.FLOAT
+        and TABLE[source].kind in (Kind.INT, Kind.FLOAT)
+        and not survives(source, target)
+    )
+
+
+_READERS = {torch.float64: ctypes.c_double.from_address, torch.float32: ctypes.c_float.from_address}
+_FEW = 4096  # elements, of which looking at all costs no more than at some
+
+
+def due(source: Tensor, count: int) -> bool:
+    """Whether the whole numbers of a plain tensor are looked at when it is narrowed for the `count`-th time.
+
+    On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
+    waits for it, so that the 1st, 2nd, 4th, 8th ... time must do.
+    """
+    if not source.is_cpu:
+        return not count & (count - 1)
+    read = _READERS.get(source.dtype)
+    if read is None or not source.is_contiguous() or not source.numel() or not _readable(source):
+        return True
+    element = read(source.data_ptr() + source.numel() // 2 * source.element_size()).value
+    return element.is_integer() or not math.isfinite(element)
+
+
+def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
+    """A whole number, before and after a narrowing that changed it, of a tensor that holds whole numbers only.
+
+    Ids, timesteps and counts are such; so is a mask of zeros and one negative number, which may be rounded.
+    """
+    source, fresh = part(source), part(fresh)
+    if not isinstance(source, Tensor) or not narrows(source.dtype, fresh.dtype) or not _readable(source):
+        return None
+    with torch.no_grad():
+        exact, near = compact(source.detach()), compact(fresh.detach())
+        if exact.numel() > _FEW and _has_fraction(exact.reshape(-1)[:: exact.numel() // 64]):
+            return None
+        near = near if near.device == exact.device else exact.to(fresh.dtype)
+        exact = exact if exact.is_floating_point() else exact.double()
+        odd = (near != exact) & exact.isfinite() & near.isfinite()
+        if not bool(odd.any()) or _has_fraction(exact):
+            return None
+        below = exact[exact.isfinite() & (exact != 0)]
+        if bool(below.max() < 0) and bool(below.min() == below.max()):
+            return None
+        return int(exact[odd][0]), int(near[odd][0])
+
+
+def _has_fraction(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and bool((tensor.isfinite() & (tensor != tensor.floor())).any())
 
 
 def _is_probe() -> bool:
