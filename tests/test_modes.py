@@ -171,11 +171,12 @@ def test_warn_speaks_again_of_another_argument_or_another_dtype_on_the_same_line
 
     model = dtypeguard.guard(Net(3, 3), mode="warn")
     said = []
-    for x, y, own in ("wrr", "rwr", "hrr", "whh", "wrr"):
+    for x, y, own in ("w-r", "-wr", "h-r", "w-h", "w-r"):
         model.to(DTYPES[own])
+        given = [None if dtype == "-" else torch.zeros(3, dtype=DTYPES[dtype]) for dtype in (x, y)]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            model(torch.zeros(3, dtype=DTYPES[x]), torch.zeros(3, dtype=DTYPES[y]))
+            model(*given)
         said.append([str(w.message).splitlines()[0].removeprefix("Net.forward: argument ") for w in told])
     assert said == [
         ["`x` is float64, the module's parameters are float32"],

@@ -35,6 +35,7 @@ class Bug:
     repair: Callable[..., Any] | None = None  # the call as a careful programmer writes it; None: nothing may be cast
     advice: str = ""
     others: tuple[str, ...] = ()  # further arguments that are wrong in the same call
+    beside: tuple[str, ...] = ()  # side inputs of the same call that are wrong too
     depth: str = "auto"
     said: str | None = None  # what torch says without a guard; None: nothing at all, the bug is silent
 
@@ -224,7 +225,7 @@ BUGS = {
         repair=lambda model, latents, step, text, extra: model(
             latents=latents.half(), step=step, text=text, extra={"pooled": extra["pooled"].half()}
         ),
-        others=("extra['pooled']",),
+        beside=("extra['pooled']",),  # the text is half: so these are side inputs, which two layers refuse
         said="same dtype",
     ),
     "a 0/1 padding mask in float, which is added": Bug(
@@ -308,6 +309,7 @@ def test_strict_mode_names_the_argument_both_sides_and_the_place(name):
     assert (error.module_path if isinstance(program, nn.Module) else error.function) == bug.where
     assert len(error.violations) == 1 + len(bug.others)
     assert all(f"`{other}`" in str(error) for other in bug.others)
+    assert all(f"{other} = f32" in str(error) for other in bug.beside)
     first, text = str(error).splitlines()[0], str(error)
     for fact in (bug.argument, bug.actual, bug.expected):
         assert str(fact).removeprefix("torch.") in first
@@ -327,8 +329,8 @@ def test_lenient_mode_returns_what_the_program_repaired_by_hand_returns(name):
     assert got.dtype is expected.dtype
     assert got.device == expected.device
     assert got.is_meta or torch.equal(got, expected)
-    assert sorted(record.argument for record in dtypeguard.casts()) == sorted((bug.argument, *bug.others))
-    assert len(told) == 1 + len(bug.others)
+    assert sorted(record.argument for record in dtypeguard.casts()) == sorted((bug.argument, *bug.others, *bug.beside))
+    assert len(told) == 1 + len(bug.others) + len(bug.beside)
 
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if not bug.repair])

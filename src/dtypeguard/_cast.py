@@ -225,7 +225,7 @@ def _error(call: Call, violations: list[Violation], kind: type[DtypeGuardError])
     if (
         found is not None and found.paths and kind is DtypeError
     ):  # the caller knows the argument, not the module inside that refuses it
-        more["needed by"] = f"{_module_path(call)}, a {type(call.values[0]).__name__}, at {place(caller())}"
+        more["needed by"] = f"{_module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"
         call, frame = refusal(found), found.frame
         contract, violations, axes = call.contract, call.violations, {}
     others = call if found is None else found.call

@@ -6,7 +6,6 @@ Floor 4.
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
 from ._mend import count, forget, look_at, mend, remember
-from ._sides import call_in, listed
+from ._sides import call_of, listed
 
 _P = inspect.Parameter
 
@@ -227,6 +226,6 @@ def note(error: Exception, module: Any) -> None:
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
     error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
-    call = call_in(sys._getframe(1))
+    call = call_of(module)
     if call is not None:
         error.add_note(f"dtypeguard: beside its parameters' dtype {card.path} was given {listed(call)}")

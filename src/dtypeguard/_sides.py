@@ -16,7 +16,7 @@ from ._check import check
 from ._contract import Call, Path, report_dtype, written
 from ._errors import summary
 
-WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
+_WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
 
 
 class Need(NamedTuple):
@@ -27,16 +27,9 @@ class Need(NamedTuple):
     paths: list[Path]  # of the side inputs that the refused values are, or are views of; none where they were computed
 
 
-def call_in(frame: FrameType | None) -> Call | None:
-    """The guarded call that a wrapper's frame stands for, if it has side inputs."""
-    if frame is None or not frame.f_code.co_filename.startswith(WRAPPER):
-        return None
-    names = frame.f_locals
-    contract = names.get("_dg_contract")
-    if contract is None or not contract.sides:
-        return None
-    call = check(contract, tuple(names[param.name] for param in contract.params))
-    return call if call.sides else None
+def call_of(module: Any) -> Call | None:
+    """The innermost call of a guarded module, if it has side inputs."""
+    return next((call for call, _ in _calls() if call.values[0] is module), None)
 
 
 def need(call: Call, values: list[Any]) -> Need | None:
@@ -44,7 +37,9 @@ def need(call: Call, values: list[Any]) -> Need | None:
     if not call.contract.guarded or torch.compiler.is_compiling():
         return None
     nearest = None
-    for outer, frame in _around(call):
+    for outer, frame in _calls():
+        if outer.values[0] is call.values[0]:
+            continue
         paths = [path for path, side in outer.sides if any(_same(side, value) for value in values)]
         if paths:
             return Need(outer, frame, paths)
@@ -59,13 +54,17 @@ def _same(side: Tensor, value: Any) -> bool:
     return memory is not None and memory == _memory(value)
 
 
-def _around(call: Call) -> Iterator[tuple[Call, FrameType]]:
-    """The calls with side inputs that this one is a part of, from the inside out."""
+def _calls() -> Iterator[tuple[Call, FrameType]]:
+    """The guarded calls with side inputs that are running, from the inside out, with the frames of their wrappers."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        outer = call_in(frame)
-        if outer is not None and outer.values[0] is not call.values[0]:
-            yield outer, frame
+        if frame.f_code.co_filename.startswith(_WRAPPER):
+            names = frame.f_locals
+            contract = names.get("_dg_contract")
+            if contract is not None and contract.sides:
+                call = check(contract, tuple(names[param.name] for param in contract.params))
+                if call.sides:
+                    yield call, frame
         frame = frame.f_back
 
 
