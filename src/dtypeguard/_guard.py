@@ -181,9 +181,10 @@ def guard(
 ) -> M:
     """Hold a model's inputs to the dtype and device of its parameters; returns the same model.
 
-    Floating tensors, in containers too, must have the parameters' dtype; all tensors their device. Annotated
-    arguments are held to their annotations. Strict mode raises, lenient mode casts and moves. Guarding a guarded
-    model anew replaces its guard.
+    Floating tensors, in containers too, must have the parameters' dtype; all tensors their device. Where one of them
+    has that dtype, others that differ are side inputs (a float32 timestep beside a half model): they stay as they are
+    until a module of PyTorch inside would refuse them. Annotated arguments are held to their annotations. Strict mode
+    raises, lenient mode casts and moves. Guarding a guarded model anew replaces its guard.
 
     Args:
         model: any nn.Module that is called; a compiled or data-parallel wrapper passes the guard on to its model.
@@ -191,13 +192,15 @@ def guard(
         casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
         depth: 'boundary' guards the model's forward; 'all' also every module that owns floating parameters; 'auto'
             is 'boundary' where all floating parameters agree on a dtype, else it adds PyTorch's own modules
-            (Linear, Conv2d, ...), but none of the authors' own, whose code may cast at its borders.
+            (Linear, Conv2d, ...), but none of the authors' own, whose code may cast at its borders. It adds
+            them too once the model is given a side input.
         dtype, device: expect these instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
         skip_args: names of arguments to leave alone.
         skip_modules: name patterns (`encoder.*`) or classes of submodules to leave alone.
         move_args: integer and bool arguments to move from the CPU too.
-        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'.
+        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'. Whole numbers
+            that it would change are refused at any call, but with 'never'.
         non_blocking: move without waiting; only for pinned memory that nobody writes to meanwhile.
         output_dtype: what floating results must be.
 
