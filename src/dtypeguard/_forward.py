@@ -54,7 +54,11 @@ class Key:
 
 def is_torch_own(cls: type[nn.Module]) -> bool:
     """Whether PyTorch itself wrote the forward of a class; a GraphModule's is the user's model."""
-    return str(cls.forward.__module__).startswith("torch.") and not issubclass(cls, torch.fx.GraphModule)
+    forward: Any = cls.forward
+    written = getattr(forward, "__module__", "") or ""
+    return (
+        written.startswith("torch.") and forward is not nn.Module.forward and not issubclass(cls, torch.fx.GraphModule)
+    )
 
 
 # PyTorch's own modules that hand a float mask to `F.scaled_dot_product_attention`, which takes float32 beside half.

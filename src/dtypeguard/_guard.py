@@ -311,8 +311,8 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
         return
     for path, module in _owners(root, skip):
         # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
-        # would refuse or promote is no such border.
-        if options.depth == "all" or is_torch_own(type(module)):
+        # would refuse is no such border.
+        if options.depth == "all" or _refuses(module):
             yield f"{name}.{path}", module
 
 

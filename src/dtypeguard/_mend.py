@@ -57,7 +57,10 @@ class Plan:
     base: Base  # whose casting allowed them
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
-    others: list[tuple[int, Any]] = field(default_factory=list)  # where another argument's dtype would make side inputs
+    anchor: torch.dtype | None = (
+        None  # what unannotated arguments were cast to, if another of that dtype would forbid it
+    )
+    others: list[tuple[int, Any]] = field(default_factory=list)  # the other arguments, and their defaults
     records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
 
 
@@ -78,9 +81,8 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any,
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
     if records is None or (plan.slots and not _agree(plan.slots)):
         return _NOTHING
-    for index, default in plan.others:
-        if values[index] is not default and holds(values[index], plan.steps[0].dtype):
-            return _NOTHING
+    if plan.others and _evident(plan, values):
+        return _NOTHING
     fresh, moves = list(values), []
     for step, record in zip(plan.steps, records):  # noqa: B905  (as many by construction, and this is the warm path)
         source = values[step.index]
@@ -124,6 +126,15 @@ def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
 def _current(plan: Plan) -> bool:
     """Whether nothing was set or reset since a plan was made."""
     return plan.generation == generation() and plan.base is base()
+
+
+def _evident(plan: Plan, values: tuple[Any, ...]) -> bool:
+    """Whether another argument has the dtype that the plan casts to: what it would cast are side inputs then."""
+    given = [values[index] for index, default in plan.others if values[index] is not default]
+    if not given:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(holds(value, plan.anchor) for value in given)
 
 
 def _regions(steps: list[Step]) -> frozenset[tuple[str, torch.dtype]]:
@@ -185,10 +196,11 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
                     for path, _ in floating(values[0])
                     for owner, table in [owner_of(values[0], path)]
                 ]
-        plain = [i for i in indexes if contract.params[i].spec is None and steps[indexes.index(i)].dtype is not None]
-        if contract.sides and plain:
-            rest = (i for i, param in enumerate(contract.params) if not param.skip and i not in plain)
+        free = {step.index: step.dtype for step in steps if step.dtype and contract.params[step.index].spec is None}
+        if contract.sides and free:
+            rest = (i for i, param in enumerate(contract.params) if not param.skip and i not in free)
             plan.others = [(i, contract.params[i].default) for i in rest]
+            plan.anchor = next(iter(free.values()))
         # A plan of more steps is tried first: it does not apply where one of fewer does.
         contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.steps))
     plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own

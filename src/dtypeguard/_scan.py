@@ -70,4 +70,7 @@ def beside(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | Non
         return False
     cpu = device is not None and device.type == "cpu"
     rest = (value for param, _, value in given(contract, values) if param.spec is None)
-    return all(_scan(value, None, device, cpu, contract) for value in rest) and evident(contract, values, dtype)
+    if not all(_scan(value, None, device, cpu, contract) for value in rest):
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return evident(contract, values, dtype)
