@@ -84,7 +84,7 @@ def due(source: Tensor, count: int) -> bool:
     if not source.is_cpu:
         return not count & (count - 1)
     read = _READERS.get(source.dtype)
-    if read is None or not source.is_contiguous() or not source.numel() or not _readable(source):
+    if read is None or not _readable(source) or not source.is_contiguous() or not source.numel():
         return True
     element = read(source.data_ptr() + source.numel() // 2 * source.element_size()).value
     return element.is_integer() or not math.isfinite(element)
@@ -104,6 +104,8 @@ def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
             return None
         near = near if near.device == exact.device else exact.to(fresh.dtype)
         exact = exact if exact.is_floating_point() else exact.double()
+        if torch.equal(near.to(exact.dtype), exact):
+            return None
         odd = (near != exact) & exact.isfinite() & near.isfinite()
         if not bool(odd.any()) or _has_fraction(exact):
             return None
