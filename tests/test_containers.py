@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Iterator as AbstractIterator
@@ -854,6 +855,130 @@ def test_check_takes_containers_too():
     with pytest.raises(DtypeError) as caught:
         check({"a": [f32(), f64()]}, dict[str, list[Row]], mode="strict", name="batch")
     assert caught.value.argument == "batch['a'][1]"
+
+
+class Refusing(Output):
+    """What transformers' own ModelOutput forbids."""
+
+    def refuse(self, *args, **kwargs):
+        raise Exception("refused")
+
+    update = __delitem__ = pop = setdefault = refuse
+
+
+class Half(dict):
+    """Takes one kind of key only."""
+
+    def __setitem__(self, key, value):
+        if key == "refused":
+            raise KeyError(key)
+        super().__setitem__(key, value)
+
+
+class Queue(list):
+    def extend(self, items):
+        raise TypeError("refused")
+
+
+def put_loss(x):
+    x["loss"] = torch.ones(1)
+
+
+def forget_a(x):
+    collections.OrderedDict.pop(x, "a")
+
+
+def forget_a_field(x):
+    x.a = None
+
+
+def put_two(x):
+    x["b"] = x["taken"] = torch.ones(1)
+    dict.__setitem__(x, "refused", torch.ones(1))
+
+
+def grow_behind(x):
+    list.append(x, torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "made"),
+    [
+        (lambda: Refusing(a=f64(), b=f32()), put_loss, lambda x: list(x) == ["a", "b", "loss"] and x.loss is x["loss"]),
+        (lambda: Refusing(a=f64(), b=f32()), forget_a_field, lambda x: x.a is None),
+        (lambda: Refusing(a=f64(), b=f32()), forget_a, None),
+        (lambda: Half(a=f64(), b=f32()), put_two, None),
+        (lambda: Queue([f64()]), grow_behind, None),
+    ],
+    ids=["put", "attribute", "refused", "half of it refused", "refused by a list"],
+)
+def test_a_container_that_refuses_changes_keeps_what_it_has(make, change, made):
+    """`ModelOutput` of transformers has no `update`; nothing of the caller's is lost by that."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x):
+            change(x)
+
+    own = make()
+    before = _inside(own)
+    with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning, match="`x`") as said:
+        guard(Model())(own)
+    text = str(said[-1].message)
+    if made:
+        assert made(own)
+        assert text.endswith("the same change was made to the caller's own")
+    else:
+        assert "allows no such change, so it stays as it was; cast before the call" in text
+        assert all(now is then for now, then in zip(_inside(own), before, strict=True))
+
+
+@pytest.mark.parametrize("copies", [{}, {"__copy__": lambda self: self}], ids=["no copy", "is its own copy"])
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, collections.UserDict])
+def test_a_dict_that_takes_nothing_after_its_making_is_rebuilt_all_the_same(kind, copies):
+    class Head(nn.Linear):
+        def forward(self, x):
+            return x
+
+    def refuse(self, key, value):
+        raise TypeError("fixed")
+
+    fixed = type("Fixed", (kind,), copies)
+    own = fixed(a=f64(), b=f32())
+    fixed.__setitem__ = refuse
+    with pytest.warns(CastWarning):
+        given = guard(Head(1, 1))(own)
+    assert type(given) is fixed
+    assert [x.dtype for x in given.values()] == [torch.float32] * 2
+    assert own["a"].dtype is torch.float64
+
+
+def test_what_a_cached_property_leaves_behind_is_no_change():
+    @dataclass
+    class Batch:
+        a: Row
+
+        @functools.cached_property
+        def total(self):
+            return self.a.sum()
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            return x.total
+
+    own = Batch(f64())
+    with pytest.warns(CastWarning) as said:
+        assert guard(Model(1, 1))(own).dtype is torch.float32
+    assert [w.category for w in said] == [CastWarning]
+    assert own.total.dtype is torch.float64
+
+
+def _inside(container):
+    items = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+    return [part for pair in [*items, *vars(container).items()] for part in pair]
 
 
 def test_a_user_dict_is_taken_apart_and_rebuilt_like_a_dict():

@@ -4,11 +4,9 @@ Floor 3. `enter` and `leave` are the two ends of a call that did not pass the
 fast path. Nothing here ever writes to the caller's tensors.
 """
 
-import copy
 import dataclasses
 import logging
 import threading
-from collections import UserDict
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -36,6 +34,7 @@ from ._errors import (
     plain,
     warn_at,
 )
+from ._replay import Rebuilt, copied, put
 from ._sides import listed, need, refusal
 from ._verify import changed, compact, due, narrowing, size
 
@@ -459,7 +458,7 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any], ways
     rebuilt = _rebuild(value, new)
     call.twins.append((value, new, rebuilt))
     if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
-        call.rebuilt.append((written(path), value, rebuilt, dict(children(rebuilt) or ())))
+        call.rebuilt.append(Rebuilt(written(path), value, rebuilt))
     return rebuilt
 
 
@@ -470,13 +469,13 @@ def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
     if isinstance(value, tuple):
         items = [changes.get(i, item) for i, item in enumerate(value)]
         return tuple(items) if type(value) is tuple else type(value)(items)
-    if type(value) in (dict, list):  # copy.copy of these is C code, which Dynamo cannot trace
+    if type(value) in (dict, list):  # a copy of these is C code, which Dynamo cannot trace
         rebuilt: Any = {**value} if type(value) is dict else [*value]
     else:
-        rebuilt = copy.copy(value)
+        rebuilt = copied(value)
     for (kind, key), item in new.items():
         if kind == "item" or isinstance(rebuilt, dict):
-            rebuilt[key] = item
+            put(rebuilt, key, item)
         if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
             object.__setattr__(rebuilt, key, item)
     return rebuilt
@@ -488,16 +487,16 @@ def look_back(call: Call) -> None:
         return
     for argument, source, fresh, version in call.copies:
         look_back_at(call.contract, argument, source, fresh, version)
-    for argument, original, rebuilt, before in call.rebuilt:
-        now = dict(children(rebuilt) or ())
-        if list(now) != list(before) or any(now[step] is not before[step] for step in before):
-            _replay(original, rebuilt, now, before)
-            function = call.contract.function
-            text = (
-                f"{function} changed `{argument}`, which was rebuilt for a cast: "
-                "the same change was made to the caller's own"
-            )
-            _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
+    for rebuilt in call.rebuilt:
+        if not rebuilt.changed():
+            continue
+        function, argument, refused = call.contract.function, rebuilt.argument, rebuilt.replay()
+        outcome = "the same change was made to the caller's own"
+        if refused is not None:
+            own = f"the caller's {type(rebuilt.original).__name__}"
+            outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
+        text = f"{function} changed `{argument}`, which was rebuilt for a cast: {outcome}"
+        _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
 
 
 def look_back_at(contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
@@ -512,19 +511,3 @@ def look_back_at(contract: Contract, argument: str, source: Tensor, fresh: Tenso
         f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
     _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
-
-
-def _replay(original: Any, rebuilt: Any, now: dict[Step, Any], before: dict[Step, Any]) -> None:
-    """Where the rebuilt container still holds our copy the caller's own item stays; the rest is as the body left it."""
-    mine = dict(children(original) or ())
-    own = {id(before[step]): mine[step] for step in before if step in mine}
-    items = {key: own.get(id(item), item) for (_, key), item in now.items()}
-    if isinstance(original, (dict, UserDict)):
-        original.clear()
-        original.update(items)
-    elif isinstance(original, list):
-        original[:] = items.values()
-    else:
-        for name, item in items.items():
-            if item is not getattr(original, name, None):
-                object.__setattr__(original, name, item)

@@ -105,7 +105,7 @@ class Call:
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
     first: set[Any] = field(default_factory=set)  # the kinds of repair that this call is the first to make
-    rebuilt: list[tuple[str, Any, Any, Any]] = field(default_factory=list)  # argument, original, copy, its items
+    rebuilt: list[Any] = field(default_factory=list)  # `_replay.Rebuilt` of each container
 
     @property
     def mode(self) -> Mode:

@@ -31,7 +31,7 @@ from torch import Tensor
 from transformers.modeling_outputs import MaskedLMOutput
 
 import dtypeguard
-from dtypeguard import CastError, CastWarning, DtypeError, enforce, guard, is_guarded, unguard
+from dtypeguard import CastError, CastWarning, DtypeError, InplaceOnCastWarning, enforce, guard, is_guarded, unguard
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 NAMES = {F16: "float16", BF16: "bfloat16", F32: "float32", F64: "float64"}
@@ -1252,3 +1252,20 @@ def test_a_sequence_to_sequence_trainer_generates_as_before(tmp_path):
         mine.train()
         results.append(torch.from_numpy(mine.predict(Pairs()).predictions))
     assert same(*results)
+
+
+def test_a_model_output_that_the_body_changes_keeps_what_it_has():
+    """It takes new items and attributes, and refuses `update`, `pop` and `del`."""
+
+    class Head(torch.nn.Linear):
+        def forward(self, given):
+            given["loss"] = super().forward(given["logits"]).sum()
+
+    own = MaskedLMOutput(logits=torch.ones(2, 3, dtype=F64), attentions=(torch.ones(1),))
+    logits, attentions = own.logits, own.attentions
+    with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning, match="made to the caller's own"):
+        guard(Head(3, 1))(own)
+    assert own.logits is own["logits"] is logits
+    assert own.attentions is own["attentions"] is attentions
+    assert own.loss is own["loss"]
+    assert own.loss.dtype is F32
