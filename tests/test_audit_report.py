@@ -677,6 +677,13 @@ def test_a_wrong_argument_is_named(args, kwargs, error, text):
         audit(*args, **kwargs)
 
 
+@pytest.mark.parametrize(
+    "name", ["self", "watch", "function", "rules", "ignore", "model", "optimizer", "scaler", "args", "kwargs", "error"]
+)
+def test_a_function_that_is_audited_may_have_any_keyword(name):
+    assert audit(lambda *args, **kwargs: (args, kwargs), 3, **{name: "DG1"}).result == ((3,), {name: "DG1"})
+
+
 def test_a_model_that_is_called_is_a_model_and_no_function():
     net = nn.Linear(2, 2)
     with audit(net) as report:

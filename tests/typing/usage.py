@@ -73,6 +73,10 @@ class Methods:
         return 0.0
 
 
+def step(x: Tensor, *, rules: int = 1, watch: bool = False) -> Tensor:
+    return x * rules if watch else x
+
+
 t = torch.ones(1)
 assert_type(bare(t, n=2), Tensor)
 assert_type(with_options(t, out=t), int)
@@ -93,6 +97,9 @@ assert_type(testing.inputs_for(bare), st.SearchStrategy[inspect.BoundArguments])
 assert_type(testing.violations_of(Tensor), st.SearchStrategy[testing.Breach])
 assert_type(testing.check_module(Net, example=t), testing.ModuleReport)
 assert_type(testing.check_module(Net, example=t).traps[0], testing.Cell)
+assert_type(dtypeguard.audit(step, t, rules=3, watch=True), dtypeguard.AuditReport)
+with dtypeguard.audit(nn.Linear(1, 1), rules="DG1", ignore=["DG103"]) as report:
+    assert_type(report, dtypeguard.AuditReport)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
@@ -104,3 +111,4 @@ with_options(t)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 dtypeguard.mode("loud")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.audit(step, t, rules="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]

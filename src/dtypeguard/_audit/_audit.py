@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal, ParamSpec, overload
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -29,6 +29,7 @@ from ._recorder import Recorder
 from ._report import AuditReport
 from ._select import Selection
 
+P = ParamSpec("P")
 # Importing them registers their functions.
 FAMILIES = (
     _program, _promotions, _conversions, _overflow, _integers, _refusals, _autocast, _training, _modules, _state,
@@ -82,16 +83,14 @@ def audit(
 
 @overload
 def audit(
-    function: Callable[..., Any],
+    function: Callable[P, object],
     /,
-    *args: Any,
-    rules: Iterable[str] | str | None = None,
-    ignore: Iterable[str] | str = (),
-    **kwargs: Any,
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> AuditReport: ...
 
 
-def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any:
+def audit(*args: Any, **kwargs: Any) -> Any:
     """Watch a whole program for dtype mistakes, with the line where each was made.
 
     `with audit() as report:` watches a block, `audit(function, *args, **kwargs)` a call. Nothing that the program
@@ -100,12 +99,13 @@ def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any
     run as they are written, not compiled.
 
     Args:
-        function: what to call, in the second form.
+        function: what to call, in the second form. All other arguments are then its own, `rules=` too.
         model: the model, or several, for their names; other modules are named after their class when they are called.
         optimizer: the optimizer, or several, where they were made before the audit.
         scaler: the GradScaler, where it was made before the audit.
-        rules: those to use, by id, name or family (`DG1`); default: `[tool.dtypeguard]` of pyproject.toml, else all.
-        ignore: rules to leave out. A comment `# dtypeguard: ignore[DG103]` leaves one out at its line.
+        rules: in the first form, those to use, by id, name or family (`DG1`); default: `[tool.dtypeguard]` of
+            pyproject.toml, else all.
+        ignore: likewise, those to leave out. A comment `# dtypeguard: ignore[DG103]` leaves one out at its line.
 
     Returns:
         The report; in the first form a context manager that gives it.
@@ -127,10 +127,9 @@ def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any
     >>> report.findings[0].message
     '`x.to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `x` stays float32'
     """
-    selection = Selection.read(rules, ignore)
-    recorder = Recorder(Findings(selection), Mode)
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
-        return _call(Audit(recorder, ()), *args, **kwargs)
+        return _call(args[0], args[1:], kwargs)
+    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()))
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
@@ -145,7 +144,12 @@ def audit(*args: Any, rules: Any = None, ignore: Any = (), **kwargs: Any) -> Any
     return Audit(recorder, several["model"])
 
 
-def _call(watch: Audit, function: Callable[..., Any], *args: Any, **kwargs: Any) -> AuditReport:
+def _recorder(rules: Any = None, ignore: Any = ()) -> Recorder:
+    return Recorder(Findings(Selection.read(rules, ignore)), Mode)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AuditReport:
+    watch = Audit(_recorder(), ())
     report = watch.report
     try:
         with watch:
