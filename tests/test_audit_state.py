@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -284,6 +285,34 @@ def test_a_bug_is_found_at_its_line(case):
     assert set(case.parameters) <= set(finding.parameters)
     expected = {*case.others, *([case.rule] if case.severity in BAD else [])}
     assert set(harmful(report)) == expected, str(report.findings)
+
+
+def test_of_a_checkpoint_that_is_narrowed_one_tensor_at_a_time_is_copied(monkeypatch):
+    """The copies of seven billion parameters would not fit beside them."""
+    model = nn.Sequential(*(nn.Linear(8, 8, bias=False, dtype=BF16) for _ in range(20)))
+    state = {name: torch.randn(8, 8) for name in model.state_dict()}
+    copies, alive = [], []
+    convert = torch.Tensor.to
+
+    def to(*args, **kwargs):
+        copies.append(weakref.ref(made := convert(*args, **kwargs)))
+        alive.append(sum(copy() is not None for copy in copies))
+        return made
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    with audit() as report:
+        model.load_state_dict(state)
+    assert [finding.rule for finding in report.findings] == ["DG601"]
+    assert len(copies) >= len(state)
+    assert max(alive) <= 3
+
+
+def test_a_checkpoint_of_a_large_tensor_is_compared_to_its_end():
+    state = {"weight": torch.ones(1500, 1000)}
+    state["weight"][-1, -1] = 1e30
+    with audit() as report:
+        nn.Linear(1000, 1500, bias=False, dtype=F16).load_state_dict(state)
+    assert ["`weight` overflow" in finding.message for finding in report.findings] == [True]
 
 
 # ---------------------------------------------------------------- healthy programs

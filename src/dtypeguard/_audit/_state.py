@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from .._ledger import listed
 from .._rules import Severity
 from ._events import on
 from ._lineage import Cause, Node
+from ._looks import LARGEST
 from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, size_of
@@ -75,15 +76,31 @@ def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: 
             }
             audit.find("DG601", site, facts=facts, **fields)
         else:
-            after = {name: state[name].to(dtype).to(was) for name in names}
-            burst = [name for name in names if bool((~after[name].isfinite() & state[name].isfinite()).any())]
-            lost = burst or any(not torch.equal(after[name].nan_to_num(), state[name].nan_to_num()) for name in names)
+            fates = {name: _fate(state[name], dtype) for name in names}
+            burst, lost = [name for name in names if fates[name].burst], any(fate.lost for fate in fates.values())
             effect = (
                 f"; {listed(burst)} overflow" if burst else "; digits are lost" if lost else "; no value is changed"
             )
             advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
             severity = Severity.ERROR if burst else None
             audit.find("DG601", site, facts={**facts, "effect": effect, "advice": advice}, severity=severity, **fields)
+
+
+class Fate(NamedTuple):
+    """What narrowing does to a tensor."""
+
+    burst: bool  # finite values become infinite
+    lost: bool  # values change
+
+
+def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
+    """A checkpoint may fill the memory: of the copies to compare, one small part is alive at a time."""
+    burst = lost = False
+    for part in torch.split(source.detach().reshape(-1), LARGEST) if source.layout is torch.strided else (source,):
+        after = part.to(dtype).to(part.dtype)
+        burst = burst or bool((~after.isfinite() & part.isfinite()).any())
+        lost = burst or lost or not torch.equal(after.nan_to_num(), part.nan_to_num())
+    return Fate(burst, lost)
 
 
 @on("start", "DG601")
@@ -110,7 +127,7 @@ def _compare_states(audit: Recorder, optimizer: Optimizer, state_dict: Any, site
         for key, value in state_dict["state"].get(number, {}).items():
             if isinstance(value, Tensor) and value.ndim and value.dtype.is_floating_point:
                 dtype = parameter.dtype
-                if value.dtype.itemsize > dtype.itemsize and not torch.equal(value.to(dtype).to(value.dtype), value):
+                if value.dtype.itemsize > dtype.itemsize and _fate(value, dtype).lost:
                     lost.setdefault((value.dtype, dtype), []).append(f"{key} of parameter {number}")
     title = type(optimizer).__name__
     for (was, dtype), names in lost.items():
