@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from ._dtypes import Casting
-from ._errors import caller
+from ._errors import caller, installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -189,14 +189,11 @@ def _is_below(file: str | None, directory: str) -> bool:
 vars(_is_below)["_dynamo_marked_constant"] = True
 
 
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
-
-
 @functools.cache
 def _owns(directory: str, file: str) -> bool:
     """Whether a file is below a directory, and of no package that is installed there."""
     path = Path(os.path.realpath(file))
-    return path.is_relative_to(directory) and _INSTALLED.isdisjoint(path.relative_to(directory).parts)
+    return path.is_relative_to(directory) and installed(str(path.relative_to(directory))) is None
 
 
 def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:

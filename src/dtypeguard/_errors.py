@@ -18,11 +18,14 @@ Floor 1.
       AmpWarning             a rule about autocast, GradScaler or optimizer found something
 """
 
+import functools
 import os
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
@@ -236,7 +239,9 @@ _INTERNAL: tuple[str, ...] = (
     "<dtypeguard ",
     "<string>",
 )
-_HOOKS = f"site-packages{os.sep}accelerate{os.sep}"  # stands between a caller and a model that it prepared
+_HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
+_PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab
+_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
@@ -253,8 +258,29 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
 
 def internal(file: str) -> bool:
     """Whether a file is dtypeguard's or torch's."""
-    known = known_files[file] = file.startswith(_INTERNAL) or _HOOKS in file
+    known = known_files[file] = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS)
     return known
+
+
+@functools.cache
+def installed(file: str) -> str | None:
+    """Where a file stands among the installed packages, `torch/nn/functional.py`; None for the user's own."""
+    folders = PurePath(file).parts
+    found = [n for n, name in enumerate(folders[:-1]) if name in _PACKAGES]
+    return "/".join(folders[found[-1] + 1 :]) if found else None
+
+
+def library(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return file.startswith(_LIBRARY) and installed(file) is None
+
+
+def user(frame: FrameType) -> FrameType | None:
+    """The user's own line, past the training frameworks that are installed between; else the innermost there is."""
+    first = found = caller(frame)
+    while found is not None and installed(found.f_code.co_filename) is not None:
+        found = None if found.f_back is None else caller(found.f_back)
+    return found or first
 
 
 def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
@@ -262,7 +288,8 @@ def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
     if frame is None:
         warnings.warn(text, kind, stacklevel=2)
     else:
-        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno)
+        module = frame.f_globals.get("__name__")  # what filters of warnings look at
+        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
 
 
 def place(frame: FrameType | None) -> str | None:

@@ -12,7 +12,6 @@ import inspect
 import sys
 import threading
 import types
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -37,7 +36,7 @@ from ._config import (
 from ._contract import Contract
 from ._dtypes import FLOATING
 from ._enforce import enforce, sign, signed
-from ._errors import DtypeGuardWarning, plain
+from ._errors import DtypeGuardWarning, caller, plain, warn_at
 from ._forward import Key, Options, around_instance, contract_of, hooks_of, is_torch_own, with_self
 
 M = TypeVar("M", bound=nn.Module)
@@ -129,7 +128,7 @@ class GuardedModule(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         text = f"torch.jit.script sees {type(self).__name__} without its guard"
         advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
-        warnings.warn(f"{text}; {advice}", DtypeGuardWarning, stacklevel=2)
+        warn_at(caller(), f"{text}; {advice}", DtypeGuardWarning)
         return unguard(_shallow(self))
 
 

@@ -5,19 +5,16 @@ Floor 2.
 
 import dataclasses
 import logging
-import os
 import sys
 from collections.abc import Iterable
-from types import FrameType
 from typing import Any
 
 from ._config import Mode, current_mode
-from ._errors import AmpError, AmpWarning, caller, place, render, warn_at
+from ._errors import AmpError, AmpWarning, place, render, user, warn_at
 from ._rules import RULES, Finding, Report, Severity
 
 logger = logging.getLogger("dtypeguard")
 _SHOWN = 3
-_INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -25,14 +22,6 @@ def listed(names: Iterable[str]) -> str:
     every = list(names)
     shown = ", ".join(f"`{name}`" for name in every[:_SHOWN])
     return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
-
-
-def _user() -> FrameType | None:
-    """The user's own line, past the training frameworks that are installed between; else the innermost there is."""
-    first = frame = caller(sys._getframe(1))
-    while frame is not None and _INSTALLED in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame or first
 
 
 class Ledger:
@@ -81,7 +70,7 @@ class Ledger:
         mode = current_mode(self._mode, self._file)
         if rule_id in self._ignore or mode is Mode.OFF:
             return
-        rule, names, frame = RULES[rule_id], tuple(parameters), _user()
+        rule, names, frame = RULES[rule_id], tuple(parameters), user(sys._getframe(1))
         severity = severity or rule.severity
         facts = {"names": listed(names), **facts}
         finding = Finding(rule_id, severity.value, rule.says.format(**facts), place(frame), **fields)

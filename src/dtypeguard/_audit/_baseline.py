@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .._errors import installed
 from .._rules import Finding
 
 SCHEMA = 1
@@ -24,7 +25,6 @@ _FIELDS = {
     "module": "module_path", "from": "from_dtype", "to": "to_dtype",
 }  # fmt: skip
 _SITE = re.compile(r"(.*):(\d+), in (.*)", re.DOTALL)
-_INSTALLED = ("site-packages", "dist-packages")
 
 F = TypeVar("F")
 Row = tuple[str, ...]
@@ -142,10 +142,9 @@ def _portable(file: str, folder: Path) -> str:
     """A file's path as every machine has it: from the baseline's folder, or from where packages are installed."""
     if file.startswith("<"):  # no file: `python -c`
         return file
-    parts = Path(os.path.abspath(file)).parts
-    for root in _INSTALLED:
-        if root in parts:
-            return "/".join(parts[len(parts) - parts[::-1].index(root) - 1 :])
+    package = installed(os.path.abspath(file))
+    if package is not None:
+        return f"site-packages/{package}"  # `dist-packages` on other machines
     try:
         return Path(os.path.relpath(file, folder)).as_posix()
     except ValueError:  # another drive

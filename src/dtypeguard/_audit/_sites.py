@@ -9,7 +9,6 @@ import dis
 import linecache
 import os
 import sys
-import sysconfig
 from dataclasses import dataclass
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
@@ -17,14 +16,13 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from .._errors import caller, internal, known_files
+from .._errors import caller, internal, known_files, library
+from .._errors import user as outside
 
 _SHORT = 60
 _MANY = 100_000
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
 _BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
-_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = f"{os.sep}site-packages{os.sep}"
 _sites: dict[
     tuple[int, int], "Site"
 ] = {}  # by the code's id, which a site keeps alive: equal code may stand in two files
@@ -127,7 +125,7 @@ _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 def _between(code: CodeType) -> bool:
     """Modes of the program, and Python's own library: not the line that somebody wrote."""
-    return code.co_name in _MODES or (code.co_filename.startswith(_LIBRARY) and _INSTALLED not in code.co_filename)
+    return code.co_name in _MODES or library(code.co_filename)
 
 
 def here(frame: FrameType | None = None) -> Site:
@@ -179,10 +177,9 @@ def direct(frame: FrameType) -> bool:
 
 def user(frame: FrameType | None = None) -> Site:
     """The same, past installed packages, where there is such a line."""
-    first = found = caller(frame or sys._getframe(1))
-    while found is not None and _INSTALLED in found.f_code.co_filename:
-        found = caller(found.f_back) if found.f_back is not None else None
-    return here(frame or sys._getframe(1)) if first is None else site_of(found or first)
+    frame = frame or sys._getframe(1)
+    found = outside(frame)
+    return here(frame) if found is None else site_of(found)
 
 
 def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType | None]:
