@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -675,6 +676,19 @@ def test_a_baseline_that_is_missing_or_broken_is_an_error(tmp_path):
 def test_a_wrong_argument_is_named(args, kwargs, error, text):
     with pytest.raises(error, match=text):
         audit(*args, **kwargs)
+
+
+def test_a_new_root_is_named_without_making_names_that_nobody_asked_for():
+    layers, x = [nn.Linear(1, 1) for _ in range(4)], torch.ones(1, 1)
+    with audit() as report:
+        for layer in layers[:3]:
+            layer(x)
+        tracemalloc.start()
+        layers[3](x)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert list(rows(report)) == ["Linear", "Linear#2", "Linear#3", "Linear#4"]
+    assert most < 100_000
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ The dispatch mode shows operations, functions that are replaced for the time sho
 """
 
 import contextlib
+import itertools
 import sys
 import threading
 import weakref
@@ -95,6 +96,8 @@ class Recorder:
         self.before = handlers_of("before", findings.wanted)
         self.after = handlers_of("after", findings.wanted)
         self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
+        self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
         self._states: dict[type, Any] = {}
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
@@ -295,12 +298,14 @@ class Recorder:
             entry = self._paths[id(module)]
         return entry[1]
 
-    def name(self, root: nn.Module, title: str | None = None) -> None:
+    def name(self, root: nn.Module) -> None:
         """Know a module and all in it by their paths."""
-        title = title or type(root).__name__.lstrip("_") or "Module"
-        taken = {path for ref, path in list(self._paths.values()) if (known := ref()) is not None and known is not root}
-        numbers = (title, *(f"{title}#{number}" for number in range(2, 10_000)))
-        title = next(name for name in numbers if name not in taken)
+        kind = title = type(root).__name__.lstrip("_") or "Module"
+        for number in itertools.count(self._numbers.get(kind, 2)):  # from the last one on, whose root may be gone
+            if not self._taken(title, root):
+                break
+            title, self._numbers[kind] = f"{kind}#{number}", number
+        self._titles[title] = weakref.ref(root)
         site = self.here()
         for name, module in walk(root):
             path = f"{title}.{name}" if name else title
@@ -310,6 +315,12 @@ class Recorder:
             for kind, key, tensor in tensors_of(module):
                 if self.lineage.get(tensor) is None:
                     self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
+
+    def _taken(self, title: str, root: nn.Module) -> bool:
+        """Whether another root has the title, and has not become a part of a larger one."""
+        ref = self._titles.get(title)
+        other = None if ref is None else ref()
+        return other is not None and other is not root and self.known_path(other) == title
 
     def modules(self) -> Iterator[tuple[str, nn.Module]]:
         """Those that are known and alive."""
