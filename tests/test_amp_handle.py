@@ -359,13 +359,53 @@ def test_strict_raises_each_time_also_after_it_was_only_said():
     assert [found.count for found in handle.report()] == [3]
 
 
-def test_each_watch_says_it_for_itself():
+def test_a_watch_that_is_begun_again_replaces_the_first():
+    """As when a notebook's cell is run again."""
     model, optimizer, scaler = trio()
     first, second = amp.watch(model, optimizer, scaler), amp.watch(model, optimizer, scaler)
+    assert (first.closed, second.closed) == (True, False)
     with pytest.warns(AmpWarning) as said:
         step(model, optimizer, scaler, clip=1.0)
-    assert len(said) == 2
-    assert rules(first) == rules(second) == ["DG309"]
+    assert len(said) == 1
+    assert (rules(first), rules(second)) == ([], ["DG309"])
+    first.remove()
+    with pytest.raises(AmpError), dtypeguard.mode("strict"):
+        step(model, optimizer, scaler, clip=1.0)
+    second.remove()
+    assert untouched(model, optimizer, scaler)
+
+
+def test_a_watch_keeps_the_optimizers_that_another_does_not_take():
+    model, optimizer, scaler = trio()
+    other, second, _ = trio()
+    both = amp.watch([model, other], [optimizer, second], scaler)
+    one = amp.watch(other, second, scaler)
+    for parts in ((model, optimizer, scaler), (other, second, scaler)):
+        with pytest.warns(AmpWarning) as said:
+            step(*parts, clip=1.0)
+        assert len(said) == 1
+    assert rules(both) == rules(one) == ["DG309"]
+    one.remove()
+    both.remove()
+    assert untouched(model, optimizer, scaler)
+    assert untouched(other, second, scaler)
+
+
+def test_a_watch_that_is_wrong_replaces_nothing():
+    model, optimizer, scaler = trio()
+    first = amp.watch(model, optimizer, scaler)
+    with pytest.raises(ValueError, match="every=0"):
+        amp.watch(model, optimizer, scaler, every=0)
+    assert not first.closed
+
+
+def test_a_new_optimizer_with_the_old_scaler_needs_no_word_of_the_old_one():
+    model, optimizer, scaler = trio()
+    first = amp.watch(model, optimizer, scaler)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gc.collect()
+    second = amp.watch(model, optimizer, scaler)
+    assert (first.closed, second.closed) == (True, False)
 
 
 SCRIPT = """
@@ -639,10 +679,12 @@ def test_warnings_that_are_errors_stop_once_and_training_can_go_on():
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_watches_end_in_any_order(order):
-    model, optimizer, scaler = trio()
-    handles = [amp.watch(model, optimizer, scaler), amp.watch(model, optimizer, scaler)]
+def test_two_watches_with_one_scaler_end_in_any_order(order):
+    runs = [trio(), trio()]
+    scaler = runs[0][2]
+    handles = [amp.watch(model, optimizer, scaler) for model, optimizer, _ in runs]
     handles[order[0]].remove()
+    model, optimizer, _ = runs[order[1]]
     with pytest.warns(AmpWarning):
         step(model, optimizer, scaler, clip=1.0)
     assert rules(handles[order[0]]) == []

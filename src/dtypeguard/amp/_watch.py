@@ -47,7 +47,8 @@ def watch(
 
     What can be known at once is found here, the rest at the first step that shows it. In strict mode it raises, before
     the parameters change where that is possible; in the other modes it warns, once for each rule and parameter group.
-    Nothing that the program computes is changed. The rules are those of the families DG3 and DG4:
+    Nothing that the program computes is changed. A watch that is begun again for an optimizer, as when the cell of a
+    notebook is run again, replaces the one before. The rules are those of the families DG3 and DG4:
     https://github.com/dtypeguard/dtypeguard/blob/main/docs/amp.md
 
     Args:
@@ -105,6 +106,8 @@ def begin(
         raise ValueError(f"every={every} is no number of steps: use 1 or more")
     ledger = Ledger(as_mode(mode), select(ignore), file)
     handle = Watch(Names(models), optimizers, ledger, every, averaged)
+    for other in list(_live):
+        other._give_up(optimizers)
     try:
         handle._open(scaler)
     except BaseException:
@@ -130,7 +133,7 @@ class Watch:
         self._average = None if averaged is None else WatchedAverage(averaged, names, ledger)
         self._scaling: Scaling | None = None
         self._probe = Probe()
-        self._handles: list[Any] = []
+        self._handles: list[tuple[WatchedOptimizer, Any]] = []
         self._device = next((parameter.device.type for parameter, _ in names.named()), "cpu")
         self.closed = False
 
@@ -141,8 +144,8 @@ class Watch:
             optimizer = watched.optimizer
             if optimizer is not None:
                 hooks = Hooks(self, watched)
-                self._handles.append(optimizer.register_step_pre_hook(hooks.before))
-                self._handles.append(optimizer.register_step_post_hook(hooks.after))
+                self._handles.append((watched, optimizer.register_step_pre_hook(hooks.before)))
+                self._handles.append((watched, optimizer.register_step_post_hook(hooks.after)))
         self._compare_with_model(stepping=False)
         if scaler is not None:
             self._hear(scaler)
@@ -161,12 +164,29 @@ class Watch:
         """End the watch; a second call does nothing."""
         self.closed = True
         _live.discard(self)
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._unhook(self._optimizers)
         self._probe.disarm()
         self._average = None
         self._hear(None)
+
+    def _unhook(self, optimizers: list[WatchedOptimizer]) -> None:
+        for watched, handle in self._handles:
+            if watched in optimizers:
+                handle.remove()
+        self._handles = [(watched, handle) for watched, handle in self._handles if watched not in optimizers]
+
+    def _give_up(self, optimizers: list[Optimizer]) -> None:
+        """Another watch has begun for these: it stands in the place of this one."""
+        taken = [watched for watched in self._optimizers if any(watched.optimizer is one for one in optimizers)]
+        left = [watched for watched in self._optimizers if watched not in taken]
+        if all(watched.optimizer is None for watched in left):
+            self.remove()
+            return
+        self._unhook(taken)
+        self._optimizers = left
+        if self._scaling is not None:
+            for watched in taken:
+                self._scaling.part(watched.optimizer)
 
     def __reduce__(self) -> Any:
         """Copies are handles of a watch that is over, with what was found until then."""
