@@ -389,6 +389,42 @@ def test_json_and_html(command, write, folder):
     assert "DG103" in (folder / "report.html").read_text()
 
 
+CHATTY = (
+    BAD
+    + """
+import atexit, os, subprocess, sys
+atexit.register(print, "at exit")
+print("printed")
+os.write(1, b"past Python\\n")
+subprocess.run([sys.executable, "-c", "print('by a child')"], check=True)
+"""
+)
+
+
+def test_json_on_standard_output_stands_there_alone(write, folder):
+    write("app.py", CHATTY)
+    status, out, err = python("-m", "dtypeguard", "audit", "--json", "-", "app.py")
+    assert status == 1
+    assert [found["rule"] for found in json.loads(out)["findings"]] == ["DG103"]
+    assert all(text in err for text in ("printed", "past Python", "by a child", "at exit", "audit report: 1 warning"))
+    assert not (folder / "-").exists()
+
+
+def test_json_where_standard_output_is_no_file(command, write):
+    status, out, err = command("audit", "--json", "-", write("app.py", BAD + "print('printed')"))
+    assert (status, len(json.loads(out)["findings"])) == (1, 1)
+    assert err.startswith("printed\n")
+    assert "audit report: 1 warning" in err
+
+
+def test_json_into_a_pipe_that_is_closed(write):
+    write("app.py", GOOD)
+    line = f"{sys.executable} -m dtypeguard audit --json - app.py | true; exit ${{PIPESTATUS[0]}}"
+    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert run.returncode in (0, 1)
+    assert "Error" not in run.stderr
+
+
 def test_json_of_a_program_that_raises(command, write, folder):
     command("audit", "--json", "report.json", write("app.py", BAD + "raise ValueError('no')"))
     assert json.loads((folder / "report.json").read_text())["error"] == "ValueError: no"
@@ -674,8 +710,9 @@ def test_a_mode_that_there_is_not():
     )
 
 
-def test_version(command):
-    assert command("version") == (0, f"{dtypeguard.__version__}\n", "")
+@pytest.mark.parametrize("way", ["version", "--version"])
+def test_version(command, way):
+    assert command(way) == (0, f"{dtypeguard.__version__}\n", "")
 
 
 @pytest.mark.parametrize(

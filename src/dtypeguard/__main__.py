@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=dtypeguard.__version__, help="print the version")
     commands = parser.add_subparsers(title="commands", required=True, metavar="command")
 
     def command(
@@ -103,7 +104,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     )
     add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="not these")
     add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
-    add("--json", metavar="PATH", help="write the report as JSON")
+    add("--json", metavar="PATH", help="write the report as JSON; to standard output, and nothing else there, for -")
     add("--html", metavar="PATH", help="write it as a page")
     add("--baseline", metavar="PATH", help="fail only on findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")

@@ -25,6 +25,7 @@ from ._select import Selection, reaches
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _OPS = os.path.join("torch", "_ops.py")
 _OUTPUTS = ("json", "html", "write_baseline")
+STDOUT = "-"
 
 
 class Usage(Exception):
@@ -39,12 +40,15 @@ def run(options: argparse.Namespace) -> int:
     """
     baseline = _check(options)
     begin = _module if options.module else _script
-    out, process = sys.stdout, os.getpid()
     program = begin(options.program, options.arguments)
-    report, status = _audited(program, options)
-    if os.getpid() != process:
-        return status  # a child that the program forked: the report is its parent's
-    return _conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
+    with contextlib.ExitStack() as stack:
+        if options.json == STDOUT:
+            options.json = _alone(stack)
+        out, process = sys.stdout, os.getpid()
+        report, status = _audited(program, options)
+        if os.getpid() != process:
+            return status  # a child that the program forked: the report is its parent's
+        return _conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:
@@ -52,7 +56,7 @@ def _check(options: argparse.Namespace) -> Baseline | None:
         Selection.read(options.select, options.ignore)
         for name in _OUTPUTS:
             path = getattr(options, name)
-            if path is not None:
+            if path is not None and (name, path) != ("json", STDOUT):
                 # Absolute, as the program may change its folder. A baseline is written beside itself first.
                 setattr(options, name, _writable(path, anew=name == "write_baseline"))
         return None if options.baseline is None else load(options.baseline)
@@ -71,6 +75,23 @@ def _writable(path: str, anew: bool) -> str:
     if not os.access(folder if anew or not os.path.exists(file) else file, os.W_OK):
         raise ValueError(f"cannot write {path}: permission denied")
     return file
+
+
+def _alone(stack: contextlib.ExitStack) -> TextIO:
+    """Standard output, for one text alone: all that would be written there otherwise goes to standard error.
+
+    That is so until the process ends, as exit handlers print too; and for the processes that the program starts.
+    """
+    out = sys.stdout
+    try:
+        number, error = out.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError):  # Python's own objects stand there, of a test for one
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        return out
+    out.flush()
+    alone = stack.enter_context(os.fdopen(os.dup(number), "w", encoding="utf-8"))
+    os.dup2(error, number)
+    return alone
 
 
 # --- running ------------------------------------------------------------------------------------------------------
@@ -240,13 +261,17 @@ def _conclude(report: Any, status: int, options: argparse.Namespace, baseline: B
     if baseline is not None:
         lines += [f"{len(bad) - len(new)} known in {options.baseline}, {len(new)} new", *map(_line, new)]
     try:
-        if options.json:
+        if isinstance(options.json, str):
             report.to_json(options.json)
+        elif options.json is not None:
+            print(report.to_json(), file=options.json, flush=True)
         if options.html:
             report.to_html(options.html)
         if options.write_baseline:
             save(bad, options.write_baseline)
             lines.append(f"{len(bad)} known from now on in {options.write_baseline}")
+    except BrokenPipeError:  # of standard output
+        raise
     except OSError as error:
         lines.append(f"cannot write: {error}")
         status = status or 2
