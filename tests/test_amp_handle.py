@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import gc
+import inspect
 import io
 import logging
 import os
@@ -397,6 +398,12 @@ def test_a_watch_that_is_wrong_replaces_nothing():
     with pytest.raises(ValueError, match="every=0"):
         amp.watch(model, optimizer, scaler, every=0)
     assert not first.closed
+
+
+def test_the_class_of_a_scaler_can_be_inspected_as_before():
+    model, optimizer, scaler = trio()
+    with amp.watch(model, optimizer, scaler):
+        assert inspect.getsource(type(scaler)) == inspect.getsource(GradScaler)
 
 
 def test_a_new_optimizer_with_the_old_scaler_needs_no_word_of_the_old_one():

@@ -159,7 +159,10 @@ def test_a_class_inside_a_function_keeps_its_whole_name():
 def test_the_class_can_be_inspected_as_before():
     model = guard(Net())
     assert inspect.getsource(type(model)) == inspect.getsource(Net)
+    assert inspect.getsourcelines(type(model)) == inspect.getsourcelines(Net)
     assert inspect.getfile(type(model)) == inspect.getfile(Net)
+    assert getattr(type(model), "__static_attributes__", ()) == getattr(Net, "__static_attributes__", ())
+    assert inspect.getsource(type(unguard(model))) == inspect.getsource(Net)
 
 
 def test_the_constructor_keeps_its_signature():
@@ -1774,7 +1777,7 @@ def test_scripting_takes_the_model_without_its_guard_and_says_so(depth):
     model = guard(Scriptable(), mode="strict", depth=depth)
     with pytest.warns(DtypeGuardWarning, match="without its guard") as told:
         scripted = torch.jit.script(model)
-    assert {w.filename for w in told if w.category is DtypeGuardWarning} == {torch.jit._script.__file__}
+    assert {w.filename for w in told if w.category is DtypeGuardWarning} == {__file__}
     assert torch.equal(scripted(ones()), model(ones()))
     assert holds(model)
     assert is_guarded(model.fc) == (depth == "all")

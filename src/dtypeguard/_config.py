@@ -38,6 +38,11 @@ class Mode(enum.Enum):
     OFF = "off"
 
 
+# What a generated class has of the class that it stands for, so that `inspect` finds the same source. The last two are
+# there from Python 3.13 on, where it goes by the line and no longer by the name.
+LOOKS = ("__module__", "__doc__", "__firstlineno__", "__static_attributes__")
+
+
 def choose(kind: type[E], value: Any, what: str) -> E:
     """The member of `kind` called `value` (any case), or a ValueError that lists the legal names."""
     if isinstance(value, kind):

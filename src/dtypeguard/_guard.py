@@ -22,6 +22,7 @@ from torch import nn
 from ._anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
 from ._codegen import build
 from ._config import (
+    LOOKS,
     Autocast,
     AutocastName,
     CastingName,
@@ -421,7 +422,7 @@ def _guarded_class(base: Any, key: Key) -> Any:
     if inspect.signature(made) != signature:  # not else: `functools.wraps` copies it to where there is no `self`
         made.__signature__ = signature
     sign(made, forward, contract)
-    members = {name: vars(base)[name] for name in ("__module__", "__doc__") if name in vars(base)}
+    members = {name: vars(base)[name] for name in LOOKS if name in vars(base)}
     members["__qualname__"] = base.__qualname__
     members |= {"forward": made, "_dtypeguard_base": base, "_dtypeguard_key": key, "_dtypeguard_body": body}
     members |= _constructors(base)

@@ -14,6 +14,8 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .._config import LOOKS
+
 
 class Listener(Protocol):
     """What a watch hears."""
@@ -135,7 +137,7 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
 
 @functools.cache
 def _class_for(base: Any) -> type[GradScaler]:
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    names = {"__qualname__": base.__qualname__, **{name: vars(base)[name] for name in LOOKS if name in vars(base)}}
     return type(base.__name__, (_Quiet, base), {**names, **{name: _listening(base, name) for name in _METHODS}})
 
 
