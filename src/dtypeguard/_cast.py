@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ._check import check, check_result, children, from_numpy
 from ._config import Mode, Verify
-from ._contract import Call, Contract, Edit, Path, Step, argument_of, written
+from ._contract import Call, Contract, Edit, Path, argument_of, written
 from ._dtypes import BY_NAME
 from ._errors import (
     CastError,
@@ -34,7 +34,7 @@ from ._errors import (
     plain,
     warn_at,
 )
-from ._replay import Rebuilt, copied, put
+from ._replay import Rebuilt, rebuild
 from ._sides import listed, need, refusal
 from ._verify import changed, compact, due, narrowing, size
 
@@ -455,29 +455,10 @@ def _replace(call: Call, value: Any, path: Path, replaced: dict[Path, Any], ways
     for original, known, twin in () if torch.compiler.is_compiling() else call.twins:
         if original is value and list(known) == list(new) and all(known[step] is new[step] for step in new):
             return twin
-    rebuilt = _rebuild(value, new)
+    rebuilt = rebuild(value, new)
     call.twins.append((value, new, rebuilt))
     if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
         call.rebuilt.append(Rebuilt(written(path), value, rebuilt))
-    return rebuilt
-
-
-def _rebuild(value: Any, new: dict[Step, Any]) -> Any:
-    changes: dict[Any, Any] = {key: item for (_, key), item in new.items()}
-    if hasattr(value, "_fields"):
-        return value._replace(**changes)
-    if isinstance(value, tuple):
-        items = [changes.get(i, item) for i, item in enumerate(value)]
-        return tuple(items) if type(value) is tuple else type(value)(items)
-    if type(value) in (dict, list):  # a copy of these is C code, which Dynamo cannot trace
-        rebuilt: Any = {**value} if type(value) is dict else [*value]
-    else:
-        rebuilt = copied(value)
-    for (kind, key), item in new.items():
-        if kind == "item" or isinstance(rebuilt, dict):
-            put(rebuilt, key, item)
-        if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
-            object.__setattr__(rebuilt, key, item)
     return rebuilt
 
 

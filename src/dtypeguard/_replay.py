@@ -1,4 +1,4 @@
-"""What a body did to a rebuilt container is done to the caller's own: all of it, or nothing.
+"""Containers are rebuilt for casts, and what a body does to one is done to the caller's own: all of it, or nothing.
 
 Floor 3.
 """
@@ -8,6 +8,8 @@ import dataclasses
 import functools
 from collections import OrderedDict, UserDict, deque
 from typing import Any
+
+from ._contract import Step
 
 Items = list[tuple[Any, Any]]
 
@@ -97,7 +99,27 @@ def _bare(value: Any) -> tuple[Any, Any]:
     return store, next((kind for kind in _KINDS if isinstance(store, kind)), None)
 
 
-def copied(value: Any) -> Any:
+def rebuild(value: Any, new: dict[Step, Any]) -> Any:
+    """A container of the same class with other items or fields."""
+    changes: dict[Any, Any] = {key: item for (_, key), item in new.items()}
+    if hasattr(value, "_fields"):
+        return value._replace(**changes)
+    if isinstance(value, tuple):
+        items = [changes.get(i, item) for i, item in enumerate(value)]
+        return tuple(items) if type(value) is tuple else type(value)(items)
+    if type(value) in (dict, list):  # a copy of these is C code, which Dynamo cannot trace
+        rebuilt: Any = {**value} if type(value) is dict else [*value]
+    else:
+        rebuilt = _copied(value)
+    for (kind, key), item in new.items():
+        if kind == "item" or isinstance(rebuilt, dict):
+            _put(rebuilt, key, item)
+        if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
+            object.__setattr__(rebuilt, key, item)
+    return rebuilt
+
+
+def _copied(value: Any) -> Any:
     """A shallow copy, of a class too that forbids what `copy.copy` does, or gives itself for a copy."""
     try:
         twin = copy.copy(value)
@@ -114,7 +136,7 @@ def copied(value: Any) -> Any:
     return twin
 
 
-def put(twin: Any, key: Any, item: Any) -> None:
+def _put(twin: Any, key: Any, item: Any) -> None:
     """Set an item of a copy that is ours, whose class may be frozen."""
     try:
         twin[key] = item

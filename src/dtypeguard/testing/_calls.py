@@ -26,6 +26,7 @@ from .._config import mode
 from .._contract import Path, written
 from .._dtypes import FLOATING
 from .._errors import DtypeGuardWarning, summary
+from .._replay import rebuild
 
 Change = Callable[[str, Tensor], Tensor]
 
@@ -111,7 +112,7 @@ def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tenso
     if parts is not None:
         new = {step: _mapped(child, (*path, step), change, known) for step, child in parts}
         changed = {step: new[step] for step, child in parts if new[step] is not child}
-        return _cast._rebuild(value, changed) if changed else value
+        return rebuild(value, changed) if changed else value
     if type(value) in _pytree.SUPPORTED_NODES:
         node = _pytree.SUPPORTED_NODES[type(value)]
         held, context = node.flatten_fn(value)
