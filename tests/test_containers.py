@@ -904,10 +904,10 @@ def grow_behind(x):
 @pytest.mark.parametrize(
     ("make", "change", "made"),
     [
-        (lambda: Refusing(a=f64(), b=f32()), put_loss, lambda x: list(x) == ["a", "b", "loss"] and x.loss is x["loss"]),
-        (lambda: Refusing(a=f64(), b=f32()), forget_a_field, lambda x: x.a is None),
-        (lambda: Refusing(a=f64(), b=f32()), forget_a, None),
-        (lambda: Half(a=f64(), b=f32()), put_two, None),
+        (lambda: Refusing(a=f64(), b=f64()), put_loss, lambda x: list(x) == ["a", "b", "loss"] and x.loss is x["loss"]),
+        (lambda: Refusing(a=f64(), b=f64()), forget_a_field, lambda x: x.a is None),
+        (lambda: Refusing(a=f64(), b=f64()), forget_a, None),
+        (lambda: Half(a=f64(), b=f64()), put_two, None),
         (lambda: Queue([f64()]), grow_behind, None),
     ],
     ids=["put", "attribute", "refused", "half of it refused", "refused by a list"],
@@ -947,7 +947,7 @@ def test_a_dict_that_takes_nothing_after_its_making_is_rebuilt_all_the_same(kind
         raise TypeError("fixed")
 
     fixed = type("Fixed", (kind,), copies)
-    own = fixed(a=f64(), b=f32())
+    own = fixed(a=f64(), b=f64())
     fixed.__setitem__ = refuse
     with pytest.warns(CastWarning):
         given = guard(Head(1, 1))(own)
