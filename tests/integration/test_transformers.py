@@ -1261,7 +1261,7 @@ def test_a_model_output_that_the_body_changes_keeps_what_it_has():
         def forward(self, given):
             given["loss"] = super().forward(given["logits"]).sum()
 
-    own = MaskedLMOutput(logits=torch.ones(2, 3, dtype=F64), attentions=(torch.ones(1),))
+    own = MaskedLMOutput(logits=torch.ones(2, 3, dtype=F64), attentions=(torch.ones(1, dtype=F64),))
     logits, attentions = own.logits, own.attentions
     with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning, match="made to the caller's own"):
         guard(Head(3, 1))(own)
