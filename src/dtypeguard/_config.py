@@ -119,6 +119,8 @@ _Modes = tuple[Mode | None, Any]
 _NO_MODE: _Modes = (None, None)
 _context: contextvars.ContextVar[_Modes] = contextvars.ContextVar("dtypeguard.mode", default=_NO_MODE)
 
+modes_around = _context.get  # the same object as long as no block of `mode` begins or ends
+
 
 class _Mirror(threading.local):
     """The same list once more, per thread: Dynamo can guard on this, not on a ContextVar."""

@@ -321,8 +321,10 @@ class Writer:
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
         if self.contract.sides:
-            call = f"_dg_contract, ({', '.join(names)},), _dg_a, {self.device}"
-            walk = f"({walk} or _dg_beside({call}))"
+            seen = [param for param in self.contract.params[1:] if not param.skip]
+            free = ", ".join([names[0], *(param.name for param in seen if param.spec is None)])
+            told = "".join(f"{param.name}, " for param in seen if param.spec is not None)
+            walk = f"({walk} or _dg_beside(_dg_contract, _dg_a, {self.device}, ({free},), ({told})))"
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ._anchor import floating, owner_of
 from ._cast import CastRecord, generation, look_back_at, record_lock
 from ._check import holds, region_of
-from ._config import Base, Mode, Verify, base
+from ._config import Base, Mode, Verify, base, modes_around
 from ._contract import Call, Contract, Edit
 from ._errors import caller
 from ._verify import changed, due, narrows
@@ -55,6 +55,7 @@ class Plan:
     regions: frozenset[tuple[str, torch.dtype]]  # of the devices concerned, where autocast was on
     generation: int
     base: Base  # whose casting allowed them
+    modes: Any  # in force around it
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
     anchor: torch.dtype | None = (
@@ -75,7 +76,10 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any,
             break
     else:
         return _NOTHING
-    if not _current(plan) or contract.mode_for(values) is not _LENIENT:
+    if not _current(plan):
+        return _NOTHING
+    known = plan.base.under is None and plan.modes is modes_around()  # the mode is that of the repair before
+    if not known and contract.mode_for(values) is not _LENIENT:
         return _NOTHING
     frame = caller(sys._getframe(1))
     records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
@@ -187,7 +191,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
             Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device, _looks(contract, edit))
             for index, source, edit in zip(indexes, sources, edits, strict=True)
         ]
-        plan = Plan(steps, _regions(steps), generation(), base(), None, [])
+        plan = Plan(steps, _regions(steps), generation(), base(), modes_around(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
             plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
             if contract.dtype is None:

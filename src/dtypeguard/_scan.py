@@ -9,16 +9,22 @@ import torch
 from torch import Tensor
 
 from ._anchor import is_count, quiet
-from ._check import SCALARS, evident, same_device
+from ._check import SCALARS, holds, same_device
 from ._config import Autocast
-from ._contract import Contract, given
+from ._contract import Contract
 from ._dtypes import AUTOCAST, FLOATING
 
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
-    if type(value) is Tensor and value.dtype is torch.float64 and dtype is not None and dtype is not torch.float64:
-        return False  # the usual case
+    if (
+        type(value) is Tensor
+        and dtype is not None
+        and value.dtype is not dtype
+        and value.dtype in FLOATING
+        and value.ndim
+    ):
+        return False  # the usual case, after generated code has asked about autocast
     return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
 
 
@@ -63,14 +69,33 @@ def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> 
     return device is None or same_device(value.device, device) or (value.is_cpu and not value.ndim)
 
 
-def beside(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None, device: torch.device | None) -> bool:
-    """Whether what differs from the anchor's dtype are side inputs, of a module that expects some."""
-    card = values[0].__dict__.get("_dtypeguard")
+def beside(
+    contract: Contract,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    free: tuple[Any, ...],
+    told: tuple[Any, ...],
+) -> bool:
+    """Whether what differs from the anchor's dtype are side inputs, of a module whose inside is ready for some.
+
+    `free` are the module and the arguments without an annotation, `told` the annotated ones.
+    """
+    card = free[0].__dict__.get("_dtypeguard")
     if dtype is None or card is None or not card.armed:
         return False
-    cpu = device is not None and device.type == "cpu"
-    rest = (value for param, _, value in given(contract, values) if param.spec is None)
-    if not all(_scan(value, None, device, cpu, contract) for value in rest):
-        return False
+    shown, cpu = False, device is not None and device.type == "cpu"
+    for value in free[1:]:
+        if value is None:
+            continue
+        if type(value) is Tensor:
+            shown = shown or (value.dtype is dtype and value.ndim > 0)
+            if not (value.is_cpu if cpu else _scan_tensor(value, None, device, contract)):
+                return False
+        elif not _scan(value, None, device, cpu, contract):
+            return False
+    if shown:
+        return True
     with torch._C.DisableTorchFunctionSubclass():
-        return evident(contract, values, dtype)
+        return any(type(value) is not Tensor and holds(value, dtype) for value in free[1:]) or any(
+            holds(value, dtype) for value in told
+        )

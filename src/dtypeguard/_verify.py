@@ -72,11 +72,10 @@ def narrows(source: torch.dtype, target: torch.dtype) -> bool:
 
 
 _READERS = {torch.float64: ctypes.c_double.from_address, torch.float32: ctypes.c_float.from_address}
-_FEW = 4096  # elements, of which looking at all costs no more than at some
 
 
 def due(source: Tensor, count: int) -> bool:
-    """Whether the whole numbers of a plain tensor are looked at when it is narrowed for the `count`-th time.
+    """Whether whole numbers are looked for when a tensor is narrowed for the `count`-th time.
 
     On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
     waits for it, so that the 1st, 2nd, 4th, 8th ... time must do.
@@ -84,27 +83,31 @@ def due(source: Tensor, count: int) -> bool:
     if not source.is_cpu:
         return not count & (count - 1)
     read = _READERS.get(source.dtype)
-    if read is None or not _readable(source) or not source.is_contiguous() or not source.numel():
+    if read is None or not source.is_contiguous():
         return True
-    element = read(source.data_ptr() + source.numel() // 2 * source.element_size()).value
+    try:
+        address, middle = source.data_ptr(), source.numel() // 2 * source.itemsize
+    except RuntimeError:  # a tensor of a transform has no memory
+        return True
+    if not address:
+        return True
+    element = read(address + middle).value
     return element.is_integer() or not math.isfinite(element)
 
 
 def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
     """A whole number, before and after a narrowing that changed it, of a tensor that holds whole numbers only.
 
-    Ids, timesteps and counts are such; so is a mask of zeros and one negative number, which may be rounded.
+    Ids, timesteps and counts are such; a mask of zeros and one negative number is too, and may be rounded.
     """
     source, fresh = part(source), part(fresh)
     if not isinstance(source, Tensor) or not narrows(source.dtype, fresh.dtype) or not _readable(source):
         return None
     with torch.no_grad():
-        exact, near = compact(source.detach()), compact(fresh.detach())
-        if exact.numel() > _FEW and _has_fraction(exact.reshape(-1)[:: exact.numel() // 64]):
-            return None
-        near = near if near.device == exact.device else exact.to(fresh.dtype)
+        exact, near = compact(source), compact(fresh)
         exact = exact if exact.is_floating_point() else exact.double()
-        if torch.equal(near.to(exact.dtype), exact):
+        near = near.to(exact.dtype) if near.device == exact.device else exact.to(fresh.dtype).to(exact.dtype)
+        if torch.equal(near, exact) or _has_fraction(exact.reshape(-1)[:: exact.numel() // 64 or 1]):
             return None
         odd = (near != exact) & exact.isfinite() & near.isfinite()
         if not bool(odd.any()) or _has_fraction(exact):
@@ -131,13 +134,9 @@ def _is_probe() -> bool:
 
 def _readable(tensor: Tensor) -> bool:
     """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
-    if (
-        tensor.is_meta
-        or tensor.is_nested
-        or tensor.is_quantized
-        or tensor.layout is not torch.strided
-        or type(tensor) not in (Tensor, nn.Parameter)
-    ):
+    if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
+        return False
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
         return False
     if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
         return False  # a dispatch mode may trace or fake, and would see the looking in any case
