@@ -138,6 +138,46 @@ def a_program_is_wholly_float64():
         torch.set_default_dtype(F32)
 
 
+@BUGS.add(
+    "DG102", "return self.layer(x * self.scale)", severity="info", origin=["torch.rand(2, 3)"],
+    fix="`.to(torch.float64)` on the float32 operand",
+)  # fmt: skip
+def a_module_that_is_float64_on_purpose_gets_float32():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.layer = nn.Parameter(torch.ones(3)), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(x * self.scale)
+
+    x = torch.rand(2, 3)
+    return Scaled().double()(x) - torch.ones(2, 2)
+
+
+@BUGS.add("DG101", "return x * self.scale", to_dtype=F64, from_dtype=F32)
+def one_parameter_of_a_module_comes_from_numpy():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.layer = nn.Parameter(torch.from_numpy(np.ones(4))), nn.Linear(8, 4)
+
+        def forward(self, x):
+            x = self.layer(x)
+            return x * self.scale
+
+    return Scaled()(torch.rand(2, 8))
+
+
+@BUGS.add("DG101", "loss = F.mse_loss(student(x), teacher(x.double()))", to_dtype=F64)
+def a_float64_teacher_meets_a_float32_student():
+    student, teacher = nn.Linear(3, 2), nn.Linear(3, 2).double().requires_grad_(False)
+    x = torch.rand(2, 3)
+    loss = F.mse_loss(student(x), teacher(x.double()))
+    loss.backward()
+    return loss
+
+
 @HEALTHY.add()
 def a_module_is_wholly_float64():
     model = nn.Linear(3, 2).double()
@@ -211,6 +251,52 @@ def per_class_totals_are_kept_in_float64():
     for _ in range(4):
         totals += torch.randn(8, 3).square().sum(0)
     return (totals / 32).tolist()
+
+
+def _mean(mean):
+    for n in range(1, 6):
+        mean += (torch.randn(3) - mean) / n
+    return mean
+
+
+def _mean_and_spread(mean):
+    m2 = torch.zeros(3, dtype=F64)
+    for n in range(1, 6):
+        x = torch.randn(3)
+        delta = x - mean
+        mean.add_(delta, alpha=1 / n)
+        m2 += delta * (x - mean)
+    return mean, m2
+
+
+MADE_SO = {
+    "zeros": lambda: torch.zeros(3, dtype=F64),
+    "zeros_like": lambda: torch.zeros_like(torch.ones(3), dtype=F64),
+    "a cast": lambda: torch.randn(3).double().mul(2),
+    "numbers": lambda: torch.tensor([0.0, 0.0, 0.0], dtype=F64),
+    "older than the audit": torch.zeros(3, dtype=F64).mul_,
+}
+
+
+@pytest.mark.parametrize("made", MADE_SO)
+@pytest.mark.parametrize("gather", [_mean, _mean_and_spread])
+def test_what_ends_in_a_float64_accumulator_that_was_made_so_is_no_finding(made, gather):
+    make = MADE_SO[made]
+    assert audited(lambda: gather(make(0) if made == "older than the audit" else make())).findings == []
+
+
+def test_what_ends_in_an_accumulator_that_is_float64_by_chance_is_found():
+    report = audited(lambda: _mean(torch.from_numpy(np.zeros(3))))
+    assert {finding.rule for finding in bad(report)} == {"DG101"}
+
+
+@BUGS.add("DG101", "total += (x - mean).square().sum() * (x - mean)", count=10)
+def a_float32_total_takes_what_became_float64():
+    mean, total = torch.zeros(3, dtype=F64), torch.zeros(3)
+    for _ in range(5):
+        x = torch.randn(3)
+        total += (x - mean).square().sum() * (x - mean)
+    return total
 
 
 @HEALTHY.add()

@@ -103,6 +103,66 @@ def numpy_features_reach_a_layer():
     return Numpy()(torch.from_numpy(np.ones((1, 4))))
 
 
+@BUGS.add(
+    "DG110", "return net(rows)", severity="error", from_dtype=F32, to_dtype=F64, origin=["torch.rand(2, 4)"],
+    fix="`.to(torch.float64)`",
+)  # fmt: skip
+def float32_rows_reach_a_model_that_is_float64_on_purpose():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    rows = torch.rand(2, 4)
+    return net(rows)
+
+
+@BUGS.add(
+    "DG101", "return net(torch.rand(2, 4))", severity="error", from_dtype=F64, to_dtype=F32,
+)  # fmt: skip
+def one_layer_s_weights_come_from_numpy():
+    net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 1))
+    net[2].weight = nn.Parameter(torch.from_numpy(np.ones((1, 8))))
+    return net(torch.rand(2, 4))
+
+
+@BUGS.add(
+    "DG110", "return net(torch.randn(1, 3, 8, 8))", severity="error", module_path="Sequential.1", from_dtype=F16,
+    to_dtype=F32, origin=["net[1].half()", "weight: float16"], fix="`.to(torch.float32)`, or what it gets",
+)  # fmt: skip
+def one_convolution_of_a_model_is_half():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU())
+    net[1].half()
+    return net(torch.randn(1, 3, 8, 8))
+
+
+@BUGS.add(
+    "DG110", "return net(torch.randn(1, 3, 8, 8).half())", severity="error", module_path="Sequential.2",
+    from_dtype=F32, to_dtype=F16, origin=["Sequential.1."], fix="`.to(torch.float16)`",
+)  # fmt: skip
+def the_norm_of_a_half_model_is_kept_in_float32():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.Conv2d(8, 8, 3)).half()
+    net[1].float()
+    net[0].register_forward_hook(lambda module, args, y: y.float())
+    return net(torch.randn(1, 3, 8, 8).half())
+
+
+@BUGS.add(
+    "DG110", "return torch.einsum('bij,bjd->bid', scores, v)", severity="error", from_dtype=F32, to_dtype=BF16,
+    origin=["torch.linspace(-1, 1, 4)"], fix="`.to(torch.bfloat16)`", also=("DG102",),
+)  # fmt: skip
+def two_results_of_a_bfloat16_model_meet():
+    class Rotary(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qk, self.v = nn.Linear(4, 8), nn.Linear(4, 4)
+
+        def forward(self, x):
+            table = torch.linspace(-1, 1, 4)
+            v = self.v(x)
+            q, k = (self.qk(x).unflatten(-1, (2, 4)) * table).unbind(-2)
+            scores = torch.einsum("bid,bjd->bij", q, k)
+            return torch.einsum('bij,bjd->bid', scores, v)  # fmt: skip
+
+    return Rotary().bfloat16()(torch.randn(1, 3, 4).bfloat16())
+
+
 @BUGS.add("DG101", "return torch.lerp(a, b, 0.5)", severity="error", from_dtype=F64, to_dtype=F32)
 def an_interpolation_of_two_dtypes():
     a, b = torch.zeros(3), torch.ones(3, dtype=F64)

@@ -17,6 +17,7 @@ import torch
 from hypothesis import strategies as st
 from jaxtyping import Float, Float32, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import dtypeguard
@@ -328,6 +329,25 @@ class PromisesFloat32(Linear):
 class FillsIn(Linear):
     def __call__(self, x):
         return super().__call__(torch.zeros(4, 3) if x.is_meta else x)
+
+
+class PadsWhatItWidened(Linear):
+    """The dtype is older than the line that was last at it."""
+
+    def forward(self, x):
+        wide = F.pad(F.pad(x.float(), (1, 1)), (-1, -1))
+        for _ in range(6):
+            wide = F.relu(wide)
+        return wide * self.layer(x)
+
+
+class DetectorLoss(Linear):
+    """As FCOS has it: boxes in float32 at the least, logits as they are."""
+
+    def forward(self, x):
+        y = self.layer(x)
+        boxes = y if y.dtype in (F32, F64) else y.float()
+        return {"boxes": (1 - boxes).abs().sum() / 3, "logits": F.binary_cross_entropy_with_logits(y, x.sigmoid())}
 
 
 BROKEN = {
@@ -701,7 +721,7 @@ def test_a_failure_prints_property_cell_input_and_what_to_look_at():
 
 
 @pytest.mark.parametrize(("model", "source"), [(BornInside, "torch.zeros(3)"), (PlainAttribute, "self.scale"),
-                                               (Widens, "x.float()")])  # fmt: skip
+                                               (Widens, "x.float()"), (PadsWhatItWidened, "x.float()")])  # fmt: skip
 def test_the_line_is_named_at_which_the_other_dtype_is_born(model, source):
     with pytest.raises(CheckError) as caught:
         check_module(model, example=X, dtypes=(F32, F16), autocast=(None,))
@@ -710,6 +730,10 @@ def test_the_line_is_named_at_which_the_other_dtype_is_born(model, source):
     for failure in failures:
         assert source in failure.fix
         assert f"{Path(__file__).name}:" in failure.fix
+
+
+def test_a_loss_that_is_float32_at_the_least_is_stable():
+    assert check_module(DetectorLoss, example=X, autocast=(None,)).failures == []
 
 
 def test_what_pytorch_has_no_kernel_for_is_unsupported_and_fails_nothing():

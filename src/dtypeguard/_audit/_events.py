@@ -141,8 +141,9 @@ class Operand:
         return cls(name, summary(tensor), tensor.dtype, str(tensor.device), size_of(tensor), node, held)
 
     def __str__(self) -> str:
-        born = f" ({self.node.birth})" if self.node is not None else ""
-        return f"`{self.name}` = {self.text}{born}"
+        birth = None if self.node is None else self.node.birth
+        since = f", since {birth.parents[0]}" if birth is not None and birth.named and birth.parents else ""
+        return f"`{self.name}` = {self.text}" + (f" ({birth}{since})" if birth is not None else "")
 
 
 @dataclass(slots=True)

@@ -100,14 +100,19 @@ class Node:
         """The lines from birth to here; what lies between the first and the last ones is left out."""
         lines: list[str] = []
         node: Node | None = self
+        born = 0
         while node is not None:
             text = str(node)
             if not lines or lines[-1] != text:
                 lines.append(text)
+            if node is self.birth:
+                born = len(lines)
             node = node.parents[0] if node.parents else None
         lines.reverse()
+        last, born = len(lines) - _SHOWN + 3, len(lines) - born
         if len(lines) > _SHOWN:
-            lines[2 : len(lines) - _SHOWN + 3] = [f"... {len(lines) - _SHOWN + 1} more lines"]
+            kept = [lines[born]] if 2 <= born < last else []
+            lines[2:last] = [f"... {last - 2 - len(kept)} more lines", *kept]
         return tuple(lines)
 
 

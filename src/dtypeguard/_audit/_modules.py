@@ -2,7 +2,8 @@
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ _C: Any = torch._C  # which torch leaves untyped
 _HALF = frozenset([torch.float16, torch.bfloat16])
 _CONVERT = "to half bfloat16 float double cuda cpu".split()
 _MANY = 1000  # plain attributes of one module
+_MOST = 4  # times as many parameters as there are others tell the dtype of a model
 
 
 @dataclass(eq=False)
@@ -80,7 +82,17 @@ class Depth:
     converting: int = 0
 
 
-@on("start", "DG501", "DG503")
+@dataclass(eq=False)
+class Converted(Cause):
+    """A parameter has its dtype since a module was converted: a whole model, or a part of one by itself."""
+
+    module: weakref.ref[nn.Module]
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        """It is no fault by itself."""
+
+
+@on("start", "DG101", "DG102", "DG110", "DG501", "DG503", "DG506")
 def replace(audit: Recorder) -> None:
     for name in _CONVERT:
         audit.patches.replace(nn.Module, name, functools.partial(_conversion, audit))
@@ -92,7 +104,7 @@ def _conversion(audit: Recorder, original: Callable[..., Any]) -> Callable[..., 
         depth = audit.state(Depth)
         if not audit.live or audit.local.paused or depth.converting:
             return original(self, *args, **kwargs)
-        before = audit.guarded(_buffers, self) or {}
+        before = audit.guarded(_floating, self) or {}
         depth.converting += 1
         try:
             result = original(self, *args, **kwargs)
@@ -104,12 +116,12 @@ def _conversion(audit: Recorder, original: Callable[..., Any]) -> Callable[..., 
     return convert
 
 
-def _buffers(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
+def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
     return {
-        (path, name): buffer.dtype
+        (path, name): tensor.dtype
         for path, module in walk(model)
-        for kind, name, buffer in tensors_of(module)
-        if kind == "buffer" and buffer.dtype.is_floating_point
+        for _, name, tensor in tensors_of(module)
+        if tensor.dtype.is_floating_point
     }
 
 
@@ -127,8 +139,11 @@ def _converted(
             *_left_behind(module, full, device, dtype, name, site),
         ]
         for part, own, parameter in tensors_of(module):
-            if part == "parameter" and audit.lineage.get(parameter) is None and not isinstance(module, ScriptModule):
-                audit.lineage.hold(module, own, parameter, Node(f"Module.{name}", site, parameter.dtype))
+            changed = before.get((path, own), parameter.dtype) is not parameter.dtype
+            if part == "parameter" and changed and not isinstance(module, ScriptModule):
+                title, since = f"parameter {full}.{own}", Node(f"Module.{name}", site, parameter.dtype)
+                node = Node(title, site, parameter.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
+                audit.lineage.hold(module, own, parameter, node)
         for tensor, stays in found:
             kind = "attribute" if stays.rule == "DG503" else "buffer"
             known = audit.lineage.get(tensor)
@@ -262,12 +277,14 @@ def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, b
 @dataclass
 class Seen:
     roots: set[int] = field(default_factory=set)
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)  # by path, for when the model is gone
 
 
-@on("entered", "DG506")
+@on("entered", "DG101", "DG110", "DG506")
 def parameters_agree(call: Call, audit: Recorder) -> None:
     """Once for each outermost module: whether its parameters have one dtype."""
-    seen = audit.state(Seen).roots
+    known = audit.state(Seen)
+    seen = known.roots
     if audit.local.modules or id(call.module) in seen:
         return
     seen.add(id(call.module))
@@ -280,13 +297,12 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
     if any(is_lazy(parameter) for _, parameter in parameters):
         seen.discard(id(call.module))  # it has no dtypes yet
         return
-    sizes: dict[torch.dtype, int] = {}
-    for _, parameter in parameters:
-        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
-    if len(sizes) < 2:
+    if not parameters:
         return
-    usual = max(sizes, key=lambda dtype: sizes[dtype])
+    usual = known.dtypes[call.path] = _usual([parameter for _, parameter in parameters], call.module, audit)
     odd = [(name, parameter) for name, parameter in parameters if parameter.dtype is not usual]
+    if not odd:
+        return
     facts = {
         "names": listed(name for name, _ in odd), "found": " and ".join(sorted({name_of(p.dtype) for _, p in odd})),
         "module": call.path, "expected": name_of(usual), "effect": "",
@@ -295,3 +311,35 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
         "DG506", audit.here(), module=call.path, op="forward", facts=facts, parameters=[name for name, _ in odd],
         from_dtype=odd[0][1].dtype, to_dtype=usual, bytes=sum(size_of(p) for _, p in odd),
     )  # fmt: skip
+
+
+def dtype_of(path: str | None, audit: Recorder) -> torch.dtype | None:
+    """The dtype of the model that a module, or a parameter, is in; none that came with a changed default dtype."""
+    title = path.partition(".")[0] if path else ""
+    root = next((module for known, module in audit.modules() if known == title), None)
+    parts = () if root is None else (part for _, module in walk(root) for part in tensors_of(module))
+    parameters = [t for kind, _, t in parts if kind == "parameter" and t.dtype.is_floating_point and not is_lazy(t)]
+    dtype = _usual(parameters, root, audit) if parameters else audit.state(Seen).dtypes.get(title)
+    return None if audit.leak is not None and dtype is audit.leaked_dtype else dtype
+
+
+def _usual(parameters: list[Tensor], root: nn.Module | None, audit: Recorder) -> torch.dtype:
+    """That of by far the most parameters; else of those that were not converted apart, in doubt the default dtype."""
+    every = _sizes(parameters)
+    for sizes in (every, _sizes(p for p in parameters if not _is_apart(p, root, audit))):
+        if sizes and sum(sizes.values()) < (1 + 1 / _MOST) * max(sizes.values()):
+            return max(sizes, key=lambda dtype: sizes[dtype])
+    default = torch.get_default_dtype()
+    return default if default in every else max(every, key=lambda dtype: every[dtype])
+
+
+def _sizes(parameters: Iterable[Tensor]) -> dict[torch.dtype, int]:
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    return sizes
+
+
+def _is_apart(parameter: Tensor, root: nn.Module | None, audit: Recorder) -> bool:
+    node = audit.lineage.get(parameter)
+    return node is not None and isinstance(node.cause, Converted) and node.cause.module() is not root

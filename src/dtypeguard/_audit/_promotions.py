@@ -1,7 +1,7 @@
 """DG101, DG102: operands that promote each other.
 
 Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
-back or was asked for on the spot. float32 for half operands harms where the result leaves a module, or meets half
+back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half operands harms where the result leaves a module, or meets half
 tensors again, or is kept; not where it is cast back, or ends as a loss, as integers, or as numbers of Python.
 """
 
@@ -17,6 +17,7 @@ from .._dtypes import name_of
 from .._rules import Severity
 from ._events import Call, Op, on, tensors_in
 from ._lineage import FIRST, Debt, Node
+from ._modules import dtype_of
 from ._recorder import Recorder
 from ._sites import Site
 from ._text import human, quoted, size_of
@@ -36,16 +37,19 @@ class Promotions:
     wide: torch.dtype
     meant: bool  # by autocast, or by a cast on the spot
     nodes: tuple[Node, ...]  # of the wide operands
+    narrow_node: Node | None = None
     both_half: bool = False
+    own: bool = False  # the wide dtype is the model's: the narrow operand is the odd one
     count: int = 0
     closed: int = 0
     cast_back: int = 0
+    gathered: int = 0  # in accumulators
     harmful: int = 0
     bytes: int = 0
 
     @property
     def harms(self) -> bool:
-        if self.meant or (self.cast_back and self.wide is not torch.float64):  # somebody knows of it
+        if self.meant or self.own or (self.cast_back and self.wide is not torch.float64):  # somebody knows of it
             return False
         alone = self.wide is torch.float64 or self.module is None  # a module's own business may stay in it
         return self.closed < self.count if alone else self.harmful > 0
@@ -110,10 +114,14 @@ def promoted(event: Op, audit: Recorder) -> None:
         if audit.leak is not None:
             audit.leak.met |= any(ancestor.cause is audit.leak for node in nodes for ancestor in node.ancestors())
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
-        if wide is not torch.float64:
-            narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
+        narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
+        own = False
+        if wide is torch.float64:
+            own = any(_is_models(node, event.module, audit) for node in nodes) and not _parameter_of(narrow_node)
+        else:
             meant = meant or event.autocast or _is_meant(narrow_node)
-        row = rows[key] = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, both)
+        row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
+        rows[key] = row
     row.count += 1
     row.bytes += size_of(event.out)
     for tensor in floats:
@@ -145,6 +153,21 @@ def _asked_for(node: Node, site: Site) -> bool:
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
 
 
+def _is_models(node: Node, module: str | None, audit: Recorder) -> bool:
+    """Whether it is of a dtype that its model is in, as a whole, and on purpose."""
+    parameter = _parameter_of(node)
+    if parameter is None:
+        return False
+    dtype = dtype_of(parameter.op.partition(" ")[2], audit) or dtype_of(module, audit)
+    return dtype is parameter.dtype is node.dtype
+
+
+def _parameter_of(node: Node | None) -> Node | None:
+    """The nearest parameter that a tensor was computed from."""
+    ancestors = () if node is None else node.ancestors()
+    return next((ancestor for ancestor in ancestors if ancestor.op.startswith("parameter ")), None)
+
+
 def _integers(event: Op, audit: Recorder) -> None:
     source = event.kept[0]
     audit.find(
@@ -169,6 +192,23 @@ def cast_back(event: Op, audit: Recorder) -> None:
         for promoted in _promotions(source, audit):
             promoted.row.cast_back += promoted.open
             promoted.close()
+
+
+@on("after", "DG101", ops="add_ sub_ copy_ lerp_ addcmul_ addcdiv_ index_add_ scatter_add_ index_put_".split())
+def gathered(event: Op, audit: Recorder) -> None:
+    """`mean += (x - mean) / n`: nothing comes of it but what somebody keeps in float64 on purpose."""
+    if audit.promotions and event.inputs[0].dtype is torch.float64:
+        node = audit.lineage.get(event.inputs[0])
+        for tensor in event.inputs[1:] if node is not None and _was_made_so(node) else ():
+            for promoted in open_promotions(tensor, audit, torch.float64):
+                promoted.row.gathered += 1
+                promoted.close()
+
+
+def _was_made_so(node: Node) -> bool:
+    """Whether somebody asked for its dtype: it came neither from data of NumPy, nor of a promotion."""
+    birth = node.birth
+    return not isinstance(birth.cause, Promoted) and (birth.op != "tensor" or "dtype" in birth.site.written)
 
 
 @on("scalar", "DG102")
@@ -246,11 +286,16 @@ def leaves_module(call: Call, audit: Recorder) -> None:
 @on("end", "DG101", "DG102")
 def judge(audit: Recorder) -> None:
     for row in audit.state(Open).rows.values():
-        rule = "DG101" if row.wide is torch.float64 else "DG102"
-        origin = row.nodes[0].line() if row.nodes else ()
+        if row.gathered == row.count:
+            continue
+        rule = "DG101" if row.wide is torch.float64 and not row.own else "DG102"
+        nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
+        origin = nodes[0].line() if nodes else ()
         facts = _facts(row.site, row.op, row.narrow, row.wide, row.bytes)
         if row.both_half:
             facts |= {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
+        if row.own:
+            facts["advice"] = f"`.to(torch.{name_of(row.wide)})` on the {name_of(row.narrow)} operand: the model is so"
         if rule == "DG101":
             facts |= creep(row.nodes, row.narrow)
         finding = audit.find(

@@ -13,6 +13,7 @@ from .._errors import DtypeGuardError
 from ._autocast import enter
 from ._events import Operand, Refusal, on
 from ._lineage import Node
+from ._modules import dtype_of
 from ._promotions import HALF, creep
 from ._recorder import Recorder
 
@@ -68,8 +69,9 @@ def refused(event: Refusal, audit: Recorder) -> None:
     ):
         return
     operands = _operands(event, audit)
-    odd = list(_odd(operands, devices))
-    rule, facts = _explain(event, reason, operands, odd)
+    models = dtype_of(event.module, audit)
+    odd = list(_odd(operands, devices, models))
+    rule, facts = _explain(event, reason, operands, odd, models)
     origin = odd[0].node.line() if odd and odd[0].node is not None else ()
     floats = [o.dtype for o in operands if o.dtype.is_floating_point]
     facts = {
@@ -119,7 +121,9 @@ _SAYS: tuple[tuple[str, str, str, Any], ...] = (
 )  # fmt: skip
 
 
-def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
+def _explain(
+    event: Refusal, reason: str, operands: list[Operand], odd: list[Operand], models: torch.dtype | None
+) -> tuple[str, dict[str, Any]]:
     """The rule, and what its texts need besides the common facts; `odd` are the operands to blame."""
     if _DEVICES.search(reason):
         advice = "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"
@@ -131,10 +135,12 @@ def _explain(event: Refusal, reason: str, operands: list[Operand], odd: list[Ope
         if re.search(says, reason):
             odd[:] = (blamed(operands) if blamed else []) or odd
             return rule, {"advice": advice}
-    return _mixture(event, operands, odd)
+    return _mixture(event, operands, odd, models)
 
 
-def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tuple[str, dict[str, Any]]:
+def _mixture(
+    event: Refusal, operands: list[Operand], odd: list[Operand], models: torch.dtype | None
+) -> tuple[str, dict[str, Any]]:
     """Operands of several dtypes, and nothing else."""
     floats = {o.dtype for o in operands if o.dtype.is_floating_point}
     left = [o for o in operands if o.node is not None and o.dtype in HALF and _was_autocast(o.node)]
@@ -145,7 +151,7 @@ def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tup
         others = " and ".join(sorted(map(name_of, floats - HALF))) or "other dtypes"
         born = f" at {left[0].node.birth.site}"
         return "DG201", {"dtype": name_of(left[0].dtype), "born": born, "other": f"meets {others}"}
-    if torch.float64 in floats and len(floats) > 1:
+    if torch.float64 in floats and len(floats) > 1 and models is not torch.float64:
         nodes = tuple(o.node for o in odd if o.node is not None and o.dtype is torch.float64)
         narrow = min(floats, key=lambda dtype: dtype.itemsize)
         return "DG101", {**creep(nodes, narrow), "how": "was refused: it mixes", "size": ""}
@@ -156,6 +162,9 @@ def _mixture(event: Refusal, operands: list[Operand], odd: list[Operand]) -> tup
     if len(operands) == 1:
         return "DG110", {"advice": "`.float()` first"}
     like = next((name_of(o.dtype) for o in operands if o not in odd), None)
+    if like and odd[0].held:
+        other = f"what it gets: `.to(torch.{name_of(odd[0].dtype)})`"
+        return "DG110", {"advice": f"convert the layer like its model, `.to(torch.{like})`, or {other}"}
     return "DG110", {"advice": f"`.to(torch.{like})`" if like else "cast one side to the dtype of the other"}
 
 
@@ -163,21 +172,25 @@ def _was_autocast(node: Node) -> bool:
     return any(ancestor.cause == "autocast" for ancestor in node.ancestors())
 
 
-def _odd(operands: list[Operand], devices: bool) -> list[Operand]:
-    """Those that stand against the parameters, or against most."""
+def _odd(operands: list[Operand], devices: bool, models: torch.dtype | None) -> list[Operand]:
+    """Those that stand against their model, against the parameters, or against most."""
     if devices:
         usual: Any = _usual((o.device for o in operands), [o.device for o in operands if o.held])
         return [o for o in operands if o.device != usual]
     floats = [o for o in operands if o.dtype.is_floating_point]
-    usual = _usual((o.dtype for o in floats), [o.dtype for o in floats if o.held])
+    if models in {o.dtype for o in floats}:
+        usual = models
+    else:
+        usual = _usual((o.dtype for o in floats), [o.dtype for o in floats if o.held])
     return [o for o in floats if o.dtype is not usual] or operands
 
 
 def _usual(all_of: Iterable[Any], held: list[Any]) -> Any:
+    """What most are; float64 only where a parameter is."""
     counts: dict[Any, int] = {}
     for one in held or all_of:
         counts[one] = counts.get(one, 0) + 1
-    return max(counts, key=lambda one: counts[one]) if counts else None
+    return max(counts, key=lambda one: (bool(held) or one is not torch.float64, counts[one])) if counts else None
 
 
 def _operands(event: Refusal, audit: Recorder) -> list[Operand]:

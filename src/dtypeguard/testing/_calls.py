@@ -154,6 +154,11 @@ class Outcome:
         first = flat(self.results[0]) if self.results else ()
         return {path: leaf.dtype for path, leaf in first if _is_floating(leaf)}
 
+    def numbers(self) -> set[str]:
+        """Those of them that are one number, as losses are."""
+        first = flat(self.results[0]) if self.results else ()
+        return {path for path, leaf in first if _is_floating(leaf) and not leaf.ndim}
+
 
 def _is_floating(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())

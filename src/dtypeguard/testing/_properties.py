@@ -248,6 +248,8 @@ def stable(trial: Trial) -> Iterator[Fault]:
         if len(set(found.values())) < 2:  # a loss in float32, whatever the model is
             continue
         born = all(result is torch.promote_types(dtype, torch.float32) for dtype, result in found.items())
+        if born and path in trial.bare.numbers():  # a loss that is no less than float32
+            continue
         rows = ", ".join(f"{name_of(dtype)} gives {name_of(result)}" for dtype, result in found.items())
         yield Fault(
             f"`{path}` is {name_of(mine[path])} where parameters and input are {name_of(own)}",
@@ -290,10 +292,14 @@ def _mixtures(trial: Trial) -> Iterator[tuple[Finding, str, str]]:
         pair = {finding.from_dtype, finding.to_dtype} & FLOATING
         if own in pair and len(pair) == 2:
             other = name_of(*pair - {own})
-            lines = [
-                line for line in finding.origin if line.endswith(f": {other}") and not line.startswith("first seen")
-            ]
-            yield finding, other, lines[-1] if lines else f"`{finding.source}` at {finding.site}"
+            yield finding, other, _born(finding, other) or f"`{finding.source}` at {finding.site}"
+
+
+def _born(finding: Finding, dtype: str) -> str | None:
+    """The line since which a tensor has a dtype: the first of the last ones that have it."""
+    after = itertools.takewhile(lambda line: line.endswith((f": {dtype}", " more lines")), reversed(finding.origin))
+    lines = [line for line in after if not line.endswith(" more lines") and not line.startswith("first seen")]
+    return lines[-1] if lines else None
 
 
 def default_dtype(trial: Trial) -> Iterator[Fault]:
