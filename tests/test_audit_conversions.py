@@ -3,6 +3,7 @@
 import contextlib
 import io
 import math
+import operator
 import re
 import warnings
 
@@ -17,7 +18,7 @@ from torch._subclasses import FakeTensorMode
 import dtypeguard
 
 BUGS, HEALTHY = Cases(), Cases()
-U8 = torch.uint8
+U8, I8, I16, I32 = torch.uint8, torch.int8, torch.int16, torch.int32
 
 
 @pytest.mark.parametrize("case", BUGS, ids=str)
@@ -799,7 +800,7 @@ def a_timestep_is_cast_to_half():
     return (t[:, None].float() * frequencies).sin().half(), t.half() / 1000
 
 
-# ---------------------------------------------------------------- DG109: uint8
+# ---------------------------------------------------------------- DG109: integers that wrap
 
 
 @BUGS.add(
@@ -913,6 +914,133 @@ def integers_are_hashed_and_cut():
 def an_image_is_saved():
     image = torch.randn(3, 4, 4)
     return image.mul(255).add(0.5).clamp(0, 255).to(U8), (image.sigmoid() * 255).round().byte(), image.bool().to(U8)
+
+
+@pytest.mark.parametrize(("dtype", "size", "ends"), [(I8, 100, "-128 to 127"), (I16, 300, "-32768 to 32767"),
+                                                     (I32, 100_000, "-2147483648 to 2147483647")])  # fmt: skip
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_product_that_wraps_is_found_in_every_narrow_dtype(dtype, size, ends, in_place):
+    def program():
+        a = torch.full((4,), size, dtype=dtype)
+        return a.mul_(a.clone()) if in_place else a * a
+
+    (finding,) = bad(audited(program))
+    assert finding.rule == "DG109"
+    assert f"4 of 4 results are outside of {ends} and wrap around" in finding.message
+
+
+@BUGS.add("DG109", "return rows * width + columns", from_dtype=I32, count=2, fix="`.long()`")
+def offsets_into_a_large_table_are_int32():
+    rows, columns, width = torch.tensor([10, 70_000], dtype=I32), torch.tensor([3, 4], dtype=I32), 50_000
+    return torch.stack([_offset(rows, columns, width) for _ in range(2)])
+
+
+def _offset(rows, columns, width):
+    return rows * width + columns
+
+
+@BUGS.add("DG109", "total += chunk", from_dtype=I16)
+def sound_is_mixed_in_int16():
+    total = torch.zeros(4, dtype=I16)
+    for _ in range(3):
+        chunk = torch.full((4,), 12_000, dtype=I16) * 2
+        total += chunk
+    return total.float().mean()
+
+
+@BUGS.add("DG109", "return a * b % prime", from_dtype=I32)
+def a_product_is_reduced_too_late():
+    a, b, prime = torch.tensor([70_000], dtype=I32), torch.tensor([80_000], dtype=I32), 1_000_003
+    return a * b % prime
+
+
+@HEALTHY.add()
+def integers_that_fit_are_computed_with():
+    a, b = torch.arange(-8, 8, dtype=I8), torch.arange(16, dtype=I16)
+    return a * 15, a - 100, b * b, b.int() * 100_000, a.int() * a, a.sum(), -a, a * 0.5, a * b, (b * 300).int()
+
+
+@HEALTHY.add()
+def a_linear_congruential_generator():
+    state, made = torch.tensor([42, 7], dtype=I32), []
+    for _ in range(6):
+        state = state * 1103515245 + 12345
+        made.append(state.float() / 2**31)
+    short = torch.tensor([42, 7], dtype=I16)
+    for _ in range(6):
+        short = short * 25173 + 13849
+    return made, short
+
+
+@HEALTHY.add()
+def strings_are_hashed():
+    h, j = torch.zeros(1, dtype=I32), torch.zeros(1, dtype=I32)
+    for character in b"integers that wrap on purpose":
+        h = h * 31 + character
+        j.mul_(33).add_(character)
+    return h, j
+
+
+@HEALTHY.add()
+def ids_are_hashed():
+    x = torch.randint(0, 2**31 - 1, (16,), dtype=I32)
+    h = x * -2048144789
+    h = (h ^ (h >> 13)) * -1028477379
+    h = h ^ (h >> 16)
+    primes = torch.tensor([73856093, 19349663, 83492791], dtype=I32)
+    cells = (torch.randint(0, 1000, (5, 3), dtype=I32) * primes).sum(-1) % 4096
+    even = (x * 65536 + 3) ^ x
+    crc = (torch.full((4,), 200, dtype=U8) * 2) & 255
+    return h, cells, even, crc
+
+
+@BUGS.add("DG109", "kept = ~mask", from_dtype=torch.int64,
+          message="`~mask`: of 0 and 1 in int64 it makes -1 and -2, which both are true")  # fmt: skip
+def a_tokenizer_s_mask_is_inverted():
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    kept = ~mask
+    return torch.randn(2, 3).masked_fill(kept.bool(), -1e9)
+
+
+USES = {
+    "bool": lambda x, kept: x.masked_fill(kept[:, None].bool(), 0.0),
+    "float": lambda x, kept: x * kept.float(),
+    "product": lambda x, kept: x * kept,
+    "score": lambda x, kept: x + kept * -1e9,
+    "index": lambda x, kept: x[kept],
+    "written by index": lambda x, kept: x.index_put((kept,), torch.zeros(())),
+    "set by index": lambda x, kept: operator.setitem(x, kept, 0.0),
+    "all": lambda x, kept: (x, bool(kept.any())),
+    "logical": lambda x, kept: torch.logical_and(kept, x > 0),
+    "sum": lambda x, kept: x.sum() / kept.sum(),
+    "not equal": lambda x, kept: torch.where(kept != 0, x, 0.0),
+    "stacked": lambda x, kept: x * torch.cat([kept, kept])[:2],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, I32, I8])
+@pytest.mark.parametrize("use", USES)
+def test_an_integer_mask_that_is_inverted_is_found_where_it_is_used_as_one(use, dtype):
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]], dtype=dtype)
+    if "index" in use:
+        mask = mask.long()
+    (finding,) = bad(audited(lambda: USES[use](torch.ones(2, 3), ~mask)))
+    assert finding.rule == "DG109"
+    assert "which both are true" in finding.message
+
+
+@HEALTHY.add()
+def flags_are_cleared():
+    flags, bit = torch.tensor([5, 4, 1, 0]), torch.tensor([1, 0, 1, 1])
+    kept = flags & ~bit
+    x, i = torch.arange(8.0), torch.tensor([0, 1])
+    return kept, kept.bool(), (flags & ~1) * 2, (~flags).bool(), ~bit + 1, -(~bit), x[~i], ~bit.bool(), bit & ~bit
+
+
+@HEALTHY.add()
+def a_mask_of_integers_is_inverted_as_it_should_be():
+    mask, x = torch.tensor([[1, 1, 0], [1, 0, 0]]), torch.randn(2, 3)
+    return x[~mask.bool()], x * (1 - mask), (~mask & 1).bool(), x * (mask ^ 1), (~mask + 2) * x, ~(mask == 1)
 
 
 @BUGS.add("DG109", "return (image * 255).to(torch.uint8)", from_dtype=F32)

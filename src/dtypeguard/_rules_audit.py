@@ -79,8 +79,10 @@ AUDIT_RULES = (
         "DG109", "integer-wraps", _WARNING,
         "`{what}`: {detail}",
         "take a wider dtype, a bool mask or a clamp: {advice}",
-        "uint8 arithmetic is modulo 256: 3 - 5 is 254. `~` on a uint8 mask flips bits, so 1 becomes 254, which counts "
-        "as true like 255. A float outside of an integer dtype becomes any number in it.",
+        "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464. Hashes "
+        "and random numbers want that: large odd factors, and what goes on to operations on bits, are no finding. `~` "
+        "on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which counts as true like -1 and 255. A float "
+        "outside of an integer dtype becomes any number in it.",
         f"{GITHUB}/pytorch/pytorch/issues/24180",
     ),
     Rule(

@@ -78,13 +78,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if trait.cast and inputs and out is inputs[0]:  # it was of that dtype
             return
         dtype = out.dtype if single else None
-        mixed = byte = False
+        mixed = integer = False
+        integers = recorder.integers
         for tensor in inputs:
             other = tensor.dtype
             if other is not dtype:
                 mixed = single
-            if other is torch.uint8:
-                byte = True
+            if other in integers:
+                integer = True
         backward = _current_node() is not None
         if backward and not mixed:
             return
@@ -92,9 +93,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
-        byte = byte and bool(recorder.on["byte"]) and not backward
+        integer = integer and bool(recorder.on["integer"]) and not backward
         born = not trait.updates and not backward and (single or isinstance(out, (tuple, list)))
-        wanted = mixed or trait.cast or asked or ended or scalar or sixteen or byte or kept
+        wanted = mixed or trait.cast or asked or ended or scalar or sixteen or integer or kept
         if not (born or wanted):
             return
         try:
@@ -142,8 +143,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             recorder.emit("scalar", event)
         if sixteen:
             recorder.emit("half", event)
-        if byte:
-            recorder.emit("byte", event)
+        if integer:
+            recorder.emit("integer", event)
 
     def _hand_on(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
         """A view has the lines of what it shows."""

@@ -1,8 +1,9 @@
 """DG101, DG102: operands that promote each other.
 
 Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
-back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half operands harms where the result leaves a module, or meets half
-tensors again, or is kept; not where it is cast back, or ends as a loss, as integers, or as numbers of Python.
+back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half
+operands harms where the result leaves a module, or meets half tensors again, or is kept; not where it is cast back, or
+ends as a loss, as integers, or as numbers of Python.
 """
 
 import functools

@@ -87,6 +87,7 @@ class Recorder:
         self.eager = Eager()
         self.running = False
         self.promotions = 0  # that are open
+        self.integers = {torch.uint8, torch.int8, torch.int16, torch.int32}  # dtypes of which every operation is told
         self.operations = 0
         self.leak: Any = None  # the cause of what is made in a default dtype that was changed
         self.leaked_dtype: torch.dtype | None = None
