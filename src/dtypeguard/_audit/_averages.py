@@ -24,7 +24,7 @@ from ..amp._names import Names
 from ..amp._optimizer import due
 from ..amp._tensors import HALF, sample
 from ._events import Op, on
-from ._lineage import Node
+from ._lineage import Debt, Node
 from ._optimizers import Book, Optimizers
 from ._recorder import Recorder
 from ._sites import Site
@@ -36,6 +36,7 @@ _PART = 0.25  # of the sample, that must be owed a move
 _FAR, _NEAR = 8, 1  # spacings between an average and what it follows; closer, it has arrived
 _LITTLE = 0.01  # share of what is new, with which a half average cannot follow
 _LOOKS = 4
+_NEARBY = 8  # lines back
 _ELEMENTS, _TENSORS, _PLACES = 64, 16, 4096
 _SLOW = 1e-3  # the share that is assumed where it is not known
 _LISTS = "_foreach_mul_ _foreach_add_ _foreach_sub_ _foreach_lerp_".split()
@@ -103,6 +104,7 @@ class Averages:
     tracks: dict[int, Track | None] = field(default_factory=dict)  # by place in memory; None: one of too many
     sites: dict[tuple[str, int], list[Track]] = field(default_factory=dict)
     decays: dict[int, float] = field(default_factory=dict)  # by place: what it was multiplied by just now
+    chains: dict[Node, "Chain"] = field(default_factory=dict)  # by the last line of each
     said: set[tuple[str, int]] = field(default_factory=set)
     models: Any = field(default_factory=weakref.WeakKeyDictionary)  # AveragedModel: its watch, and how many updates
     updating: int = 0  # in `AveragedModel.update_parameters`
@@ -125,7 +127,7 @@ def written(event: Op, audit: Recorder) -> None:
     elif not isinstance(others, (list, tuple)):
         others = (others,) * len(targets)
     first = targets[0] if targets else None
-    if first is None or first.dtype not in HALF or first.requires_grad or event.backward:
+    if first is None or first.dtype not in HALF or event.backward:
         return
     averages = audit.state(Averages)
     if averages.updating or audit.state(Steps).inside:
@@ -146,20 +148,23 @@ def _updated(audit: Recorder, averages: Averages, event: Op, target: Tensor, oth
     decay = averages.decays.pop(target.data_ptr(), None)
     kind = _KINDS[event.name.removeprefix("_foreach_").strip("_")]
     read = kind(audit, event, target, other, decay)
-    if read is None:
+    if read is None or (target.requires_grad and not _follows(audit, target, other)):
         return
     track = _track(averages, event.site, target)
     if track is None:
         return
     track.updates += 1
-    if track.updates & (track.updates - 1):  # looks at powers of two
-        return
-    update = read()
+    if not track.updates & (track.updates - 1):  # looks at powers of two
+        _look_at(audit, averages, event, track, target, read())
+
+
+def _look_at(
+    audit: Recorder, averages: Averages, event: Op, track: Track, target: Tensor, update: Update | None
+) -> None:
     now = _sample(target)
-    if update is None or now is None:
-        return
-    track.look(now, update)
-    _judge(audit, averages, event)
+    if update is not None and now is not None:
+        track.look(now, update)
+        _judge(audit, averages, event)
 
 
 def _track(averages: Averages, site: Site, target: Tensor) -> Track | None:
@@ -278,15 +283,102 @@ _KINDS: dict[str, Callable[[Recorder, Op, Tensor, Tensor, float | None], Read | 
 }
 
 
+# ---------------------------------------------------------------- bound anew
+
+
+@dataclass(eq=False)
+class Chain(Debt):
+    """An average that is another tensor after each update, each computed from the last."""
+
+    site: Site
+    track: Track
+    last: Tensor | None = None  # the sample before an update that is looked at
+
+
+@on("summed", "DG407")
+def bound_anew(event: Op, audit: Recorder) -> None:
+    """`ema[k] = d * ema[k] + (1 - d) * w`."""
+    averages, out, node = audit.state(Averages), event.out, audit.lineage.get(event.out)
+    if node is None or averages.updating or audit.state(Steps).inside:
+        return
+    chain = _chain(averages, event, node)
+    if chain is None:
+        return
+    track = chain.track
+    track.updates += 1
+    if chain.last is not None and not track.updates & (track.updates - 1):
+        update, known = _made_anew(audit, event, chain.last), averages.sites.setdefault(event.site.key, [])
+        if update is not None and track not in known and len(known) < _TENSORS:
+            known.append(track)
+            node.owes((chain,))
+        if update is not None and track in known:
+            _look_at(audit, averages, event, track, out, update)
+    chain.last = None if track.updates & (track.updates + 1) else _sample(out)
+
+
+def _chain(averages: Averages, event: Op, node: Node) -> Chain | None:
+    """What came from the same line before; debts are for those that are averages, since they are few."""
+    chains, nodes = averages.chains, list(node.ancestors(most=_NEARBY))
+    found = [debt for debt in node.debts if isinstance(debt, Chain)]
+    found += [chains[ancestor] for ancestor in nodes if ancestor in chains]
+    chain = next((c for c in found if c.site is event.site and c.track.shape == event.out.shape), None)
+    if chain is not None or any(ancestor.named for ancestor in nodes):
+        if len(chains) > _PLACES:
+            chains.clear()
+        for ancestor in nodes:
+            if chain is not None and chains.get(ancestor) is chain:
+                del chains[ancestor]
+        chains[node] = chain or Chain(event.site, Track(event.out.shape, event.out.data_ptr(), event.out.dtype))
+    return chain
+
+
+def _made_anew(audit: Recorder, event: Op, last: Tensor) -> Update | None:
+    """What is new in a sum is one small share of a parameter, or of the distance to it."""
+    mine, new = event.args[:2]
+    weight = _number(event.args[2] if len(event.args) > 2 else event.kwargs.get("alpha", 1))
+    for kept, other in ((mine, new), (new, mine)) if event.name == "add" else ((mine, new),):
+        source = _source(audit, event.out, other) if isinstance(other, Tensor) else None
+        if source is None or weight is None or not isinstance(kept, Tensor):
+            continue
+        old, part, goal = _sample(kept), _sample(other), _sample(source.to(event.out.dtype))
+        if old is None or part is None or goal is None or not last.shape == old.shape == part.shape == goal.shape:
+            continue
+        distance, part = goal - last, (-weight if event.name == "sub" else weight) * part
+        for whole in (goal, distance):
+            share = _share(part, whole, event.out.dtype)
+            if share is not None and 0 < share <= _MOST and bool((old.abs() >= (1 - 1.1 * _MOST) * last.abs()).all()):
+                return Update(share * distance, distance, source, share <= _LITTLE)
+    return None
+
+
+def _share(part: Tensor, whole: Tensor, dtype: torch.dtype) -> float | None:
+    """By what a tensor was multiplied, if that was one number."""
+    some, info = whole != 0, torch.finfo(dtype)
+    if not bool(some.any()):
+        return None
+    share = (part[some] / whole[some]).median()
+    error = (part - share * whole).abs() - 2 * info.eps * (share * whole).abs()
+    return float(share) if bool((error <= 2 * info.smallest_normal * info.eps).all()) else None
+
+
+# ---------------------------------------------------------------- where tensors come from
+
+
 def _ancestors(audit: Recorder, tensor: Tensor) -> Iterator[Node]:
     node = audit.lineage.get(tensor)
-    return iter(()) if node is None else node.ancestors(most=8)
+    return iter(()) if node is None else node.ancestors(most=_NEARBY)
 
 
 def _from(audit: Recorder, target: Tensor, other: Tensor) -> bool:
     """Whether one tensor was computed from another."""
     own = audit.lineage.get(target)
     return own is not None and any(node is own for node in _ancestors(audit, other))
+
+
+def _follows(audit: Recorder, target: Tensor, other: Tensor) -> bool:
+    """Whether what an average takes comes of a parameter besides itself."""
+    own = audit.lineage.get(target)
+    return any(node.named and node is not own for node in _ancestors(audit, other))
 
 
 def _source(audit: Recorder, target: Tensor, other: Tensor) -> Tensor | None:
@@ -388,3 +480,4 @@ def forget(audit: Recorder) -> None:
     averages.models.clear()
     averages.tracks.clear()
     averages.sites.clear()
+    averages.chains.clear()

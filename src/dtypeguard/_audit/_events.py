@@ -10,6 +10,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     after        one of the named operations has run                         (Op, audit)
     scalar       an operation in forward reduced tensors to one float        (Op, audit)
     ended        an operation in forward gave no floats, while promotions are open  (Op, audit)
+    summed       an operation in forward added up half tensors, without a gradient (Op, audit)
     half         an operation in forward gave float16                        (Op, audit)
     integer      an operation in forward took integers that `Recorder.integers` names  (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
@@ -41,7 +42,7 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended half integer backward swapped refused entered left".split()
+    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered left".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

@@ -23,6 +23,7 @@ from ._sites import Site, site_of
 from ._text import size_of
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_HALF = frozenset([torch.float16, torch.bfloat16])
 _NUMBERS = frozenset([int, float, bool, type(None)])
 _current_node = torch._C._current_autograd_node
 _tracing = torch._C._get_tracing_state
@@ -91,11 +92,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             return
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        summed = trait.sums and dtype in _HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
         integer = integer and bool(recorder.on["integer"]) and not backward
         born = not trait.updates and not backward and (single or isinstance(out, (tuple, list)))
-        wanted = mixed or trait.cast or asked or ended or scalar or sixteen or integer or kept
+        wanted = mixed or trait.cast or asked or ended or scalar or summed or sixteen or integer or kept
         if not (born or wanted):
             return
         try:
@@ -141,6 +143,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             recorder.emit("ended", event)
         if scalar:
             recorder.emit("scalar", event)
+        if summed:
+            recorder.emit("summed", event)
         if sixteen:
             recorder.emit("half", event)
         if integer:
@@ -259,6 +263,10 @@ def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameT
     if source.dtype is not out.dtype or source.device != out.device:
         site, module = recorder.cause() or (recorder.line(frame), recorder.module())
         recorder.cast("backward", "to", source, out, size_of(out), site, module)
+
+
+def _has_gradient(inputs: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
 
 
 def _bytes_as(tensor: Tensor, like: Tensor) -> int:

@@ -20,6 +20,7 @@ _PROMOTING |= frozenset(
     triplet_margin_loss vstack
     """.split()
 )
+_SUMS = frozenset(["add", "sub", "lerp"])
 _WRITES = frozenset(["copy_", "index_put_", "_foreach_copy_"])
 # `to` and autocast's own come as they are in inference mode.
 _CASTS = frozenset("_to_copy to type_as _autocast_to_reduced_precision _autocast_to_full_precision".split())
@@ -37,6 +38,7 @@ class Trait:
     lifted: bool  # a tensor made from data of Python or NumPy
     updates: bool  # its first argument, in place
     promotes: bool
+    sums: bool  # what may be an average with what is new
     pure: bool  # it can be done again: torch's own, not random, and writes to nothing
     several: bool  # a fused or foreach operation on lists, or one without tensors
 
@@ -71,6 +73,7 @@ def _look(func: Any) -> Trait:
         lifted=name == "lift_fresh",
         updates=updates,
         promotes=pointwise or name in _PROMOTING,
+        sums=name in _SUMS,
         pure=library == "aten" and not writes and torch.Tag.nondeterministic_seeded not in tags,
         several=name.startswith(("_foreach", "_fused", "_amp_foreach", "profiler::")),
     )
