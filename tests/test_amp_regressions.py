@@ -1,5 +1,6 @@
 """What once broke a training step under a watch, or stayed behind after it."""
 
+import copy
 import warnings
 
 import pytest
@@ -114,6 +115,41 @@ def test_averages_from_an_iterator_are_read_more_than_once():
             for mean, parameter in zip(average, model.parameters(), strict=True):
                 mean.mul_(0.9999).add_(parameter.detach(), alpha=0.0001)
     assert [finding.rule for finding in watch.report()] == ["DG407"]
+
+
+def to_nearest(mean, parameter, decay):
+    mean.mul_(decay).add_(parameter.to(mean.dtype), alpha=1 - decay)
+
+
+def stochastically(mean, parameter, decay):
+    """Each neighbour as likely as it is near."""
+    exact = (mean.float() * decay + parameter * (1 - decay)).view(torch.int32)
+    noise = torch.randint(0, 2**16, mean.shape, dtype=torch.int32)
+    mean.copy_((exact + noise & -(2**16)).view(torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("follow", "decay", "rules"),
+    [(to_nearest, 0.999, ["DG407"]), (to_nearest, 0.9999, ["DG407"]), (to_nearest, 0.9, []),
+     (stochastically, 0.999, []), (stochastically, 0.9999, []), (stochastically, 0.9, [])],
+)  # fmt: skip
+def test_a_small_net_whose_average_moves_in_part_only(follow, decay, rules):
+    """Biases and small weights follow, since their digits are fine; the rest never will."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    average = copy.deepcopy(model).bfloat16().requires_grad_(False)
+    watch, goal = amp.watch(model, optimizer, averaged=average), torch.randn(4, 2)
+    with warnings.catch_warnings(action="ignore", category=AmpWarning):
+        for _ in range(201):
+            x = torch.randn(32, 4)
+            optimizer.zero_grad()
+            (model(x) - torch.tanh(x) @ goal - 0.5).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+                    follow(mean, parameter, decay)
+    assert [finding.rule for finding in watch.report()] == rules
 
 
 def test_each_of_two_optimizers_has_a_finding_of_its_own():

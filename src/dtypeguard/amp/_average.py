@@ -20,6 +20,11 @@ _STUCK = 0.9  # share of elements that stayed: decay 0.999 in bfloat16 leaves 94
 _MOVES = 0.5  # an average of which more has moved follows, or was copied
 _LOOKS = 3  # before a verdict
 _GROWTH = 1.3  # stochastic rounding doubles the moved share when the steps double
+_FAR = 8  # spacings between an average and what it follows, from which on it can follow
+_OWED = 3  # spacings that an element should have moved; of stochastic rounding one in twenty has not moved at all then
+_SURE = 32  # spacings that those elements must have moved that tell how fast an average is
+_FEW = 8  # elements; fewer show nothing
+_FASTEST = 0.1  # share of the distance that an average moves in one step
 
 
 class WatchedAverage:
@@ -53,7 +58,7 @@ class WatchedAverage:
         for name, average, source in self._matched():
             pair = self._pairs.setdefault(name, _Pair())
             pairs.append(pair)
-            counts = pair.look(average, source)
+            counts = pair.look(average, source, step)
             if counts is not None:
                 looks.append((name, pair, counts))
         differ, stuck = (sum(counts[n] for _, _, counts in looks) for n in (0, 1))
@@ -65,12 +70,27 @@ class WatchedAverage:
         elif differ and (stuck < differ or any(pair.updated for pair in pairs)):
             half = max((known for known in self._moved if known <= step / 2), default=None)
             self._moved[step] = 1 - share
-            if len(self._moved) < _LOOKS or half is None or share < _STUCK or 1 - share > _GROWTH * self._moved[half]:
+            if len(self._moved) < _LOOKS:
                 return
-            names = [name for name, _, counts in looks if counts[1] >= _STUCK * counts[0]]
+            still = half is not None and share >= _STUCK and 1 - share <= _GROWTH * self._moved[half]
+            if not still and not _behind([pair for _, pair, _ in looks]):
+                return
+            least = min(_STUCK, share)
+            names = [name for name, _, counts in looks if counts[1] >= least * counts[0]]
             dtype = next(pair.dtype for name, pair, _ in looks if name in names)
             facts = {"found": plain(dtype), "share": share, "steps": step}
             self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
+
+
+def _behind(pairs: list["_Pair"]) -> bool:
+    """Whether most elements that should have moved have not, while others did: those tell how fast the average is."""
+    moved, owed = torch.cat([pair.way() for pair in pairs], 1)
+    leading = owed >= owed.quantile(0.75)
+    speed = float(moved[leading].sum() / owed[leading].sum())
+    if not 0 < speed <= _FASTEST or float(moved[leading].sum()) < _SURE:
+        return False
+    late = speed * owed >= _OWED
+    return int(late.sum()) >= _FEW and float((moved[late] == 0).double().mean()) >= _MOVES
 
 
 class _Pair:
@@ -81,16 +101,18 @@ class _Pair:
 
     def begin(self) -> None:
         """The next look is the first."""
+        self._way: tuple[Tensor, Tensor, Tensor, int] | None = None  # the last distance, all of them, values, step
         self._first: tuple[Tensor, Tensor, weakref.ref[Tensor], int] | None = None
         self.updated = False  # surely; a write through `.data` leaves no trace
         self.dtype = torch.float32
 
-    def look(self, average: Tensor, source: Tensor) -> tuple[int, int] | None:
+    def look(self, average: Tensor, source: Tensor, step: int) -> tuple[int, int] | None:
         """How many elements differ from the model, which has moved, and how many of these have not moved with it."""
         values, goal = sample(average), sample(source)
         if average.dtype not in HALF or values is None or goal is None or values.shape != goal.shape:
             return None
         goal = goal.to(values.device)
+        self._walk(values, goal, step)
         if self._first is None:
             self._first = values.clone(), goal.clone(), weakref.ref(average), version_of(average)
             return None
@@ -101,6 +123,30 @@ class _Pair:
         moved = (goal != target).any() | differ.all()
         count, stuck, follows = torch.stack([differ.sum(), still.sum(), moved]).tolist()
         return (count, stuck) if count and follows else None
+
+    def _walk(self, values: Tensor, goal: Tensor, step: int) -> None:
+        """Add up the distance to go, in all steps since the last look."""
+        distance = goal.float() - values.float()
+        distance = distance.masked_fill(distance.abs() < _FAR * self._spacing(values), 0.0)
+        if self._way is None:
+            owed = torch.zeros_like(distance)
+        else:
+            last, owed, _, before = self._way
+            one_way = distance.sign() == last.sign()
+            owed = torch.where(one_way, owed + (step - before) * (distance + last) / 2, 0)
+        self._way = distance, owed, values.clone(), step
+
+    def way(self) -> Tensor:
+        """What each element moved, and what it had to move if it had gone all the way in each step; in spacings."""
+        if self._way is None or self._first is None:
+            return torch.zeros(2, 0)
+        _, owed, values, _ = self._way
+        moved = (values.float() - self._first[0].float()) * owed.sign()
+        return (torch.stack([moved, owed.abs()]) / self._spacing(values)).cpu()
+
+    def _spacing(self, values: Tensor) -> Tensor:
+        info = torch.finfo(values.dtype)
+        return values.float().abs().clamp(min=info.smallest_normal) * info.eps
 
 
 def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:
