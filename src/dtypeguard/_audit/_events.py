@@ -42,7 +42,8 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered left".split()
+    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
+    "left".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
