@@ -139,7 +139,7 @@ def a_program_is_wholly_float64():
 
 
 @BUGS.add(
-    "DG102", "return self.layer(x * self.scale)", severity="info", origin=["torch.rand(2, 3)"],
+    "DG102", "return Scaled().double()(x) - torch.ones(2, 2)", severity="info", origin=["torch.ones(2, 2)"],
     fix="`.to(torch.float64)` on the float32 operand",
 )  # fmt: skip
 def a_module_that_is_float64_on_purpose_gets_float32():
@@ -147,8 +147,10 @@ def a_module_that_is_float64_on_purpose_gets_float32():
         def __init__(self):
             super().__init__()
             self.scale, self.layer = nn.Parameter(torch.ones(3)), nn.Linear(3, 2)
+            self.register_buffer("table", torch.ones(3))
 
         def forward(self, x):
+            x = x * self.table.to(x) * (torch.linspace(0, 1, 3) * self.table)
             return self.layer(x * self.scale)
 
     x = torch.rand(2, 3)

@@ -118,7 +118,7 @@ def promoted(event: Op, audit: Recorder) -> None:
         narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
         own = False
         if wide is torch.float64:
-            own = any(_is_models(node, event.module, audit) for node in nodes) and not _parameter_of(narrow_node)
+            own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
@@ -154,13 +154,12 @@ def _asked_for(node: Node, site: Site) -> bool:
     return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
 
 
-def _is_models(node: Node, module: str | None, audit: Recorder) -> bool:
-    """Whether it is of a dtype that its model is in, as a whole, and on purpose."""
-    parameter = _parameter_of(node)
-    if parameter is None:
-        return False
-    dtype = dtype_of(parameter.op.partition(" ")[2], audit) or dtype_of(module, audit)
-    return dtype is parameter.dtype is node.dtype
+def _is_models(nodes: tuple[Node, ...], module: str | None, audit: Recorder) -> bool:
+    """Whether float64 is what the model is in, as a whole: the one that runs, or the one that the tensors come from."""
+    if dtype_of(module, audit) is torch.float64:
+        return True
+    parameters = (parameter.op.partition(" ")[2] for node in nodes if (parameter := _parameter_of(node)) is not None)
+    return any(dtype_of(path, audit) is torch.float64 for path in parameters)
 
 
 def _parameter_of(node: Node | None) -> Node | None:
