@@ -20,6 +20,7 @@ _STUCK = 0.9  # share of elements that stayed: decay 0.999 in bfloat16 leaves 94
 _MOVES = 0.5  # an average of which more has moved follows, or was copied
 _LOOKS = 3  # before a verdict
 _GROWTH = 1.3  # stochastic rounding doubles the moved share when the steps double
+_CHANCES = 384  # to move: elements times steps; fewer may all have been missed by stochastic rounding
 _FAR = 8  # spacings between an average and what it follows, from which on it can follow
 _OWED = 3  # spacings that an element should have moved; of stochastic rounding one in twenty has not moved at all then
 _SURE = 32  # spacings that those elements must have moved that tell how fast an average is
@@ -73,6 +74,7 @@ class WatchedAverage:
             if len(self._moved) < _LOOKS:
                 return
             still = half is not None and share >= _STUCK and 1 - share <= _GROWTH * self._moved[half]
+            still = still and stuck * step >= _CHANCES
             if not still and not _behind([pair for _, pair, _ in looks]):
                 return
             least = min(_STUCK, share)
