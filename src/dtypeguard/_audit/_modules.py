@@ -3,7 +3,7 @@
 import functools
 import re
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -317,13 +317,14 @@ def dtype_of(path: str | None, audit: Recorder) -> torch.dtype | None:
     """The dtype of the model that a module, or a parameter, is in; none that came with a changed default dtype."""
     title = path.partition(".")[0] if path else ""
     root = next((module for known, module in audit.modules() if known == title), None)
-    parts = () if root is None else (part for _, module in walk(root) for part in tensors_of(module))
-    parameters = [t for kind, _, t in parts if kind == "parameter" and t.dtype.is_floating_point and not is_lazy(t)]
-    dtype = _usual(parameters, root, audit) if parameters else audit.state(Seen).dtypes.get(title)
+    tensors = () if root is None else (tensor for _, module in walk(root) for _, _, tensor in tensors_of(module))
+    parameters = [t for t in tensors if isinstance(t, nn.Parameter) and t.dtype.is_floating_point and not is_lazy(t)]
+    dtype = _usual(parameters, root, audit) if parameters else None  # in a functional call there are none
+    dtype = audit.state(Seen).dtypes.get(title) if root is None else dtype
     return None if audit.leak is not None and dtype is audit.leaked_dtype else dtype
 
 
-def _usual(parameters: list[Tensor], root: nn.Module | None, audit: Recorder) -> torch.dtype:
+def _usual(parameters: Sequence[Tensor], root: nn.Module | None, audit: Recorder) -> torch.dtype:
     """That of by far the most parameters; else of those that were not converted apart, in doubt the default dtype."""
     every = _sizes(parameters)
     for sizes in (every, _sizes(p for p in parameters if not _is_apart(p, root, audit))):
