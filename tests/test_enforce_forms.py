@@ -1528,17 +1528,6 @@ def test_param_spec_arguments_pass(strict):
     assert f(torch.zeros, 3, dtype=torch.float32).dtype is torch.float32
 
 
-def test_isinstance_in_an_enforced_body_sees_the_axes_of_the_call():
-    @enforce
-    def f(x: Float32[Tensor, "n"], y: Tensor) -> bool:
-        return isinstance(y, Float32[Tensor, "n"])
-
-    assert f(f32(3), f32(3))
-    assert not f(f32(3), f32(4))
-    with pytest.warns(CastWarning):
-        assert not f(f64(3), f32(4))
-
-
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="PEP 695 is syntax of Python 3.12")
 def test_pep_695_aliases_and_type_parameters(strict):
     namespace = dict(globals())

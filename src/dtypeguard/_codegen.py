@@ -20,7 +20,8 @@ from ._anchor import Slots, asked, find, slots
 from ._config import Autocast
 from ._contract import Contract, Param
 from ._emit import attempt
-from ._run import judge, missed, missed_beside, note, scope, slow, slow_coroutine, slow_generator, slow_stream
+from ._run import judge, missed, missed_beside, note, slow, slow_coroutine, slow_generator, slow_stream
+from ._scope import scope
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `_name_after` puts there
@@ -152,26 +153,28 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
         return [*lines, *(f"    {line}" for line in give_up.splitlines())], closure
     out = "return " if result == [] else "_dg_out = "  # a result that nothing is asked of goes straight to the caller
     body = body.format(out=out, call=f"_dg_fn({_call_arguments(contract.params)})")
-    tail: list[str] = []
+    run, bound = [body], ""
     if contract.scoped:
-        single = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if not several)
-        several = ", ".join(f"{axis!r}: {name}" for (several, axis), (name, _) in writer.axes.items() if several)
-        tail += [f"    if _dg_compiling(): {body}", "    else:"]
-        tail += [f"        with _dg_scope({{{single}}}, {{{several}}}): {body}"]
-    elif contract.guarded:
-        tail += ["    try:", f"        {body}", "    except _dg_Errors as _dg_error:"]
-        tail += [f"        _dg_note(_dg_error, {names[0]})", "        raise"]
-    else:
-        tail += [f"    {body}"]
+        axes: tuple[list[str], list[str]] = [], []
+        for (several, axis), (name, _) in writer.entry.items():
+            axes[several].append(f"{axis!r}: {name}")
+        entered = f"_dg_scope({values}, {{{', '.join(axes[0])}}}, {{{', '.join(axes[1])}}})"
+        run, bound = ["_dg_bound = None", f"if _dg_compiling(): {body}", "else:"], ", _dg_bound"
+        run += [f"    with {entered} as _dg_bound: {body}"]
+        result = result and [f"            {line}" for line in writer.recall()] + result
+    if contract.guarded:
+        run = ["try:", *(f"    {line}" for line in run), "except _dg_Errors as _dg_error:"]
+        run += [f"    _dg_note(_dg_error, {names[0]})", "    raise"]
+    tail = [f"    {line}" for line in run]
     if result:
         tail += ["    try:", "        while True:", *result, "            return _dg_out"]
         tail += ["    except _dg_Exception: pass"]
     if result != []:
-        tail += [f"    return _dg_judge({values}, _dg_out)"]
+        tail += [f"    return _dg_judge({values}, _dg_out{bound})"]
+    lines += [f"    {variable} = None" for variable in writer.initial]
     if not arguments:
         return [*lines, *tail], closure
     head = _anchor_lines(contract, names[0], anchor, device) if anchored else []
-    lines += [f"    {variable} = None" for variable in writer.initial]
     lines += ["    while True:", "        try:", *(f"            {line}" for line in head), *arguments]
     lines += ["        except _dg_Exception: break", *(f"    {line}" for line in tail)]
     return [*lines, f"    {give_up}"], closure
@@ -190,9 +193,9 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     """
     if contract.autocast is Autocast.DISABLE:
         fn = _without_autocast(fn)
-    kind, code = kind_of(fn), getattr(fn, "__code__", None)
+    kind = kind_of(fn)
     contract.body = fn
-    contract.scoped = kind == "function" and "isinstance" in getattr(code, "co_names", ()) and not contract.guarded
+    contract.scoped = contract.scoped and kind == "function"
     lines, closure = source(fn, contract, anchor)
     inner = "\n".join(f"    {line}" for line in lines)
     closure = {name: value for name, value in closure.items() if name in inner}

@@ -60,7 +60,10 @@ class Contract:
     skip_args: frozenset[str] = frozenset()
     non_blocking: bool = False
     body: Any = None
-    scoped: bool = False  # the body asks `isinstance`, so it runs in jaxtyping's scope
+    scoped: bool = False  # `isinstance` is asked while the body runs, so it runs in jaxtyping's scope
+    checker: bool = (
+        False  # of jaxtyping's decorator, which runs the body itself: in its scope, with the caller's values
+    )
     trial: Any = None  # makes a wrapper that gives up where this one would ask the reference
     plans: list[Any] = field(default_factory=list)  # repairs made before, see `_mend`
 

@@ -62,6 +62,8 @@ class Writer:
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
         self.pending: dict[tuple[bool, str], str] = {}  # unpacked, but not yet reached from left to right
         self.initial: list[str] = []  # variables that may stay unbound
+        self.entry: dict[tuple[bool, str], tuple[str, bool]] = {}  # the axes as they are when the body begins
+        self.late = False  # the body may have bound axes by itself
         self.depth = 3
         self.loops = 0
         self.branches = 0
@@ -186,7 +188,7 @@ class Writer:
         key = (dim.variadic, dim.text)
         once = sum((d.variadic, d.text) == key for d in dims) == 1
         direct = dim.kind is DimKind.NAMED and not dim.broadcast and once and key not in self.axes
-        if not direct or self.loops or dim.tree:
+        if not direct or self.loops or dim.tree or self.late:
             return self.fresh()
         if not self.branches:  # surely assigned before it is read
             self.pending[key] = self.fresh("v" if dim.variadic else "n")
@@ -223,6 +225,13 @@ class Writer:
                 self.line(f"if {loose}{name} is None: {name} = {size}")
             self.miss_if(loose + self.differs(size, name))
             self.axes[key] = (name, sure or not dim.broadcast)
+
+    def recall(self) -> list[str]:
+        """Lines that read from jaxtyping's scope what the body has bound of the axes that may be unbound before it."""
+        asked = {key: name for key, (name, _) in self.axes.items() if not self.entry.get(key, ("", False))[1]}
+        ways = {key: f".shape({key[1]!r})" if key[0] else f".axes.get({key[1]!r})" for key in asked}
+        lines = [f"    {name} = _dg_bound{ways[key]}" for key, name in asked.items()]
+        return ["if _dg_bound is not None:", *lines] if lines else []
 
     def differs(self, size: str, wanted: str) -> str:
         """To Dynamo a comparison that may depend on data is no `True`, so it is left to `differ`.
@@ -376,6 +385,7 @@ def attempt(contract: Contract, anchored: bool, device: str) -> tuple[Writer, li
     except Inexpressible:
         return Writer(contract, anchored, device), None, None
     arguments, writer.lines = writer.lines, []
+    writer.entry, writer.late = dict(writer.axes), contract.scoped
     try:
         if contract.output_dtype is not None:
             raise Inexpressible

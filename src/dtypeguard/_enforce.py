@@ -3,7 +3,6 @@
 Floor 5.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -33,6 +32,7 @@ from ._config import (
 )
 from ._contract import Contract, Param
 from ._errors import AnnotationError, caller
+from ._scope import asks, closure_of
 from ._spec import Spec, annotations_of, hints_of_class, resolve_hint, spec_of
 
 T = TypeVar("T")
@@ -211,6 +211,7 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
 def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
     signature = _signature(fn)
     contract = _contract(fn, signature, options)
+    contract.scoped = asks(fn, local)
     try:
         _fill(contract, fn, options, local)
     except NameError:  # a forward reference: its name will exist at the first call
@@ -301,19 +302,9 @@ def read_annotation(function: str, argument: str, annotation: Any, fn: Any, loca
 
 def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
     try:
-        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **_closure(fn)})
+        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
     except AnnotationError as error:
         raise _located(error, function, argument) from error.__cause__
-
-
-def _closure(fn: Any) -> dict[str, Any]:
-    """The names that a function closes over and that exist already; `super()` closes over a class to come."""
-    names: dict[str, Any] = {}
-    code = getattr(fn, "__code__", None)
-    for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True) if code is not None else ():
-        with contextlib.suppress(ValueError):
-            names[name] = cell.cell_contents
-    return names
 
 
 def spec_in(function: str, argument: str, hint: Any, local: dict[str, Any]) -> Spec | None:

@@ -6,8 +6,7 @@ Floor 4.
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
 from ._mend import count, forget, look_at, mend, remember
+from ._scope import adopt, scope
 from ._sides import call_of, listed
 
 _P = inspect.Parameter
@@ -74,16 +74,23 @@ def missed_beside(*call: Any) -> bool:
 def _run(contract: Contract, call: Call) -> Any:
     __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
-    if contract.scoped and not torch.compiler.is_compiling():
-        with scope(call.axes, call.variadics):
-            return contract.body(*args, **kwargs)
     if not contract.guarded:
-        return contract.body(*args, **kwargs)
+        return _body(contract, call, args, kwargs)
     try:
-        return contract.body(*args, **kwargs)
+        return _body(contract, call, args, kwargs)
     except (RuntimeError, IndexError) as error:
         note(error, call.values[0])
         raise
+
+
+def _body(contract: Contract, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    if not contract.scoped or torch.compiler.is_compiling():
+        return contract.body(*args, **kwargs)
+    with scope(contract, call.values, call.axes, call.variadics) as bound:
+        result = contract.body(*args, **kwargs)
+    adopt(call, bound)
+    return result
 
 
 def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
@@ -102,10 +109,12 @@ def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], 
     return args, kwargs
 
 
-def judge(contract: Contract, values: tuple[Any, ...], result: Any) -> Any:
+def judge(contract: Contract, values: tuple[Any, ...], result: Any, bound: scope | None = None) -> Any:
     """A result that the straight-line checks did not pass; the arguments did, so they only bind their axes again."""
     __tracebackhide__ = True
-    return leave(enter(contract, values), result)
+    call = enter(contract, values)
+    adopt(call, bound)
+    return leave(call, result)
 
 
 async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
@@ -192,22 +201,6 @@ async def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
                 step = stream.asend(given)
     finally:
         look_back(call)
-
-
-@contextmanager
-def scope(axes: dict[str, Any], variadics: dict[str, Any]) -> Iterator[None]:
-    """jaxtyping's own scope with the call's axes, for a body that asks `isinstance(y, Float[Tensor, "b c"])`."""
-    from jaxtyping import _storage
-
-    single, several, *_ = _storage.push_shape_memo({})
-    single.update({name: size for name, size in axes.items() if size is not None})
-    for name, shape in variadics.items():
-        if shape is not None:
-            several[name] = shape if isinstance(shape, tuple) else (False, tuple(shape))
-    try:
-        yield
-    finally:
-        _storage.pop_shape_memo()
 
 
 _NOTE = "dtypeguard: raised inside"
