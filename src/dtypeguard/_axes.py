@@ -20,8 +20,10 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
     wanted = f"the annotation wants {_axes(least) if where is None else f'at least {_axes(least)}'}"
     try:
         shape = tuple(value.shape)
-    except RuntimeError:
-        what = "is a nested tensor, whose axes have no one size" if value.is_nested else "has no shape yet"
+    except Exception:
+        what = "has no shape" if not isinstance(value, torch.Tensor) else "has no shape yet"
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            what = "is a nested tensor, whose axes have no one size"
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):

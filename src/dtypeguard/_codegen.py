@@ -24,7 +24,7 @@ from ._run import judge, missed, missed_beside, note, slow, slow_coroutine, slow
 from ._scope import scope
 
 _numbers = itertools.count(1)
-_NUMBER = "the number of this wrapper"  # stands in the generated text for what `_name_after` puts there
+_NUMBER = "the number of this wrapper"  # stands in the generated text for what `named_after` puts there
 _P = inspect.Parameter
 
 
@@ -204,7 +204,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     exec(code, getattr(fn, "__globals__", {}), namespace)
     factory = namespace["_dg_factory"]
     wrapper = factory(**closure)
-    _name_after(wrapper, fn)
+    named_after(wrapper, fn)
     if kind == "function" and "_dg_slow" in closure:
         contract.trial = functools.cache(functools.partial(_trial, factory, closure))
     _await_anchor(wrapper)
@@ -234,7 +234,7 @@ def _await_anchor(wrapper: Any) -> None:
         cell.cell_contents = _first_look(cell)
 
 
-def _name_after(wrapper: Any, fn: Any) -> None:
+def named_after(wrapper: Any, fn: Any) -> Any:
     """Names, doc, annotations and attributes of the body; not `__wrapped__` (see `_enforce`)."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(fn, attribute, getattr(wrapper, attribute)))
@@ -248,6 +248,7 @@ def _name_after(wrapper: Any, fn: Any) -> None:
         wrapper.__annotations__ = dict(getattr(fn, "__annotations__", {}))
     wrapper.__dict__.update(getattr(fn, "__dict__", {}))
     wrapper.__dict__.pop("__wrapped__", None)  # the body's own, if a decorator made it
+    return wrapper
 
 
 _READER = """\

@@ -15,7 +15,7 @@ from torch import Tensor
 from ._anchor import Anchor
 from ._config import Autocast, Mode, Verify, current_casting, current_mode
 from ._dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
-from ._errors import DtypeError, HintError, ShapeError, Violation, plain
+from ._errors import DtypeError, HintError, ShapeError, Violation, plain, quoted
 from ._spec import Spec, TensorSpec
 
 Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
@@ -176,7 +176,7 @@ def written(path: Path) -> str:
     if isinstance(path[0], Rest) and steps:
         text, steps = path[0].label(steps[0][1]), steps[1:]
     for kind, key in steps:
-        text += f"[{key!r}]" if kind == "item" else f".{key}"
+        text += f"[{quoted(key)}]" if kind == "item" else f".{key}"
     return text
 
 

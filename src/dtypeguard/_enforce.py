@@ -17,7 +17,7 @@ from torch._library.custom_ops import CustomOpDef
 
 from . import _config
 from ._cast import enter
-from ._codegen import build, kind_of
+from ._codegen import build, kind_of, named_after
 from ._config import (
     Autocast,
     AutocastName,
@@ -33,6 +33,7 @@ from ._config import (
 from ._contract import Contract, Param
 from ._errors import AnnotationError, caller
 from ._scope import asks, closure_of
+from ._script import scriptable
 from ._spec import Spec, annotations_of, hints_of_class, resolve_hint, spec_of
 
 T = TypeVar("T")
@@ -173,7 +174,7 @@ def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type
             f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: decorate its methods"
         )
     fn = getattr(cls, method)
-    if method != "forward":  # generated from fields, which base classes in other modules may have written
+    if method != "forward":
         fn.__annotations__ = {**fn.__annotations__, **_field_hints(cls, fn, local)}
     made = _decorate_function(fn, options, local)
     made.__qualname__ = f"{cls.__qualname__}.{method}"
@@ -182,13 +183,18 @@ def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type
 
 
 def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
+    """The hints of a constructor that come from fields, which base classes in other modules may have written."""
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        fields |= annotations_of(base)
     try:
         hints = hints_of_class(cls, local)
     except NameError:  # a forward reference: the first call will read it
         return {}
     except AnnotationError as error:
         raise _located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
-    return {name: hint for name, hint in hints.items() if name in fn.__annotations__}
+    own = fn.__annotations__  # another one in a constructor that the class wrote itself is what counts
+    return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
 
 
 def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
@@ -221,9 +227,7 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any
     else:
         made = build(fn, contract)
         sign(made, fn, contract)
-    if fn.__name__ != "forward":
-        # Not on a forward: accelerate's unwrap_model follows __wrapped__ and would take the guard off silently.
-        made.__wrapped__ = fn
+    made.__wrapped__ = named_after(scriptable(made, fn), made) if fn.__name__ == "forward" else fn
     return made
 
 
@@ -287,9 +291,12 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
                 param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
             except NameError as error:
                 unknown = error
-    if options["returns"] and "return" in annotations:
+    kinds = kind_of(fn), kind_of(inner)
+    # Else, as with `contextlib.contextmanager` above a generator, what comes out is not what the annotation speaks of.
+    alike = kinds[0] == kinds[1] or kinds == ("coroutine", "function")
+    if options["returns"] and "return" in annotations and alike:
         hint = _resolved(contract.function, "return", annotations["return"], inner, local)
-        hint, item = _stream_hints(kind_of(inner), hint)
+        hint, item = _stream_hints(kinds[1], hint)
         contract.returns = spec_in(contract.function, "return", hint, local)
         contract.yields = spec_in(contract.function, "yield", item, local)
     if unknown is not None:

@@ -18,6 +18,7 @@ Floor 1.
       AmpWarning             a rule about autocast, GradScaler or optimizer found something
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -144,14 +145,36 @@ def plain(fact: Any) -> str:
     return name_of(fact) if isinstance(fact, torch.dtype) else str(fact)
 
 
+def quoted(value: Any) -> str:
+    """A value's repr; what it is where that raises."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__qualname__}>"
+
+
 def summary(value: Any) -> str:
-    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`."""
+    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`; whatever it is, without fail."""
+    for describe in (_array, _text):
+        with contextlib.suppress(Exception):  # odd shapes and dtypes, a repr that raises
+            return describe(value)
+    return f"<{type(value).__qualname__}>"
+
+
+def _array(value: Any) -> str:
     import wadler_lindig as wl
 
     if isinstance(value, torch.Tensor):
         return f"{wl.pformat(wl.array_summary(_shape(value), name_of(value.dtype), None))} on {value.device}"
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{wl.pformat(wl.array_summary(tuple(value.shape), name_of(value.dtype), None))}(numpy)"
+    shape = value.shape
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"{shape!r} is no shape")
+    return f"{wl.pformat(wl.array_summary(tuple(map(int, shape)), name_of(value.dtype), None))}(numpy)"
+
+
+def _text(value: Any) -> str:
+    import wadler_lindig as wl
+
     text = " ".join(wl.pformat(value, width=200, short_arrays=True).replace("(torch)", "").split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
