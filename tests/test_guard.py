@@ -193,9 +193,20 @@ def test_forward_keeps_its_signature_and_annotations():
 
 def test_nothing_that_follows_wrapped_takes_the_guard_off():
     """accelerate's `unwrap_model` follows `__wrapped__` of a forward."""
-    for model in (guard(Net()), guard(EnforcedCounting()), guard(NoGrad()), EnforcedNoGrad()):
+    for model in (guard(Net()), guard(EnforcedCounting()), guard(NoGrad())):
         assert not hasattr(model.forward, "__wrapped__")
         assert inspect.unwrap(model.forward) == model.forward
+
+    class Enforced(Net):
+        @enforce(mode="strict")
+        @torch.no_grad()
+        def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
+            return super().forward(x)
+
+    model = Enforced()
+    model.forward = types.MethodType(inspect.unwrap(model.forward), model)
+    assert model(ones()).shape == (2, 2)
+    assert refusal(model, ones(F64)).argument == "x"
 
 
 def test_an_optimizer_from_before_keeps_training():

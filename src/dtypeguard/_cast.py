@@ -194,6 +194,8 @@ def _why_not(call: Call, violation: Violation) -> str:
     root = violation.argument.split("[")[0].split(".")[0]
     if root in call.contract.mutates:
         return f"; `{root}` is written to, so it is never cast"
+    if call.contract.checker:
+        return "; under jaxtyping's decorator nothing can be cast: put @dtypeguard.enforce on the function itself"
     if violation.error is DeviceError:
         return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else ""
     if violation.error is DtypeError and isinstance(violation.actual, torch.dtype):

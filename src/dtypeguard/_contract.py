@@ -200,8 +200,8 @@ def report(
     fix: str = "",
     fixed: bool = False,
 ) -> None:
-    """Write a violation down; `fixed` if it can be repaired, were it not in an argument that the body writes to."""
-    fixed = fixed and path[0] not in call.contract.mutates
+    """Write a violation down; `fixed` if it can be repaired, unless the body writes to it or would not get it."""
+    fixed = fixed and path[0] not in call.contract.mutates and not call.contract.checker
     call.violations.append(Violation(error, written(path), value, actual, expected, reason, hint, like, fix, fixed))
 
 

@@ -217,7 +217,8 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
 def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
     signature = _signature(fn)
     contract = _contract(fn, signature, options)
-    contract.scoped = asks(fn, local)
+    contract.checker = _is_made_up(fn)
+    contract.scoped = contract.checker or asks(fn, local)
     try:
         _fill(contract, fn, options, local)
     except NameError:  # a forward reference: its name will exist at the first call
@@ -229,6 +230,16 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any
         sign(made, fn, contract)
     made.__wrapped__ = named_after(scriptable(made, fn), made) if fn.__name__ == "forward" else fn
     return made
+
+
+def _is_made_up(fn: Any) -> bool:
+    """Whether jaxtyping made this function up, to have a checker look at the arguments or the result of another."""
+    if "__name__" in getattr(fn, "__globals__", ("__name__",)):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "jaxtyping._decorator":
+        frame = frame.f_back
+    return frame is not None
 
 
 def sign(made: Any, fn: Any, contract: Contract) -> None:

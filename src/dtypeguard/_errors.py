@@ -30,6 +30,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
+import jaxtyping
 import torch
 
 from ._dtypes import name_of
@@ -154,7 +155,7 @@ def quoted(value: Any) -> str:
 
 
 def summary(value: Any) -> str:
-    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`; whatever it is, without fail."""
+    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`; it never fails."""
     for describe in (_array, _text):
         with contextlib.suppress(Exception):  # odd shapes and dtypes, a repr that raises
             return describe(value)
@@ -253,11 +254,12 @@ def error_of(
 # Audits that are running say where the dtype of a tensor was born, line by line.
 origins: list[Callable[[torch.Tensor], tuple[str, ...]]] = []
 
-known_files: dict[str, bool] = {}  # whether they are dtypeguard's or torch's
+known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
     "<dtypeguard ",
     "<string>",
@@ -268,7 +270,7 @@ _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
-    """The innermost frame that is neither dtypeguard's nor torch's."""
+    """The innermost frame that is neither dtypeguard's nor torch's nor jaxtyping's."""
     frame = frame or sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -280,7 +282,7 @@ def caller(frame: FrameType | None = None) -> FrameType | None:
 
 
 def internal(file: str) -> bool:
-    """Whether a file is dtypeguard's or torch's."""
+    """Whether a file is dtypeguard's, torch's or jaxtyping's."""
     known = known_files[file] = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS)
     return known
 
