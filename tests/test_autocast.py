@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DtypeError, GuardedModule, enforce, guard
 
+pytestmark = pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 INPUTS = (F16, BF16, F32, F64)
 REGIONS = (None, BF16, F16)

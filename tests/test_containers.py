@@ -455,6 +455,7 @@ def test_the_wrong_container_is_refused(hint, value, argument, mode):
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 def test_empty_and_open_containers_pass(hint, value, strict):
     assert of(hint)(value) is value
 

@@ -4,11 +4,13 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import MagicMock, Mock
 
+import numpy as np
 import pytest
 import torch
 from jaxtyping import Float32
@@ -18,6 +20,7 @@ import dtypeguard
 from dtypeguard import AnnotationError, check, enforce, mode, set_mode
 
 MODES = ["'strict'", "'lenient'", "'warn'", "'off'"]
+Row = Float32[Tensor, "n"]
 CASTING = ["'safe'", "'precision'", "'promote'", "'unsafe'"]
 
 
@@ -205,11 +208,99 @@ def test_a_subclass_of_a_dataclass_that_is_none_itself_yet_keeps_its_contract_or
         Wrong(torch.zeros(1), torch.zeros(1, dtype=torch.float64))
 
 
+@pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 def test_a_lambda_and_a_function_without_annotations_are_functions():
     anything = object()
     assert enforce(lambda x: x)(anything) is anything
     assert enforce(lambda: 3).__name__ == "<lambda>"
     assert enforce(lambda *a, **k: (a, k))(1, b=2) == ((1,), {"b": 2})
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        (nn.Linear, "not the class Linear"),
+        (nn.Linear(1, 1), "not a Linear"),
+        (property(body), "not a property"),
+        (None, "not a NoneType"),
+    ],
+)
+def test_a_mode_decorates_functions_only(target, text):
+    advice = r"decorate methods, or write enforce\(mode='strict'\) or guard\(mode='strict'\)"
+    with pytest.raises(TypeError, match=f"dtypeguard.mode decorates functions, {text}: {advice}"):
+        mode("strict")(target)
+
+
+def test_a_mode_around_a_static_and_a_class_method_leaves_them_such():
+    class Holder:
+        @mode("strict")
+        @staticmethod
+        def fixed(x):
+            return x, dtypeguard.get_mode()
+
+        @mode("warn")
+        @classmethod
+        def of_class(cls, x):
+            return cls, x, dtypeguard.get_mode()
+
+    assert Holder().fixed(1) == Holder.fixed(1) == (1, "strict")
+    assert Holder().of_class(1) == Holder.of_class(1) == (Holder, 1, "warn")
+
+
+# ---------------------------------------------------------------- nothing to check
+
+
+def of(**annotations):
+    def f(x=0):
+        return x
+
+    f.__annotations__ = annotations
+    return f
+
+
+def forward(self, x):
+    return x
+
+
+forward.__qualname__ = "Net.forward"
+
+
+def data():
+    return enforce(dataclass(type("Data", (), {"__annotations__": {"n": int}})))
+
+
+SHOW = 'annotate its tensors, as Float[Tensor, "batch 3"]'
+IDLE = [
+    (lambda: enforce(of()), f"f has none, so nothing is checked: {SHOW}"),
+    (lambda: enforce(staticmethod(of())), f"f has none, so nothing is checked: {SHOW}"),
+    (lambda: enforce(property(of(), of())), f"f has none, so nothing is checked: {SHOW}"),
+    (lambda: enforce(of(x=Any)), f"the annotations of f have no tensor, so nothing is checked: {SHOW}"),
+    (
+        lambda: enforce(mode="strict")(of(x=int, **{"return": None})),
+        f"the annotations of f have no tensor, so only their types are checked: {SHOW}",
+    ),
+    (data, f"the annotations of Data.__init__ have no tensor, so only their types are checked: {SHOW}"),
+    (
+        lambda: type("Net", (dtypeguard.GuardedModule,), {"forward": forward}),
+        f"Net.forward has none, so nothing is checked: {SHOW}, "
+        "or use dtypeguard.guard(model), which needs no annotations",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "text"), IDLE)
+def test_a_contract_that_has_nothing_to_check_says_so(make, text):
+    with pytest.warns(dtypeguard.DtypeGuardWarning) as caught:
+        make()
+    assert [str(warning.message) for warning in caught] == [f"enforce reads annotations; {text}"]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("hint", [Tensor, "Row", Callable[[Tensor], int], "Undefined", list[Tensor], dict[str, "Row"]])
+def test_where_a_tensor_is_named_nothing_is_said(hint):
+    enforce(of(x=hint))
+    enforce(property(of(), of(x=hint)))
+    enforce(autocast="disable")(of())
 
 
 # ---------------------------------------------------------------- annotations
@@ -420,3 +511,32 @@ def test_a_mode_in_the_environment_is_the_base_and_set_mode_comes_after_it():
     )
     done = run(code, "strict")
     assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- values that are hard to print
+
+
+class Silent:
+    def __repr__(self):
+        raise ValueError("no")
+
+
+HARD = [np.float32, Mock(), MagicMock(), Silent(), [Silent()], {"a": Silent()}]
+
+
+@pytest.mark.parametrize("value", HARD, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("hint", [Row, Float32[Any, "n"], Row | None, list[Row], Float32[np.ndarray, "n"], int])
+@pytest.mark.parametrize("mode", ["strict", "lenient", "warn"])
+def test_an_error_is_rendered_whatever_the_value_is(value, hint, mode):
+    if mode == "warn":
+        with pytest.warns(dtypeguard.ContractWarning):
+            check(value, hint, mode=mode)
+    else:
+        with pytest.raises(dtypeguard.DtypeGuardError) as caught:
+            check(value, hint, mode=mode)
+        assert "argument `value" in str(caught.value)
+
+
+def test_keys_that_are_hard_to_print_are_named_by_their_class():
+    with pytest.raises(dtypeguard.DtypeError, match=r"argument `value\[<Silent>\]` is float64"):
+        check({Silent(): torch.zeros(1, dtype=torch.float64)}, dict[Silent, Row], mode="strict")

@@ -9,6 +9,7 @@ import inspect
 import io
 import linecache
 import pickle
+import re
 import subprocess
 import sys
 import types
@@ -319,10 +320,6 @@ class NoGrad(Net):
     @torch.no_grad()
     def forward(self, x):
         return super().forward(x)
-
-
-class EnforcedNoGrad(NoGrad):
-    forward = enforce(NoGrad.forward)
 
 
 class Alias(Net):
@@ -695,7 +692,7 @@ def test_a_shallow_copy_shares_the_weights_and_is_guarded():
 @pytest.mark.parametrize("depth", ["auto", "all", "boundary"])
 @pytest.mark.parametrize("make", [Net, Annotated, Mixed])
 def test_pickles_come_back_guarded(make, depth):
-    model = guard(make(), mode="strict", depth=depth, skip_modules=(nn.Conv2d, "tail.*"))
+    model = guard(make(), mode="strict", depth=depth, skip_modules=(nn.ReLU, "head*", "*") if make is Net else ("*",))
     x = ones(BF16) if make is Mixed else ones()
     twin = pickle.loads(pickle.dumps(model))
     assert type(twin) is type(model)
@@ -1008,13 +1005,33 @@ def test_a_guarded_submodule_says_where_it_stands():
         (("*",), {""}),
         ((nn.Linear,), {""}),
         ((nn.Sequential,), {"", "body.0", "head"}),
-        (("hea?", nn.Conv2d), {"", "body.0"}),
+        (("hea?", nn.ReLU), {"", "body.0"}),
         ([nn.Module], {""}),
     ],
 )
 def test_skip_modules_takes_patterns_and_classes(skip, guarded):
     model = guard(Net(), depth="all", skip_modules=skip)
     assert {name for name, module in model.named_modules() if is_guarded(module)} == guarded
+
+
+@pytest.mark.parametrize(
+    ("skip", "error", "text"),
+    [
+        ("heads", ValueError, "Net has no submodule called 'heads', only body, body.0, body.1, head"),
+        ("head.*", ValueError, "Net has no submodule called 'head.*', only body, body.0, body.1, head"),
+        (nn.Conv2d, ValueError, "Net has no submodule of the class Conv2d, only Linear, ReLU, Sequential"),
+        (nn.Linear(1, 1), TypeError, "takes names, patterns of names, and classes of submodules, not a Linear"),
+    ],
+)
+@pytest.mark.parametrize("depth", ["auto", "all", "boundary"])
+def test_skip_modules_that_mean_none_are_refused(skip, error, text, depth):
+    model = Net()
+    with pytest.raises(error, match="^skip_modules:? .*" + re.escape(text) + "$"):
+        guard(model, depth=depth, skip_modules=("body", skip))
+    assert type(model) is Net
+    many = nn.Sequential(*(nn.Linear(1, 1) for _ in range(30)))
+    with pytest.raises(ValueError, match=r"called '2\.0', only (\d+, ){8}\.\.\.$"):
+        guard(many, skip_modules=["2.0"])
 
 
 def test_skip_args_are_left_alone():
@@ -1489,11 +1506,12 @@ def test_such_a_model_copies_pickles_and_converts(make):
 @pytest.mark.parametrize("make", [Own, Derived, Inheriting])
 def test_guard_of_a_guarded_module_class_and_back(make):
     model = make()
-    assert not is_guarded(model)
+    assert is_guarded(model)
     assert holds(guard(model, mode="strict"))
     twin = pickle.loads(pickle.dumps(model))
     assert torch.equal(twin(ones()), model(ones()))
     assert type(unguard(model)) is make
+    assert is_guarded(model)
 
 
 def test_a_guarded_module_class_may_leave_its_forward_to_others():

@@ -246,7 +246,8 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
     Raises:
         ValueError: for another value; it lists the legal ones.
-        TypeError: when it decorates a generator function, whose block would leak into its caller.
+        TypeError: when it decorates a class, a module or a property, or a generator function, whose block would leak
+            into its caller.
 
     >>> import dtypeguard
     >>> with dtypeguard.mode("strict"):
@@ -269,6 +270,14 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         _mirror.modes = _mirror.modes[1] or _NO_MODE
 
     def __call__(self, fn: F) -> F:
+        if isinstance(fn, staticmethod | classmethod):
+            return type(fn)(self(fn.__func__))  # type: ignore[return-value]
+        if not callable(fn) or isinstance(fn, type | torch.nn.Module):
+            what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
+            advice = (
+                f"decorate methods, or write enforce(mode={self._mode.value!r}) or guard(mode={self._mode.value!r})"
+            )
+            raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
                 f"dtypeguard.mode cannot decorate the generator function {fn.__qualname__}: "

@@ -31,10 +31,10 @@ from ._config import (
     written_in,
 )
 from ._contract import Contract, Param
-from ._errors import AnnotationError, caller
+from ._errors import AnnotationError, DtypeGuardWarning, caller, warn_at
 from ._scope import asks, closure_of
 from ._script import scriptable
-from ._spec import Spec, annotations_of, hints_of_class, resolve_hint, spec_of
+from ._spec import Spec, annotations_of, hints_of_class, holds_tensor, is_array_hint, resolve_hint, show, spec_of
 
 T = TypeVar("T")
 _P = inspect.Parameter
@@ -126,8 +126,49 @@ def enforce(
         "returns": bool(returns),
     }
     if fn_or_class is None:
-        return lambda target: _decorate(target, options, _names_around(sys._getframe(1)))
-    return _decorate(fn_or_class, options, _names_around(sys._getframe(1)))
+        return lambda target: _made(target, options, sys._getframe(1))
+    return _made(fn_or_class, options, sys._getframe(1))
+
+
+def _made(target: Any, options: _Options, frame: FrameType) -> Any:
+    made = _decorate(target, options, _names_around(frame))
+    idle = _idle(made)
+    if idle and options["autocast"] is not Autocast.DISABLE:
+        warn_at(caller(frame), idle, DtypeGuardWarning)
+    return made
+
+
+def _idle(made: Any) -> str:
+    """What to say of something enforced whose annotations have no tensor; empty where all is well, or not known yet."""
+    functions = [made]
+    if isinstance(made, property):
+        functions = [function for function in (made.fget, made.fset, made.fdel) if function is not None]
+    elif isinstance(made, staticmethod | classmethod):
+        functions = [made.__func__]
+    elif isinstance(made, type):
+        functions = [vars(made).get(name) for name in ("forward", "__init__", "__new__")]
+    notes = [note for note in map(signed, functions) if note is not None]
+    later = any(hasattr(function, "__dtypeguard_later__") for function in functions)
+    if later or not notes or any(contract.checker or _names_tensor(fn, contract) for fn, contract in notes):
+        return ""
+    contract = notes[0][1]
+    specs = [*(param.spec for param in contract.params), contract.returns, contract.yields]
+    checked = "only their types are checked" if any(spec is not None for spec in specs) else "nothing is checked"
+    advice = 'annotate its tensors, as Float[Tensor, "batch 3"]'
+    if contract.function.rpartition(".")[2] == "forward":
+        advice += ", or use dtypeguard.guard(model), which needs no annotations"
+    annotated = any(annotations_of(inspect.unwrap(fn)) for fn, _ in notes)
+    found = f"the annotations of {contract.function} have no tensor" if annotated else f"{contract.function} has none"
+    return f"enforce reads annotations; {found}, so {checked}: {advice}"
+
+
+def _names_tensor(fn: Any, contract: Contract) -> bool:
+    """Whether a tensor is asked for, or named where none is looked for: `Callable[[Tensor], None]`."""
+    if any(
+        holds_tensor(spec) for spec in (*(param.spec for param in contract.params), contract.returns, contract.yields)
+    ):
+        return True
+    return any("Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values())
 
 
 def _names_around(frame: FrameType | None) -> dict[str, Any]:

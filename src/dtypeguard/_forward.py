@@ -5,8 +5,10 @@ Floor 5.
 
 import contextlib
 import dataclasses
+import fnmatch
 import inspect
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,3 +208,50 @@ def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) 
     values = [kwargs.get(param.name, param.default) for param in contract.params]
     values[: len(given)] = given[: len(values)]
     return tuple(values)
+
+
+# ---------------------------------------------------------------- names that a guard was told
+
+
+def check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:
+    """Refuse names of arguments that the forward does not have."""
+    params = [param for contract in contracts for param in contract.params]
+    if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in params):
+        return
+    for option in ("skip_args", "move_args"):
+        for name in getattr(options, option):
+            if name not in {param.name for param in params}:
+                known = ", ".join(param.name for param in contracts[0].params[1:])
+                raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
+
+
+def matches(pattern: str | type[nn.Module], path: str, module: nn.Module) -> bool:
+    """Whether one of `skip_modules` means this submodule."""
+    return fnmatch.fnmatchcase(path, pattern) if isinstance(pattern, str) else isinstance(module, pattern)
+
+
+def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
+    """Refuse patterns of submodules that mean none."""
+    modules = dict(root.named_modules())
+    for pattern in patterns:
+        if not isinstance(pattern, str | type):
+            kind = type(pattern).__name__
+            raise TypeError(f"skip_modules takes names, patterns of names, and classes of submodules, not a {kind}")
+        if any(matches(pattern, path, module) for path, module in modules.items()):
+            continue
+        what, known = f"called {pattern!r}", [path for path in modules if path]
+        if isinstance(pattern, type):
+            what = f"of the class {pattern.__name__}"
+            known = sorted({type(module).__name__ for path, module in modules.items() if path})
+        raise ValueError(
+            f"skip_modules: {type(root).__name__} has no submodule {what}, only {_some(str(pattern), known)}"
+        )
+
+
+def _some(wanted: str, known: list[str]) -> str:
+    """Names for a message; of many the ones that are most alike."""
+    if len(known) > 8:
+        import difflib
+
+        known = [*difflib.get_close_matches(wanted, known, 8, 0.0), "..."]
+    return ", ".join(known) or "itself"

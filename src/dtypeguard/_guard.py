@@ -6,7 +6,6 @@ Floor 5. An instance's class is swapped for a generated subclass, so that
 
 import contextlib
 import dataclasses
-import fnmatch
 import functools
 import inspect
 import sys
@@ -38,7 +37,19 @@ from ._contract import Contract
 from ._dtypes import FLOATING
 from ._enforce import enforce, sign, signed
 from ._errors import DtypeGuardWarning, caller, plain, warn_at
-from ._forward import Key, Options, around_instance, contract_of, hooks_of, is_torch_own, with_self
+from ._forward import (
+    Key,
+    Options,
+    around_instance,
+    check_names,
+    check_patterns,
+    contract_of,
+    hooks_of,
+    is_torch_own,
+    matches,
+    with_self,
+)
+from ._script import shallow
 
 M = TypeVar("M", bound=nn.Module)
 Depth = Literal["auto", "all", "boundary"]
@@ -130,15 +141,7 @@ class GuardedModule(nn.Module):
         text = f"torch.jit.script sees {type(self).__name__} without its guard"
         advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
         warn_at(caller(), f"{text}; {advice}", DtypeGuardWarning)
-        return unguard(_shallow(self))
-
-
-def _shallow(model: M) -> M:
-    """Another instance over the same parameters, buffers and (likewise shallow) submodules."""
-    twin = model.__new__(type(model))
-    twin.__dict__.update(model.__dict__)
-    twin.__dict__["_modules"] = {name: child and _shallow(child) for name, child in model._modules.items()}
-    return twin
+        return unguard(shallow(self))
 
 
 class _Generated:
@@ -206,7 +209,7 @@ def guard(
 
     Raises:
         TypeError: for what cannot be guarded; the message says what to do instead.
-        ValueError: for unknown options.
+        ValueError: for unknown options, and for names and patterns that match nothing.
 
     >>> import torch, dtypeguard
     >>> model = dtypeguard.guard(torch.nn.Linear(3, 1), mode="strict")
@@ -226,6 +229,7 @@ def guard(
     for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
         if wanted is not None and wanted not in FLOATING:
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
+    skip_modules = tuple(skip_modules)
     options = Options(
         as_mode(mode),
         as_casting(casting),
@@ -242,15 +246,16 @@ def guard(
     root = root_of(model)
     _refuse(root)
     before = [(module, type(module), dict(module.__dict__)) for module in root.modules()]
+    check_patterns(root, skip_modules)
     unguard(root)
     try:
-        targets = list(_targets(root, options, tuple(skip_modules)))
+        targets = list(_targets(root, options, skip_modules))
         file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and len(targets) == 1:
             card = root.__dict__["_dtypeguard"]
-            card.skip, card.armed = tuple(skip_modules), False
-        _check_names(root, options, contracts)
+            card.skip, card.armed = skip_modules, False
+        check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
         for module, cls, state in before:
@@ -318,12 +323,9 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
 
 def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
     """The submodules that own floating parameters, with their paths, but those to skip."""
-    classes = tuple(pattern for pattern in skip if isinstance(pattern, type))
     for path, module in list(root.named_modules()):
         owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
-        skipped = isinstance(module, classes) or any(
-            fnmatch.fnmatchcase(path, pattern) for pattern in skip if isinstance(pattern, str)
-        )
+        skipped = any(matches(pattern, path, module) for pattern in skip)
         if path and owner and _callable(module) and not skipped and not _inside(module):
             yield path, module
 
@@ -391,17 +393,6 @@ def _rebased(cls: Any, old: Any, new: Any) -> Any:
     return type(cls)(cls.__name__, bases, dict(vars(cls)))
 
 
-def _check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:
-    params = [param for contract in contracts for param in contract.params]
-    if any(param.kind is inspect.Parameter.VAR_KEYWORD for param in params):
-        return
-    for option in ("skip_args", "move_args"):
-        for name in getattr(options, option):
-            if name not in {param.name for param in params}:
-                known = ", ".join(param.name for param in contracts[0].params[1:])
-                raise ValueError(f"{option}: {type(root).__name__}.forward has no argument {name!r}, only {known}")
-
-
 def _guarded_class(base: Any, key: Key) -> Any:
     """The subclass `(GuardedModule, base)` whose forward checks first; it carries its base's names."""
     body = inspect.getattr_static(base, "forward")
@@ -457,6 +448,8 @@ def _constructors(base: Any) -> dict[str, Any]:
 def unguard(model: M, /) -> M:
     """Take the guard off a model and all its submodules; returns the same model.
 
+    What `enforce` decorates, and the forward of a class that derives from `GuardedModule`, go on checking.
+
     >>> import torch, dtypeguard
     >>> model = dtypeguard.unguard(dtypeguard.guard(torch.nn.Linear(3, 1)))
     >>> dtypeguard.is_guarded(model)
@@ -490,12 +483,19 @@ def move_guards(model: nn.Module, file: str | None) -> None:
 
 
 def is_guarded(model: nn.Module, /) -> bool:
-    """Whether `guard` holds this model (or what its compiled or data-parallel wrapper holds).
+    """Whether a model (or what its compiled or data-parallel wrapper holds) is guarded, by `guard` or by its own class.
+
+    What its class derives from `GuardedModule` to have enforced, `unguard` does not take away.
 
     >>> import torch, dtypeguard
     >>> dtypeguard.is_guarded(dtypeguard.guard(torch.nn.Linear(3, 1)))
     True
     """
+    return isinstance(root_of(model), GuardedModule) or is_held(model)
+
+
+def is_held(model: nn.Module) -> bool:
+    """Whether `guard` was called on a model, and nothing has taken the guard off since."""
     root = root_of(model)
     if not isinstance(root, nn.Module):
         return False

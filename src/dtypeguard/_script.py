@@ -12,12 +12,14 @@ import textwrap
 import weakref
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxtyping import AbstractArray
+from torch import nn
 
 from ._scope import closure_of
 
+M = TypeVar("M", bound=nn.Module)
 _numbers = itertools.count(1)
 
 
@@ -44,7 +46,8 @@ class _Lines(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         if self._lines is None:
-            self._lines = _source(inspect.unwrap(self._fn())).splitlines(keepends=True)
+            fn: Any = self._fn()  # alive: whoever asks has come by way of its wrapper
+            self._lines = _source(inspect.unwrap(fn)).splitlines(keepends=True)
         return self._lines[index]
 
     def __len__(self) -> int:
@@ -79,3 +82,11 @@ class _Plain(ast.NodeTransformer):
                     self.changed = True
                     return ast.Name("Tensor")
         return self.generic_visit(node)
+
+
+def shallow(model: M) -> M:
+    """Another instance over the same parameters, buffers and (likewise shallow) submodules."""
+    twin = model.__new__(type(model))
+    twin.__dict__.update(model.__dict__)
+    twin.__dict__["_modules"] = {name: child and shallow(child) for name, child in model._modules.items()}
+    return twin

@@ -15,7 +15,7 @@ from .. import amp
 from .._cast import CastRecord, Mark, mark, since
 from .._config import written_in
 from .._errors import AmpError, plain
-from .._guard import guard, is_guarded, move_guards, unguard
+from .._guard import guard, is_held, move_guards, unguard
 from ..amp._watch import begin
 
 logger = logging.getLogger("dtypeguard")
@@ -42,7 +42,7 @@ class Run:
                 self._watch = None
             self._before = mark()
         for model in models:
-            if not is_guarded(model):
+            if not is_held(model):
                 self._guarded.append(guard(model, **self.options))
                 move_guards(model, self._file)
 

@@ -18,7 +18,7 @@ from .._audit import audit
 from .._config import Verify
 from .._dtypes import FLOATING, name_of
 from .._errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
-from .._guard import is_guarded
+from .._guard import is_held
 from .._rules import Finding
 from ._calls import Outcome, difference, run
 from ._matrix import Failure
@@ -366,7 +366,7 @@ def state(trial: Trial) -> Iterator[Fault]:
             yield Fault(f"{text} fails under a guard", got, "what it does without", "`__reduce__` and `__deepcopy__`")
             return
         found = difference(trial.call("strict", model=model), expected)
-        if found is not None or not is_guarded(model):
+        if found is not None or not is_held(model):
             facts = found or ("a model without a guard", "a guarded model")
             yield Fault(f"{text} loses the guard", *facts, "`__reduce__` and `__deepcopy__`")
     yield from _kept_dtypes(trial, guarded)
@@ -377,7 +377,7 @@ def _loaded(trial: Trial, model: nn.Module) -> nn.Module:
     torch.save(model.state_dict(), file)
     file.seek(0)
     fresh = trial.bench.anew(trial.cell.parameter_dtype, trial.cell.parameter_device)
-    twin = trial.bench.guard(fresh, "strict") if is_guarded(model) else fresh
+    twin = trial.bench.guard(fresh, "strict") if is_held(model) else fresh
     twin.load_state_dict(torch.load(file, weights_only=True))
     return twin
 
