@@ -155,10 +155,11 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     body = body.format(out=out, call=f"_dg_fn({_call_arguments(contract.params)})")
     run, bound = [body], ""
     if contract.scoped:
-        axes: tuple[list[str], list[str]] = [], []
+        inside: tuple[list[str], ...] = [f"{name!r}: {name}" for name in names], [], []
         for (several, axis), (name, _) in writer.entry.items():
-            axes[several].append(f"{axis!r}: {name}")
-        entered = f"_dg_scope({values}, {{{', '.join(axes[0])}}}, {{{', '.join(axes[1])}}})"
+            inside[1 + several].append(f"{axis!r}: {name}")
+        known = ", ".join("{" + ", ".join(part) + "}" for part in inside)
+        entered = f"_dg_scope({known}, {contract.checker})"
         run, bound = ["_dg_bound = None", f"if _dg_compiling(): {body}", "else:"], ", _dg_bound"
         run += [f"    with {entered} as _dg_bound: {body}"]
         result = result and [f"            {line}" for line in writer.recall()] + result

@@ -82,6 +82,7 @@ def enforce(
     Arguments are checked, and in lenient mode repaired, before the body runs; the result is checked after it.
     Works on functions, methods, static and class methods, properties, coroutines, generators, nn.Module classes
     (their `forward`), dataclasses and NamedTuples (their construction) and custom operators of `torch.library`.
+    Warns where no annotation has a tensor.
 
     Args:
         fn_or_class: what to decorate; leave it out to give options.

@@ -87,7 +87,7 @@ def _body(contract: Contract, call: Call, args: list[Any], kwargs: dict[str, Any
     __tracebackhide__ = True
     if not contract.scoped or torch.compiler.is_compiling():
         return contract.body(*args, **kwargs)
-    with scope(contract, call.values, call.axes, call.variadics) as bound:
+    with scope(call.arguments(), call.axes, call.variadics, contract.checker) as bound:
         result = contract.body(*args, **kwargs)
     adopt(call, bound)
     return result

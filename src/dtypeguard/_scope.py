@@ -13,32 +13,37 @@ from typing import Any, get_args
 
 from jaxtyping import _storage
 
-from ._contract import Call, Contract
+from ._contract import Call
 
 _Names = dict[str, Any]
+_memo: Any = _storage.get_shape_memo
 
 
 class scope:  # noqa: N801  (a context manager, named like a function)
-    """The scope of one call; at its end `axes` and `variadics` also have what the body bound."""
+    """The scope of one call; at its end `axes` and `variadics` also have what the body bound.
+
+    A `shared` one adds to the scope that is there.
+    """
 
     __slots__ = ("arguments", "axes", "shared", "variadics")
 
     def __init__(
-        self, contract: Contract, values: tuple[Any, ...], axes: dict[str, Any], variadics: dict[str, Any]
+        self, arguments: dict[str, Any], axes: dict[str, Any], variadics: dict[str, Any], shared: bool = False
     ) -> None:
-        self.arguments = {param.name: value for param, value in zip(contract.params, values, strict=True)}
-        self.axes, self.variadics, self.shared = axes, variadics, contract.checker
+        self.arguments, self.axes, self.variadics, self.shared = arguments, axes, variadics, shared
 
     def __enter__(self) -> "scope":
-        memo = _storage.get_shape_memo() if self.shared else _storage.push_shape_memo(self.arguments)
-        memo[0].update({name: size for name, size in self.axes.items() if size is not None})
+        single, several, *_ = _memo() if self.shared else _storage.push_shape_memo(self.arguments)
+        for name, size in self.axes.items():
+            if size is not None:
+                single[name] = size
         for name, shape in self.variadics.items():
             if shape is not None:
-                memo[1][name] = shape if isinstance(shape, tuple) else (False, tuple(shape))
+                several[name] = shape if isinstance(shape, tuple) else (False, tuple(shape))
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.axes, self.variadics, *_ = _storage.get_shape_memo()
+        self.axes, self.variadics, *_ = _memo()
         if not self.shared:
             _storage.pop_shape_memo()
 
