@@ -47,6 +47,7 @@ from ._forward import (
     hooks_of,
     is_torch_own,
     matches,
+    root_of,
     with_self,
 )
 from ._script import shallow
@@ -261,25 +262,6 @@ def guard(
         for module, cls, state in before:
             _restore(module, cls, state)
         raise
-    return model
-
-
-# Wrappers whose own forward only passes the call on: the guard belongs on what they hold.
-_WRAPPERS = {
-    "OptimizedModule": "_orig_mod",
-    "DataParallel": "module",
-    "DistributedDataParallel": "module",
-    "FullyShardedDataParallel": "module",
-}
-
-
-def root_of(model: Any) -> Any:
-    """What a compiled or data-parallel wrapper holds; any other model itself."""
-    while isinstance(model, nn.Module):
-        held = next((_WRAPPERS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in _WRAPPERS), None)
-        if held is None:
-            break
-        model = getattr(model, held)
     return model
 
 

@@ -22,7 +22,7 @@ from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
-from .._guard import root_of
+from .._forward import root_of
 from .._spec import OtherSpec, Spec, annotations_of, is_array_hint, resolve_hint, show
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
