@@ -4,6 +4,7 @@ import gc
 import inspect
 import linecache
 import pickle
+import traceback
 
 import pytest
 import torch
@@ -90,6 +91,16 @@ def test_what_stands_behind_wrapped_still_checks():
 def test_the_source_of_a_forward_is_not_what_was_generated():
     assert "a comment that stays" in inspect.getsource(Untyped.forward)
     assert "_dg_" not in inspect.getsource(Enforced.forward)
+
+
+def test_a_forward_without_a_source_has_none():
+    names = {"enforce": enforce, "Rows": Rows}
+    exec("@enforce\ndef forward(self, x: Rows) -> Rows:\n    raise KeyError(x)", names)
+    with pytest.raises(OSError, match="could not get source code"):
+        inspect.getsource(names["forward"])
+    with pytest.raises(KeyError) as caught:
+        names["forward"].__wrapped__(None, torch.ones(2, 3))
+    assert "KeyError" in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_forward_that_is_gone_leaves_no_source_behind():

@@ -47,7 +47,9 @@ class _Lines(Sequence[str]):
     def __getitem__(self, index: Any) -> Any:
         if self._lines is None:
             fn: Any = self._fn()  # alive: whoever asks has come by way of its wrapper
-            self._lines = _source(inspect.unwrap(fn)).splitlines(keepends=True)
+            self._lines = []  # a traceback asks too, and nothing may come of it
+            with contextlib.suppress(Exception):
+                self._lines = _source(inspect.unwrap(fn)).splitlines(keepends=True)
         return self._lines[index]
 
     def __len__(self) -> int:
