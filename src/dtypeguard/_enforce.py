@@ -344,16 +344,21 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
                 param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
             except NameError as error:
                 unknown = error
-    kinds = kind_of(fn), kind_of(inner)
-    # Else, as with `contextlib.contextmanager` above a generator, what comes out is not what the annotation speaks of.
-    alike = kinds[0] == kinds[1] or kinds == ("coroutine", "function")
-    if options["returns"] and "return" in annotations and alike:
+    if options["returns"] and "return" in annotations and _alike(fn, inner):
         hint = _resolved(contract.function, "return", annotations["return"], inner, local)
-        hint, item = _stream_hints(kinds[1], hint)
+        hint, item = _stream_hints(kind_of(inner), hint)
         contract.returns = spec_in(contract.function, "return", hint, local)
         contract.yields = spec_in(contract.function, "yield", item, local)
     if unknown is not None:
         raise unknown
+
+
+def _alike(fn: Any, inner: Any) -> bool:
+    """Whether the return annotation of a function inside speaks of what a decorator's function returns.
+
+    It does not with `contextlib.contextmanager` above a generator.
+    """
+    return fn is inner or (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
 
 
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:

@@ -75,8 +75,9 @@ def asks(fn: Any, local: _Names) -> bool:
     body names names both `isinstance` and something of jaxtyping's. Helpers are functions of the same module (also
     those still to come, and methods) with those that they name in turn, and functions of other modules without.
     """
-    layers: list[Any] = []
-    layers.append(inspect.unwrap(fn, stop=layers.append))
+    layers = [fn]
+    if hasattr(fn, "__wrapped__"):
+        layers.append(inspect.unwrap(fn, stop=layers.append))
     bodies = [layer for layer in layers if type(layer) is FunctionType]
     return any("isinstance" in _names(body.__code__) or _Search(body, local).finds() for body in bodies)
 
