@@ -408,7 +408,7 @@ def test_one_changed_argument_is_shown_of_several():
             super().__init__()
             self.layer = nn.Linear(3, 3)
 
-        def forward(self, x, y, ids):
+        def forward(self, x, y: Float[Tensor, "..."], ids):
             y *= 2
             return self.layer(x) + y
 

@@ -151,7 +151,7 @@ def repaired(trial: Trial) -> Iterator[Fault]:
         return
     if trial.loses and trial.bench.contract.verify is not Verify.NEVER:
         yield Fault(
-            f"lenient mode lets finite values of {names} become infinite",
+            f"lenient mode loses values of {names}: finite ones become infinite, or whole ones other numbers",
             outcome.raised or "it computes",
             "CastError",
             'guard(verify="first")',

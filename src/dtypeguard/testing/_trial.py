@@ -21,7 +21,7 @@ from .._contract import Contract
 from .._dtypes import AUTOCAST, FLOATING, may_cast
 from .._enforce import signed
 from .._guard import guard, unguard
-from .._verify import compact
+from .._verify import changed, compact
 from ._calls import Inputs, Leaf, Outcome, difference, run, seed
 from ._matrix import Cell
 
@@ -165,16 +165,23 @@ class Trial:
 
     @cached_property
     def wrong(self) -> dict[str, Leaf]:
-        """Of these the ones that a guard must not let pass: norms take narrower inputs, and some are skipped."""
+        """Of these the ones that a guard must not let pass: norms take narrower inputs, and some are side inputs."""
         if self.mixed:
             return {}
         contract, accepts = self.bench.contract, self.anchor.accepts if self.anchor is not None else ()
-        given = {leaf.path: leaf for leaf in self.given.floats()}
+        given = {leaf.path: leaf for leaf in self.given.floats() if leaf.argument not in contract.skip_args}
+        evident = contract.sides and any(
+            leaf.tensor.dim() and leaf.tensor.dtype is self.anchor_dtype for leaf in given.values()
+        )
+        taken = {
+            path
+            for path, leaf in given.items()
+            if leaf.tensor.dtype in accepts or (evident and not self._is_annotated(leaf))
+        }
         return {
             path: leaf
             for path, leaf in self.differs.items()
-            if (given[path].tensor.dtype not in accepts or self._is_elsewhere(given[path]))
-            and leaf.argument not in contract.skip_args
+            if path in given and (path not in taken or self._is_elsewhere(given[path]))
         }
 
     @cached_property
@@ -244,10 +251,10 @@ class Trial:
 
     @cached_property
     def loses(self) -> bool:
-        """Whether a repair makes a finite value infinite."""
+        """Whether a repair makes a finite value infinite, or another number of a whole one."""
         readable = [(old, right) for old, right in self._repairs() if old.layout is torch.strided and not old.is_nested]
         pairs = [(old, old.to(right.tensor.dtype)) for old, right in readable]
-        return any(bool((new.isinf() & old.isfinite()).any()) for old, new in pairs)
+        return any(bool((new.isinf() & old.isfinite()).any()) or changed(old, new) is not None for old, new in pairs)
 
     @cached_property
     def forbidden(self) -> bool:
