@@ -82,9 +82,8 @@ class Card:
             for name, child in _owners(module, self.skip):
                 if "_dtypeguard" not in child.__dict__ and _refuses(child):
                     _apply(child, f"{self.path}.{name}", options, self.file, False)
-            self.armed = not getattr(
-                module, "_is_replica", False
-            )  # the module that it is one of has children of its own
+            # The children of a replica are its own; those of the module that it is one of are still to come.
+            self.armed = not getattr(module, "_is_replica", False)
 
     def advice(self, module: nn.Module) -> str:
         """What to write when torch's own error comes out of a body."""
