@@ -219,9 +219,25 @@ def test_only_what_is_wrong_in_a_container_moves(device):
     got = model.got[3]
     assert got["right"] is right
     assert got["wrong"][1] is ids
-    assert (got["wrong"][0].dtype, got["wrong"][0].device) == (F32, device)
-    assert extra["wrong"][0].dtype is BF16
-    assert [record.argument for record in dtypeguard.casts()] == ["extra['wrong'][0]"]
+    assert (got["wrong"][0].dtype, got["wrong"][0].device) == (BF16, device)  # beside float32 it is a side input
+    assert extra["wrong"][0].device == CPU
+    moved = [] if device == CPU else ["extra['wrong'][0]"]
+    assert [record.argument for record in dtypeguard.casts()] == moved
+
+
+def test_whole_numbers_are_looked_at_without_waiting_at_each_call(device):
+    model = guard(Pass(1, 1).to(device, BF16))
+    fine, changes = (torch.tensor([number], device=device) for number in (256.0, 999.0))
+    refused = []
+    for n in range(1, 9):
+        try:
+            quietly(model, changes if n > 2 else fine)
+        except CastError as error:
+            assert "999 becomes 1000" in str(error)
+            refused.append(n)
+    assert refused == list(
+        range(3 if device == CPU else 4, 9)
+    )  # what was refused is not counted, so it is looked at again
 
 
 class Spread(nn.Module):
