@@ -5,10 +5,11 @@ import collections
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, ItemsView, Iterable, Mapping, Sequence, ValuesView
 from collections.abc import Iterator as AbstractIterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NotRequired, Optional, TypedDict, Union
+from typing import Any, Generic, NamedTuple, Never, NotRequired, Optional, Protocol, TypedDict, TypeVar, Union
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence
 from torch.utils import _pytree
+from typing_extensions import TypeAliasType
 
 from dtypeguard import (
     CastError,
@@ -117,6 +119,43 @@ class Output(ModelOutput):
     loss: Row | None = None
 
 
+T = TypeVar("T")
+
+
+class Stack(list[T]):
+    pass
+
+
+@dataclass
+class Box(Generic[T]):
+    item: T
+    rest: "Box[T] | None" = None
+
+
+@dataclass
+class Rows(Box[Row]):
+    pass
+
+
+class Typed2(TypedDict, Generic[T]):
+    item: T
+
+
+class Crate(Generic[T]):
+    """Nobody knows what it does when it is looked at."""
+
+    def __iter__(self):
+        raise AssertionError
+
+
+class Shown(Protocol[T]):
+    def show(self) -> T: ...
+
+
+Forest = TypeAliasType("Forest", Union[Row, "list[Forest]"])
+Nest = TypeAliasType("Nest", Union[T, "dict[str, Nest[T]]"], type_params=(T,))
+
+
 class MyList(list):
     pass
 
@@ -154,6 +193,15 @@ CONTAINERS = {
     "Sequence": (Sequence[Row], lambda a, b: [a, b], "x[1]", list),
     "Sequence, a tuple": (Sequence[Row], lambda a, b: (a, b), "x[1]", list),
     "Iterable": (Iterable[Row], lambda a, b: [a, b], "x[1]", list),
+    "deque": (collections.deque[Row], lambda a, b: collections.deque([a, b], maxlen=2), "x[1]", list),
+    "a list of one's own": (Stack[Row], lambda a, b: Stack([a, b]), "x[1]", list),
+    "generic dataclass": (Box[Row], lambda a, b: Box(a, Box(b)), "x.rest.item", lambda x: [x.item, x.rest.item]),
+    "heir of a generic dataclass": (Rows, lambda a, b: Rows(a, Box(b)), "x.rest.item", lambda x: [x.item, x.rest.item]),
+    "NamedTuple as a tuple": (tuple[Row, ...], Pair, "x.b", list),
+    "unpacked tuple": (tuple[int, *tuple[Row, Row]], lambda a, b: (1, a, b), "x[2]", lambda x: list(x[1:])),
+    "recursive alias": (Forest, lambda a, b: [a, [[b]]], "x[1][0][0]", lambda x: [x[0], x[1][0][0]]),
+    "generic recursive alias": (Nest[Row], lambda a, b: {"a": a, "b": {"c": b}}, "x['b']['c']",
+                                lambda x: [x["a"], x["b"]["c"]]),
     "Mapping": (Mapping[str, Row], lambda a, b: {"a": a, "b": b}, "x['b']", lambda x: list(x.values())),
     "NamedTuple": (Pair, Pair, "x.b", list),
     "dataclass": (Data, Data, "x.b", lambda x: [x.a, x.b]),
@@ -458,6 +506,111 @@ def test_the_wrong_container_is_refused(hint, value, argument, mode):
 @pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 def test_empty_and_open_containers_pass(hint, value, strict):
     assert of(hint)(value) is value
+
+
+class Told:
+    def show(self): ...
+
+
+# annotation, values that it takes, values that it does not, what such an error is about
+LOOKED_AT = {
+    "set": (set[Row], lambda: {f32()}, lambda: {f64()}, "x.<item 0>"),
+    "frozenset": (frozenset[Row], lambda: frozenset([f32()]), lambda: frozenset([f64()]), "x.<item 0>"),
+    "Set": (AbstractSet[Row], lambda: {f32()}, lambda: {f64()}, "x.<item 0>"),
+    "ChainMap": (collections.ChainMap[str, Row], lambda: collections.ChainMap({"a": f32()}),
+                 lambda: collections.ChainMap({"a": f64()}), "x['a']"),
+    "values": (ValuesView[Row], lambda: {"a": f32()}.values(), lambda: {"a": f64()}.values(), "x.<item 0>"),
+    "items": (ItemsView[str, Row], lambda: {"a": f32()}.items(), lambda: {"a": f64()}.items(), "x.<item 0>[1]"),
+    "keys of a dict": (dict[int, Row], lambda: {1: f32()}, lambda: {"1": f32()}, "x.<key 0>"),
+    "tensors for keys": (dict[Row, Any], lambda: {f32(): 1}, lambda: {f64(): 1}, "x.<key 0>"),
+    "rows of a tensor": (Iterable[Row], lambda: torch.ones(3, 3), lambda: torch.ones(3, 3).double(), "x[0]"),
+    "rows of a tensor, their axes": (Iterable[Row], lambda: torch.ones(0, 3), lambda: torch.ones(3), "x[0]"),
+    "a tensor without rows": (Iterable[Tensor], lambda: torch.ones(3), lambda: torch.tensor(3.0), "x"),
+    "a tensor is no Sequence": (Sequence[Row], lambda: [f32()], lambda: torch.ones(3, 3), "x"),
+    "Iterator": (AbstractIterator[Row], lambda: iter([f32()]), lambda: [f32()], "x"),
+    "Generator": (Generator[Row, None, None], lambda: (x for x in [f32()]), lambda: iter([f32()]), "x"),
+    "Callable": (Callable[[Row], Row], lambda: len, lambda: 3, "x"),
+    "type of an array": (type[Row], lambda: Row, lambda: f32(), "x"),
+    "type of a tensor": (type[Tensor], lambda: nn.Parameter, lambda: int, "x"),
+    "generic class": (Crate[Row], Crate, lambda: [f32()], "x"),
+    "generic protocol": (Shown[Row], Told, f32, "x"),
+    "generic TypedDict": (Typed2[Row], lambda: {"item": f32()}, lambda: {"item": f64()}, "x['item']"),
+    "tuple with an open middle": (tuple[int, *tuple[Row, ...]], lambda: (1, f32()), lambda: [1, f32()], "x"),
+    "array or function": (Row | Callable[[Row], Row], lambda: len, lambda: 3, "x"),
+    "array or function, an array": (Row | Callable[[Row], Row], f32, lambda: torch.ones(2, 2), "x"),
+    "array or protocol": (Row | Shown[Row], Told, f64, "x"),
+    "list of iterators": (list[AbstractIterator[Row]], lambda: [iter([f32()])], lambda: [[f32()]], "x[0]"),
+    "Never": (Never, None, lambda: 3, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("hint", "right", "wrong", "argument"), LOOKED_AT.values(), ids=LOOKED_AT.keys())
+def test_what_can_be_looked_at_in_a_generic_is_checked_and_else_its_class(hint, right, wrong, argument, strict):
+    if right is not None:
+        value = right()
+        assert of(hint)(value) is value
+    with pytest.raises((DtypeError, ShapeError, HintError)) as caught:
+        of(hint)(wrong())
+    assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    ("hint", "make"),
+    [
+        (set[Row], lambda x: {x}),
+        (dict[Row, int], lambda x: {x: 1}),
+        (ValuesView[Row], lambda x: {"a": x}.values()),
+        (Iterable[Row], lambda x: {x: 1}),
+        (Iterable[Row], lambda x: x[None]),
+    ],
+    ids=str,
+)
+def test_a_copy_is_another_member_so_it_is_refused(hint, make):
+    """What a set or a dict holds for its identity, and what only shows the items of another."""
+    x = make(f64())
+    with pytest.raises(CastError, match="cannot be rebuilt around a copy"):
+        of(hint)(x)
+
+
+def test_what_may_do_anything_when_it_is_iterated_over_is_not():
+    class Loader:
+        def __len__(self):
+            return 1
+
+        def __iter__(self):
+            raise AssertionError
+
+    loader = Loader()
+    assert of(Iterable[Row], mode="strict")(loader) is loader
+
+
+def test_a_change_to_a_rebuilt_deque_is_made_to_the_callers_own():
+    @enforce
+    def f(x: collections.deque[Row]):
+        x.appendleft(torch.ones(1))
+
+    own = collections.deque([f64()])
+    with pytest.warns(CastWarning), pytest.warns(InplaceOnCastWarning):
+        f(own)
+    assert len(own) == 2
+    assert own[1].dtype is torch.float64
+
+
+def test_a_list_that_holds_itself_ends_under_a_recursive_alias(strict):
+    x = [f32()]
+    x.append(x)
+    assert of(Forest)(x) is x
+    x.append(f64())
+    with pytest.raises(DtypeError) as caught:
+        of(Forest)(x)
+    assert caught.value.argument == "x[2]"
+
+
+def test_a_recursive_alias_without_tensors_is_checked(strict):
+    json = TypeAliasType("json", Union[int, "dict[str, json]", "list[json]", None])
+    assert of(json)({"a": [1, None]}) == {"a": [1, None]}
+    with pytest.raises(HintError):
+        of(json)({"a": ["x"]})
 
 
 def test_dict_keys_of_every_kind_are_written_as_python_writes_them(strict):

@@ -8,7 +8,8 @@ from strategies import cases, dim_strs
 from torch import Tensor
 
 from dtypeguard import AnnotationError
-from dtypeguard._spec import DimKind, parse_dims, spec_of
+from dtypeguard._dims import DimKind, parse_dims
+from dtypeguard._spec import spec_of
 
 
 @settings(max_examples=4000, deadline=None, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import MagicMock, Mock
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
+from typing_extensions import TypeAliasType
 
 import dtypeguard
 from dtypeguard import AnnotationError, check, enforce, mode, set_mode
@@ -414,6 +415,62 @@ def test_malformed_fields_are_found_at_decoration():
         @enforce
         class Net(nn.Module):
             def forward(self, x: 'Float32[Tensor, "a#"]'): ...
+
+
+def test_an_alias_that_means_nothing_is_refused_at_decoration():
+    def of(hint):
+        def f(x): ...
+
+        f.__annotations__ = {"x": hint}
+        return enforce(f)
+
+    item = TypeVar("item")
+    itself = TypeAliasType("itself", "itself | None")
+    grows = TypeAliasType("grows", "item | list[grows[tuple[item, item]]]", type_params=(item,))
+    names = {"itself": itself, "grows": grows, "item": item}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in names.items():
+            patch.setitem(globals(), name, value)
+        with pytest.raises(AnnotationError, match="`itself` stands for itself"):
+            of(itself)
+        with pytest.raises(AnnotationError, match="`grows` grows without end"):
+            of(grows[Float32[Tensor, "n"]])
+
+
+PYTREE = """
+import sys, types
+for name in ("jax", "jax.tree_util"):  # jaxtyping has PyTree only where jax is, and asks for nothing here
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["jax"].tree_util = sys.modules["jax.tree_util"]
+import torch
+from jaxtyping import Float32, PyTree
+from torch import Tensor, nn
+from dtypeguard import AnnotationError, enforce, guard
+
+for hint in (PyTree[Float32[Tensor, "n"]], PyTree[Float32[Tensor, "n"], "T"], list[PyTree[int, "S T"]]):
+    def f(x): return x
+    f.__annotations__ = {"x": hint}
+    try: enforce(f)
+    except AnnotationError as error: print(error)
+def f(x: PyTree): return x
+assert enforce(f)(3) == 3
+class Net(nn.Linear):
+    def forward(self, x: PyTree[Float32[Tensor, "n"]]): return super().forward(x)
+guard(Net(2, 2))(torch.ones(2))
+"""
+
+
+def test_a_pytree_is_refused_at_decoration():
+    done = subprocess.run([sys.executable, "-c", PYTREE], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert first == (
+        'f: the annotation of argument `x` is malformed: `PyTree[Float32[Tensor, "n"]]` is not supported: the axes in '
+        "it are never bound; name the containers, list[...], dict[str, ...] or a dataclass, or an alias of them that "
+        "names itself"
+    )
+    assert "the structure 'T' is never bound" in second
+    assert "the structure 'S T' is never bound" in third
 
 
 def test_malformed_items_of_a_generator_are_found_at_decoration():

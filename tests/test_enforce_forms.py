@@ -19,6 +19,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, Optional, Param
 import postponed
 import pytest
 import torch
+import typing_extensions
+from beartype.vale import Is
 from jaxtyping import BFloat16, Float, Float16, Float32, Float64, Int64
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType, TypedDict, Unpack
@@ -583,6 +585,203 @@ def test_a_forward_reference_is_resolved_once_it_exists():
     assert namespace["f"](f32()).dtype is torch.float32
     with dtypeguard.mode("strict"), pytest.raises(DtypeError):
         namespace["f"](f64())
+
+
+LOCAL = """
+from __future__ import annotations
+import torch
+from dtypeguard import DtypeError, enforce
+from jaxtyping import Float32
+from torch import Tensor
+
+def outer():
+    Row = Float32[Tensor, "n"]
+
+    @enforce(mode="strict")
+    def f(x: Row) -> Row: return x
+
+    class Inner:
+        @enforce(mode="strict")
+        def f(self, x: Row) -> Row: return x
+
+    return f, Inner().f
+
+for f in outer():
+    f(torch.zeros(3))
+    try: f(torch.zeros(3, dtype=torch.float64))
+    except DtypeError: pass
+    else: raise AssertionError
+"""
+
+
+def test_names_local_to_a_function_are_found_in_code_without_a_file():
+    exec(LOCAL, {})
+
+
+def test_a_class_inside_a_function_may_name_itself(strict):
+    class Node:
+        @enforce
+        def meet(self, other: "Node", x: Row) -> "Node | None":
+            return other
+
+        @staticmethod
+        @enforce
+        def of(other: "Node"): ...
+
+        @enforce
+        def later(self, other: "Later"): ...
+
+    assert isinstance(Node().meet(Node(), f32()), Node)
+    with pytest.raises(HintError, match="wants Node"):
+        Node().meet(3, f32())
+    with pytest.raises(dtypeguard.AnnotationError, match="write Self, or move Node out"):
+        Node.of(3)
+    with pytest.raises(dtypeguard.AnnotationError, match=r"'Later'.*must exist before what is decorated"):
+        Node().later(3)
+
+
+def test_type_parameters_of_a_function_are_names_in_its_strings(strict):
+    """What `def f[T: Row](x: "T")` makes on Python 3.12."""
+
+    def f(x: "T", y: "list[T]") -> "T":
+        return x
+
+    f.__type_params__ = (TypeVar("T", bound=Row),)
+    f = enforce(f)
+    assert f(f32(), [f32()]).dtype is torch.float32
+    with pytest.raises(DtypeError) as caught:
+        f(f32(), [f64()])
+    assert caught.value.argument == "y[0]"
+    assert f.__type_params__[0].__name__ == "T"
+
+
+def test_what_is_marked_no_type_check_is_not_checked(strict):
+    @enforce
+    @typing.no_type_check
+    def f(x: Row, y: "no type at all"):
+        return x
+
+    @typing.no_type_check
+    @dataclass
+    class Data:
+        x: Row
+
+    @enforce
+    def g(x: Data):
+        return x
+
+    assert f(3, 4) == 3
+    assert g(Data(f64())).x.dtype is torch.float64
+
+
+def test_validators_of_beartype_are_asked(strict):
+    positive = Is[lambda x: bool((x > 0).all() if isinstance(x, Tensor) else x > 0)]
+
+    @enforce
+    def f(n: Annotated[int, positive], x: Annotated[Row, positive, "documented"]):
+        return x
+
+    right = f32() + 1
+    assert f(1, right) is right
+    for arguments, argument in [((-1, right), "n"), ((1, -right), "x"), ((1, 3), "x"), (("a", right), "n")]:
+        with pytest.raises(HintError) as caught:
+            f(*arguments)
+        assert caught.value.argument == argument
+        assert len(caught.value.violations) == 1
+    with pytest.raises(DtypeError):
+        f(1, right.double())
+
+
+class Keywords(TypedDict):
+    x: Row
+    n: typing_extensions.NotRequired[int]
+
+
+@pytest.mark.parametrize("hint", [Unpack[tuple[Row, int]], "*tuple[Row, int]", "Unpack[tuple[Row, int]]"], ids=str)
+def test_unpacked_arguments_are_checked_one_by_one(hint):
+    def f(*args):
+        return args
+
+    f.__annotations__ = {"args": hint}
+    f = enforce(f)
+    right = f32()
+    assert f(right, 3)[0] is right
+    with pytest.warns(CastWarning):
+        assert f(f64(), 3)[0].dtype is torch.float32
+    for arguments, argument in [((f32(), "x"), "args[1]"), ((3, 3), "args[0]"), ((f32(),), "args"), ((), "args")]:
+        with pytest.raises(HintError) as caught:
+            f(*arguments)
+        assert caught.value.argument == argument
+
+
+def test_unpacked_keywords_are_checked():
+    @enforce
+    def f(**kwargs: Unpack[Keywords]):
+        return kwargs["x"].dtype
+
+    assert f(x=f32(), n=3) is torch.float32
+    with pytest.warns(CastWarning):
+        assert f(x=f64()) is torch.float32
+    with pytest.raises(HintError, match="has no 'x'"):
+        f(n=3)
+
+
+def test_self_is_the_class_of_the_method(strict):
+    class Base:
+        @enforce
+        def give(self, x: Row, value: Any) -> typing.Self:
+            return value
+
+        @classmethod
+        @enforce
+        def make(cls, value: Any) -> tuple[Row, typing.Self] | None:
+            return value
+
+    class Heir(Base):
+        pass
+
+    class Stranger:
+        pass
+
+    own = Heir()
+    for value in (own, Heir(), Base()):  # a base made of an heir: guards and parametrizations replace classes too
+        assert own.give(f32(), value) is value
+        assert Heir.make((f32(), value))[1] is value
+    assert Heir.make(None) is None
+    for value in (Stranger(), Heir, None):
+        with pytest.raises(HintError, match="Self"):
+            own.give(f32(), value)
+        with pytest.raises(HintError):
+            Heir.make((f32(), value))
+
+
+def test_self_in_a_field_is_the_class_of_the_field(strict):
+    @dataclass
+    class Node:
+        x: Row
+        next: typing.Self | None = None
+
+    @enforce
+    def f(node: Node):
+        return node
+
+    assert f(Node(f32(), Node(f32())))
+    with pytest.raises(DtypeError) as caught:
+        f(Node(f32(), Node(f64())))
+    assert caught.value.argument == "node.next.x"
+
+
+@pytest.mark.parametrize("hint", [typing.Never, typing.NoReturn], ids=str)
+def test_what_never_returns_does_not(hint):
+    def f(x):
+        if x:
+            raise KeyError
+
+    f.__annotations__ = {"return": hint}
+    with pytest.raises(KeyError):
+        enforce(f)(True)
+    with pytest.raises(HintError, match=f"the result is None|wants {hint._name}"):
+        enforce(f)(False)
 
 
 # ---------------------------------------------------------------- results
@@ -1576,9 +1775,19 @@ def test_pep_695_aliases_and_type_parameters(strict):
         "type Maybe[T] = T | None\n"
         "@enforce\n"
         "def f[T: Float32[Tensor, 'n']](x: Line, y: Maybe[Line], z: T) -> T:\n"
-        "    return z\n",
+        "    return z\n"
+        "type Tree = Line | list[Tree]\n"
+        "class Box[T: Line]:\n"
+        "    @enforce\n"
+        "    def put(self, x: T, y: Tree) -> 'Box[T]':\n"
+        "        return self\n",
         namespace,
     )
+    box = namespace["Box"]()
+    assert box.put(f32(), [f32(), [f32()]]) is box
+    for arguments in [(f64(), f32()), (f32(), [f32(), [f64()]])]:
+        with pytest.raises(DtypeError):
+            box.put(*arguments)
     f = namespace["f"]
     assert f(f32(), None, f32()).dtype is torch.float32
     for arguments in [(f64(), None, f32()), (f32(), f64(), f32()), (f32(), None, f64())]:

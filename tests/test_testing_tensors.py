@@ -15,7 +15,7 @@ import types
 import typing
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar, Union
 
 import jaxtyping
@@ -639,7 +639,7 @@ def test_what_the_checker_cannot_see_into_is_refused_or_agrees(container):
 
 
 @pytest.mark.parametrize("options", [{"finite": True}, {"dtypes": torch.float16}, {"layout": "offset"}], ids=str)
-@pytest.mark.parametrize("container", [deque, set, frozenset])
+@pytest.mark.parametrize("container", [Iterator])
 def test_options_that_do_not_reach_into_a_container_are_refused(container, options):
     with pytest.raises(AnnotationError, match=f"{next(iter(options))}= does not reach into {container.__name__}"):
         tensors(container[X], **options)

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ._contract import Call, Path, report_shape, written
+from ._dims import Dim, DimKind, axis_argument
 from ._errors import AnnotationError
-from ._spec import Dim, DimKind, TensorSpec, axis_argument
+from ._spec import TensorSpec
 
 
 def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._check import check, check_result, children, from_numpy
+from ._check import check, check_result, from_numpy
 from ._config import Mode, Verify
+from ._containers import children
 from ._contract import Call, Contract, Edit, Path, argument_of, written
-from ._dtypes import BY_NAME
+from ._dtypes import BY_NAME, may_cast
 from ._errors import (
     CastError,
     CastWarning,
@@ -197,11 +198,16 @@ def _why_not(call: Call, violation: Violation) -> str:
     if call.contract.checker:
         return "; under jaxtyping's decorator nothing can be cast: put @dtypeguard.enforce on the function itself"
     if violation.error is DeviceError:
-        return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else ""
+        return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else _OPAQUE
     if violation.error is DtypeError and isinstance(violation.actual, torch.dtype):
+        if isinstance(violation.expected, torch.dtype) and may_cast(violation.actual, violation.expected, call.casting):
+            return _OPAQUE
         casting = call.casting.name.lower()
         return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
     return ""
+
+
+_OPAQUE = "; what it stands in cannot be rebuilt around a copy"
 
 
 def _module_path(call: Call) -> str | None:

@@ -6,25 +6,21 @@ wrappers of `_codegen` only answer "is everything right?" and come here on the
 first no.
 """
 
-import collections.abc
 import dataclasses
-from collections import UserDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree
 
 from ._anchor import Anchor, anchor_of, is_count
 from ._axes import check_dims
 from ._config import Autocast
+from ._containers import children, leaves, members
 from ._contract import (
     Call,
     Contract,
     Path,
-    Step,
     argument_of,
     edit_at,
     given,
@@ -35,7 +31,21 @@ from ._contract import (
 )
 from ._dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
 from ._errors import AnnotationError, DeviceError, HintError
-from ._spec import FieldsSpec, MappingSpec, NoneSpec, OtherSpec, SequenceSpec, Spec, TensorSpec, TupleSpec, UnionSpec
+from ._others import bearable, is_own
+from ._spec import (
+    CollectionSpec,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SelfSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+    UnpackedSpec,
+    ValidatedSpec,
+)
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
@@ -302,52 +312,73 @@ def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
         report_kind(call, path, value, spec.hint)
 
 
-def bearable(spec: OtherSpec, value: Any) -> bool:
-    """Whether a value satisfies a hint without tensors, by beartype; nothing is asked while compiling."""
-    classes = spec.classes
-    if classes is not None:
-        return isinstance(value, classes)
-    if torch.compiler.is_compiling():
-        return True
-    from beartype import BeartypeConf
-    from beartype.door import is_bearable
-    from beartype.roar import BeartypeException
-
-    try:
-        return bool(is_bearable(value, spec.annotation, conf=BeartypeConf(is_pep484_tower=True)))
-    except BeartypeException:  # a hint that beartype has no check for
-        return True
-
-
-def _check_sequence(spec: SequenceSpec, value: Any, path: Path, call: Call) -> None:
-    if not isinstance(value, spec.origin) or isinstance(value, (str, Tensor)):
+def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: Call) -> None:
+    scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
+    if not isinstance(value, spec.origin) or scalar:
         report_kind(call, path, value, spec.hint, count=True)
-    elif isinstance(value, collections.abc.Sized):  # an iterator would be used up by looking
-        items: Any = value
-        before = len(call.violations)
-        for i, item in enumerate(items):
-            _CHECKERS[type(spec.item)](spec.item, item, (*path, ("item", i)), call)
-        _settle_opaque(value, before, call)
+        return
+    if _is_open(value, call):
+        return
+    call.open.append(value)
+    before = len(call.violations)
+    held, rebuilt = members(value)
+    for step, item in held:
+        _CHECKERS[type(spec.item)](spec.item, item, (*path, step), call)
+    if not rebuilt:
+        _settle(before, call)
+    call.open.pop()
 
 
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
-    if not isinstance(value, tuple) or len(value) != len(spec.items):
+    if not isinstance(value, spec.origin) or len(value) != len(spec.items):
         report_kind(call, path, value, spec.hint, count=True)
         return
-    for i, (item_spec, item) in enumerate(zip(spec.items, value, strict=True)):
+    if _is_open(value, call):
+        return
+    call.open.append(value)
+    before = len(call.violations)
+    held, rebuilt = members(value)
+    for item_spec, (step, item) in zip(spec.items, held, strict=True):
         if item_spec is not None:
-            _CHECKERS[type(item_spec)](item_spec, item, (*path, ("item", i)), call)
+            _CHECKERS[type(item_spec)](item_spec, item, (*path, step), call)
+    if not rebuilt:
+        _settle(before, call)
+    call.open.pop()
 
 
 def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
     if not isinstance(value, spec.origin):
         report_kind(call, path, value, spec.hint, count=True)
         return
+    if _is_open(value, call):
+        return
     mapping: Any = value
+    call.open.append(value)
     before = len(call.violations)
-    for key, item in mapping.items():
+    for i, key in enumerate(mapping) if spec.key is not None else ():
+        _CHECKERS[type(spec.key)](spec.key, key, (*path, ("member", f"key {i}")), call)
+    _settle(before, call)  # a copy is another key
+    before = len(call.violations)
+    for key, item in mapping.items() if spec.value is not None else ():
         _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
     _settle_opaque(value, before, call)
+    call.open.pop()
+
+
+def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: Call) -> None:
+    before = len(call.violations)
+    _CHECKERS[type(spec.spec)](spec.spec, value, path, call)
+    if all(violation.error is not HintError for violation in call.violations[before:]):
+        _check_other(spec.validators, value, path, call)
+
+
+def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: Call) -> None:
+    _CHECKERS[type(spec.whole)](spec.whole, value, path, call)
+
+
+def _check_self(spec: SelfSpec, value: Any, path: Path, call: Call) -> None:
+    if not is_own(call.contract.function, call.values, value):
+        report_kind(call, path, value, spec.hint)
 
 
 def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
@@ -369,10 +400,13 @@ _CHECKERS: dict[type, Callable[[Any, Any, Path, Call], None]] = {
     TensorSpec: _check_tensor,
     UnionSpec: _check_union,
     NoneSpec: _check_none,
-    SequenceSpec: _check_sequence,
+    CollectionSpec: _check_collection,
     TupleSpec: _check_tuple,
     MappingSpec: _check_mapping,
     FieldsSpec: _check_fields,
+    UnpackedSpec: _check_unpacked,
+    ValidatedSpec: _check_validated,
+    SelfSpec: _check_self,
     OtherSpec: _check_other,
 }
 
@@ -452,31 +486,9 @@ def _is_open(value: Any, call: Call) -> bool:
 def _settle_opaque(value: Any, before: int, call: Call) -> None:
     """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
     if children(value) is None:
-        for violation in call.violations[before:]:
-            violation.fixed = False
+        _settle(before, call)
 
 
-def children(value: Any) -> list[tuple[Step, Any]] | None:
-    """What a container that may be rebuilt holds; None for everything else."""
-    if isinstance(
-        value, (dict, UserDict)
-    ):  # a Hugging Face ModelOutput is a dataclass as well, a BatchEncoding a UserDict
-        kind = "attr" if dataclasses.is_dataclass(value) else "item"
-        return [((kind, key), item) for key, item in value.items()]
-    if isinstance(value, PackedSequence):
-        return [(("attr", "data"), value.data)]
-    if isinstance(value, (list, tuple)):
-        fields = getattr(value, "_fields", None)
-        if fields is not None:
-            return [(("attr", name), getattr(value, name)) for name in fields]
-        return [(("item", i), item) for i, item in enumerate(value)]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(("attr", f.name), getattr(value, f.name, None)) for f in dataclasses.fields(value)]
-    return None
-
-
-def leaves(value: Any) -> Iterator[tuple[Step, Any]]:
-    """The leaves of any other registered pytree, a Hugging Face cache for one: checked, never cast."""
-    if type(value) in _pytree.SUPPORTED_NODES:
-        for i, leaf in enumerate(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]):
-            yield ("item", i), leaf
+def _settle(before: int, call: Call) -> None:
+    for violation in call.violations[before:]:
+        violation.fixed = False

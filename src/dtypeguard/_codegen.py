@@ -239,6 +239,8 @@ def named_after(wrapper: Any, fn: Any) -> Any:
     """Names, doc, annotations and attributes of the body; not `__wrapped__` (see `_enforce`)."""
     for attribute in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, attribute, getattr(fn, attribute, getattr(wrapper, attribute)))
+    if hasattr(fn, "__type_params__"):  # of PEP 695, which strings among the annotations name
+        wrapper.__type_params__ = fn.__type_params__
     # Dynamo counts recompiles per code object, and code that is written alike is equal: a number tells it apart.
     code, number = wrapper.__code__, next(_numbers)
     consts = tuple(number if const == _NUMBER else const for const in code.co_consts)

@@ -16,9 +16,9 @@ from ._anchor import Anchor
 from ._config import Autocast, Mode, Verify, current_casting, current_mode
 from ._dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
 from ._errors import DtypeError, HintError, ShapeError, Violation, plain, quoted
-from ._spec import Spec, TensorSpec
+from ._spec import Spec, TensorSpec, UnpackedSpec
 
-Step = tuple[str, Any]  # ("item", 57) or ("attr", "img")
+Step = tuple[str, Any]  # ("item", 57), ("attr", "img"), or ("member", "item 2") of what has no index
 Path = tuple[Any, ...]  # the argument's name, then steps
 
 
@@ -136,7 +136,9 @@ def given(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, 
     for param, value in zip(contract.params, values, strict=True):
         if param.skip or value is param.default:
             continue
-        if param.kind is inspect.Parameter.VAR_POSITIONAL:
+        if isinstance(param.spec, UnpackedSpec):
+            yield param, (param.name,), value
+        elif param.kind is inspect.Parameter.VAR_POSITIONAL:
             for i, item in enumerate(value):
                 if not (isinstance(param.name, Rest) and param.name.label(i) in contract.skip_args):
                     yield param, (param.name, ("item", i)), item
@@ -176,7 +178,10 @@ def written(path: Path) -> str:
     if isinstance(path[0], Rest) and steps:
         text, steps = path[0].label(steps[0][1]), steps[1:]
     for kind, key in steps:
-        text += f"[{quoted(key)}]" if kind == "item" else f".{key}"
+        if kind == "member":  # of what has no index: a set, the keys of a dict
+            text += f".<{key}>"
+        else:
+            text += f"[{quoted(key)}]" if kind == "item" else f".{key}"
     return text
 
 

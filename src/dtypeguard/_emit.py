@@ -9,6 +9,7 @@ import ast
 import builtins
 import inspect
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,23 +19,25 @@ from torch import Tensor
 
 from ._anchor import facts
 from ._axes import differ, surely
-from ._check import bearable
 from ._config import Autocast
 from ._contract import Contract
+from ._dims import Dim, DimKind
 from ._dtypes import AUTOCAST, FLOATING, HALF
+from ._others import bearable, is_own
 from ._scan import beside, scan
 from ._spec import (
-    Dim,
-    DimKind,
+    CollectionSpec,
     FieldsSpec,
     MappingSpec,
     NoneSpec,
     OtherSpec,
-    SequenceSpec,
+    SelfSpec,
     Spec,
     TensorSpec,
     TupleSpec,
     UnionSpec,
+    UnpackedSpec,
+    ValidatedSpec,
 )
 
 _P = inspect.Parameter
@@ -58,7 +61,7 @@ class Writer:
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
         self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside}
         self.lines: list[str] = []
-        self.open: list[FieldsSpec] = []
+        self.open: list[Spec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
         self.pending: dict[tuple[bool, str], str] = {}  # unpacked, but not yet reached from left to right
         self.initial: list[str] = []  # variables that may stay unbound
@@ -111,7 +114,11 @@ class Writer:
     # ------------------------------------------------------------ specs
 
     def spec(self, spec: Spec, var: str) -> None:
+        if spec in self.open:  # a recursive class or alias
+            raise Inexpressible
+        self.open.append(spec)
         _EMITTERS[type(spec)](self, spec, var)
+        self.open.pop()
 
     def tensor(self, spec: TensorSpec, var: str) -> None:
         if not spec.torch_only:
@@ -259,7 +266,7 @@ class Writer:
 
     def union(self, spec: UnionSpec, var: str) -> None:
         options = [option for option in spec.options if not isinstance(option, NoneSpec)]
-        if len(options) != 1:
+        if len(options) != 1 or len(spec.options) == 1:
             raise Inexpressible
         with self.block(f"if {var} is not None:"):
             self.spec(options[0], var)
@@ -273,8 +280,8 @@ class Writer:
         else:
             self.miss_if(f"not {self.const(bearable, 'bearable')}({self.const(spec, 'spec')}, {var})")
 
-    def sequence(self, spec: SequenceSpec, var: str) -> None:
-        if spec.origin not in (list, tuple):
+    def collection(self, spec: CollectionSpec, var: str) -> None:
+        if not issubclass(spec.origin, (list, tuple, deque, set, frozenset)):
             raise Inexpressible
         self.instance(var, spec.origin)
         item = self.fresh("i")
@@ -284,7 +291,7 @@ class Writer:
     def tuple(self, spec: TupleSpec, var: str) -> None:
         if not spec.items:
             raise Inexpressible
-        self.instance(var, tuple)
+        self.instance(var, spec.origin)
         items = [self.fresh("i") for _ in spec.items]
         self.line(f"{', '.join(items)}, = {var}")
         for item_spec, item in zip(spec.items, items, strict=True):
@@ -293,20 +300,32 @@ class Writer:
 
     def mapping(self, spec: MappingSpec, var: str) -> None:
         self.instance(var, spec.origin)
-        item = self.fresh("i")
-        with self.block(f"for {item} in {var}.values():", loop=True):
-            self.spec(spec.value, item)
+        for part, way in ((spec.key, ""), (spec.value, ".values()")):
+            if part is not None:
+                item = self.fresh("i")
+                with self.block(f"for {item} in {var}{way}:", loop=True):
+                    self.spec(part, item)
+
+    def validated(self, spec: ValidatedSpec, var: str) -> None:
+        self.spec(spec.spec, var)
+        self.spec(spec.validators, var)
+
+    def unpacked(self, spec: UnpackedSpec, var: str) -> None:
+        self.spec(spec.whole, var)
+
+    def own(self, spec: SelfSpec, var: str) -> None:
+        params = self.contract.params
+        function, first = self.const(self.contract.function, "function"), params[0].name if params else "None"
+        self.miss_if(f"not {self.const(is_own, 'own')}({function}, ({first},), {var})")
 
     def fields(self, spec: FieldsSpec, var: str) -> None:
-        if spec.origin is dict or spec in self.open:  # TypedDicts; recursive classes
+        if spec.origin is dict:  # TypedDicts
             raise Inexpressible
-        self.open.append(spec)
         self.instance(var, spec.origin)
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
             self.line(f"{item} = {var}.{name}")
             self.spec(field_spec, item)
-        self.open.pop()
 
     def guarded(self, var: str, extra: bool) -> None:
         """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else.
@@ -342,10 +361,13 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
     UnionSpec: Writer.union,
     NoneSpec: Writer.none,
     OtherSpec: Writer.other,
-    SequenceSpec: Writer.sequence,
+    CollectionSpec: Writer.collection,
     TupleSpec: Writer.tuple,
     MappingSpec: Writer.mapping,
     FieldsSpec: Writer.fields,
+    UnpackedSpec: Writer.unpacked,
+    ValidatedSpec: Writer.validated,
+    SelfSpec: Writer.own,
 }
 
 
@@ -360,7 +382,9 @@ def _write_arguments(writer: Writer) -> None:
         several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
         if several and writer.contract.skip_args:
             raise Inexpressible
-        if spec is None:
+        if isinstance(spec, UnpackedSpec):
+            writer.spec(spec, param.name)
+        elif spec is None:
             writer.guarded(param.name, several)
         elif several:
             item = writer.fresh("i")

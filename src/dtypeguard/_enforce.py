@@ -31,10 +31,11 @@ from ._config import (
     written_in,
 )
 from ._contract import Contract, Param
-from ._errors import AnnotationError, DtypeGuardWarning, caller, warn_at
+from ._errors import AnnotationError, DtypeGuardWarning, caller, internal, warn_at
+from ._hints import annotations_of, hints_of_class, is_array_hint, named, resolve_hint, show
 from ._scope import asks, closure_of
 from ._script import scriptable
-from ._spec import Spec, annotations_of, hints_of_class, holds_tensor, is_array_hint, resolve_hint, show, spec_of
+from ._spec import Spec, holds_tensor, spec_of
 
 T = TypeVar("T")
 _P = inspect.Parameter
@@ -174,12 +175,21 @@ def _names_tensor(fn: Any, contract: Contract) -> bool:
 
 def _names_around(frame: FrameType | None) -> dict[str, Any]:
     """The local names where a decorator stands; around a class body, those of the function that it stands in too."""
-    frame = caller(frame)
+    frame = _asking(frame)
     names: dict[str, Any] = {}
     while frame is not None and frame.f_locals is not frame.f_globals:
-        names = {**frame.f_locals, **names}
-        frame = frame.f_back if "__qualname__" in frame.f_locals else None
+        names = {**frame.f_locals, **named(frame.f_locals.get("__type_params__", ())), **names}
+        # Between a class with type parameters and what is around it stands a frame that only has those.
+        inside = "__qualname__" in frame.f_locals or frame.f_code.co_name.startswith("<generic parameters of")
+        frame = frame.f_back if inside else None
     return names
+
+
+def _asking(frame: FrameType | None) -> FrameType | None:
+    """The frame that asks for a contract; code without a file, of `exec` and `python -c`, is the user's here."""
+    while frame is not None and frame.f_code.co_filename != "<string>" and internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
@@ -399,20 +409,37 @@ def _stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
 def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
     def first_call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        cell.cell_contents = build(fn, fill())
+        cell.cell_contents = build(fn, fill(_class_around(fn, args)))
         return cell.cell_contents(*args, **kwargs)
 
-    def fill() -> Contract:
+    def fill(around: dict[str, Any] | None = None) -> Contract:
         try:
-            _fill(contract, fn, options, local)
+            _fill(contract, fn, options, {**(around or {}), **local})
         except NameError as error:
-            advice = "import it at run time too, not only under TYPE_CHECKING"
-            text = f"{contract.function}: an annotation names what does not exist: {error}; {advice}"
+            text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
             raise AnnotationError(text) from error
         return contract
 
     first_call.__dict__["fill"] = fill
     return first_call
+
+
+def _class_around(fn: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    """The class that a method stands in, by its name: one inside a function is found by the object alone."""
+    name = str(getattr(fn, "__qualname__", "")).rpartition(".")[0].rpartition(".")[2]
+    first = args[0] if args else None
+    classes = first.__mro__ if isinstance(first, type) else type(first).__mro__
+    return {cls.__name__: cls for cls in classes if cls.__name__ == name}
+
+
+def _advice(fn: Any, name: str | None) -> str:
+    """What to write instead of a name that nobody knows."""
+    *outside, around, _ = ("", *str(getattr(fn, "__qualname__", "")).split("."))
+    if "<locals>" in outside and name == around:
+        return f"a class inside a function is not known to its own methods: write Self, or move {name} out"
+    if "<locals>" in (*outside, around):
+        return "a name inside a function must exist before what is decorated, not only under TYPE_CHECKING"
+    return "import it at run time too, not only under TYPE_CHECKING"
 
 
 _DEFAULTS: _Options = {
@@ -463,8 +490,8 @@ def check(
     tensor([0., 0.])
     """
     __tracebackhide__ = True
-    frame = caller(sys._getframe(1))
-    local = {**frame.f_globals, **frame.f_locals} if isinstance(annotation, str) and frame is not None else {}
+    frame, asking = caller(sys._getframe(1)), _asking(sys._getframe(1))
+    local = {**asking.f_globals, **asking.f_locals} if isinstance(annotation, str) and asking is not None else {}
     try:
         spec = read_annotation("check", name, annotation, check, local)
     except NameError as error:

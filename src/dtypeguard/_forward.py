@@ -24,7 +24,7 @@ from ._contract import Call, Contract, Param, Rest
 from ._dtypes import Casting
 from ._enforce import function_name, read_annotation, signed
 from ._errors import AnnotationError
-from ._spec import annotations_of, is_array_hint, resolve_hint
+from ._hints import annotations_of, is_array_hint, resolve_hint
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

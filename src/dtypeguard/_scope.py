@@ -14,6 +14,7 @@ from typing import Any, get_args
 from jaxtyping import _storage
 
 from ._contract import Call
+from ._hints import named
 
 _Names = dict[str, Any]
 _memo: Any = _storage.get_shape_memo
@@ -83,8 +84,8 @@ def asks(fn: Any, local: _Names) -> bool:
 
 
 def closure_of(fn: Any) -> _Names:
-    """The names that a function closes over and that exist already; `super()` closes over a class to come."""
-    names: _Names = {}
+    """A function's type parameters, and the names it closes over that exist already: `super()` closes over a class."""
+    names: _Names = named(getattr(fn, "__type_params__", ()))
     code = getattr(fn, "__code__", None)
     for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True) if code is not None else ():
         with contextlib.suppress(ValueError):

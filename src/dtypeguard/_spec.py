@@ -1,19 +1,16 @@
 """Annotations, read once: a hint becomes a small tree of specs.
 
-Floor 2. The grammar of axes is jaxtyping's own; a test holds `parse_dims`
-against the `dims` that jaxtyping parsed.
+Floor 2.
 """
 
-import ast
-import builtins
-import collections.abc
+import collections
 import dataclasses
-import enum
 import functools
 import re
 import sys
 import types
 import typing
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard, Union, get_args, get_origin
@@ -24,128 +21,22 @@ import typing_extensions
 from jaxtyping import AbstractArray, AbstractDtype
 from torch import Tensor
 
+from ._dims import Dim, parse_dims
 from ._dtypes import dtypes_named
 from ._errors import AnnotationError
-
-# ---------------------------------------------------------------- axes
-
-
-class DimKind(enum.Enum):
-    NAMED = "named"
-    FIXED = "fixed"
-    SYMBOLIC = "symbolic"
-    ANONYMOUS = "anonymous"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Dim:
-    """One token of a `dim_str`; `text` is what is left of it once its prefixes are gone."""
-
-    kind: DimKind
-    text: str = ""
-    size: int = 0
-    broadcast: bool = False
-    variadic: bool = False
-    tree: bool = False
-    names: tuple[str, ...] | None = None  # of a symbolic axis: what `function` takes; None: evaluate `text` at the call
-    function: Callable[..., Any] | None = None
-
-
-_PREFIXES = {"#": "broadcast", "*": "variadic", "_": "anonymous", "?": "tree"}
-_ANY_AXES = Dim(DimKind.ANONYMOUS, variadic=True)
-
-
-def _token_error(token: str, reason: str) -> AnnotationError:
-    return AnnotationError(f"axis `{token}` {reason}")
-
-
-def parse_dim(token: str) -> Dim:
-    """One axis of a jaxtyping annotation.
-
-    Raises:
-        AnnotationError: where jaxtyping's own subscription raises ValueError, and for an expression
-            that is no Python, which jaxtyping notices only at a call.
-    """
-    if "," in token and "(" not in token:
-        raise _token_error(token, "has a comma: axes are separated by spaces")
-    if token.endswith("#"):
-        raise _token_error(token, "has its # at the end: a broadcastable axis is written #name")
-    if "..." in token:
-        if token != "...":
-            raise _token_error(token, "must be ... alone, or *name for axes with a name")
-        return _ANY_AXES
-    flags: set[str] = set()
-    rest = token
-    while rest:
-        flag = _PREFIXES.get(rest[0])
-        if flag is not None:
-            if flag in flags:
-                raise _token_error(token, f"has {rest[0]} twice")
-            flags.add(flag)
-            rest = rest[1:]
-        elif rest.count("=") == 1:
-            rest = rest.partition("=")[2]
-        else:
-            break
-    broadcast, variadic = "broadcast" in flags, "variadic" in flags
-    if not rest or rest.isidentifier():
-        if "anonymous" not in flags:
-            return Dim(DimKind.NAMED, rest, broadcast=broadcast, variadic=variadic, tree="tree" in flags)
-        if broadcast:
-            raise _token_error(token, "is anonymous and broadcastable: write _ or #name")
-        return Dim(DimKind.ANONYMOUS, variadic=variadic)
-    try:
-        fixed: int | None = int(rest)
-    except ValueError:
-        fixed = None
-    for flag in ("variadic", "anonymous", "tree"):
-        if flag in flags:
-            what = "an expression" if fixed is None else "a fixed size"
-            raise _token_error(token, f"is {what}, which cannot be {flag}")
-    if fixed is not None:
-        return Dim(DimKind.FIXED, rest, size=fixed, broadcast=broadcast)
-    names, function = _compile_axis(token, rest)
-    return Dim(DimKind.SYMBOLIC, rest, broadcast=broadcast, names=names, function=function)
-
-
-_SIMPLE = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Constant, ast.Call, ast.Name,
-    ast.Load, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Tuple,
-)  # fmt: skip
-
-
-def _compile_axis(token: str, text: str) -> tuple[tuple[str, ...] | None, Callable[..., Any] | None]:
-    """An expression over axes as a function of their names; (None, None) if it needs the call's arguments."""
-    if any(c in text for c in "{}'\\"):  # an f-string over the arguments first: only the call can tell
-        return None, None
-    try:
-        tree = ast.parse(text, mode="eval")
-    except SyntaxError as error:
-        raise _token_error(token, f"is no Python expression ({error.msg})") from error
-    if not all(isinstance(node, _SIMPLE) for node in ast.walk(tree)):
-        return None, None
-    names = tuple(dict.fromkeys(n.id for n in ast.walk(tree) if isinstance(n, ast.Name)))
-    return names, eval(f"lambda {', '.join(names)}: {text}", {"__builtins__": {}})
-
-
-def parse_dims(dim_str: str) -> tuple[Dim, ...]:
-    """All axes of a `dim_str`; at most one of them stands for any number of axes."""
-    dims = tuple(parse_dim(token) for token in dim_str.split())
-    if sum(dim.variadic for dim in dims) > 1:
-        raise _token_error(dim_str.strip(), "has more than one of ... and *name")
-    return dims
-
-
-def axis_argument(name: str, axes: dict[str, int]) -> Any:
-    """What a name in an axis expression stands for: an axis bound so far, else a Python builtin."""
-    if name in axes:
-        return axes[name]
-    if hasattr(builtins, name):
-        return getattr(builtins, name)
-    raise NameError(name)
-
-
-# ---------------------------------------------------------------- specs
+from ._hints import (
+    ALIASES,
+    UNIONS,
+    Names,
+    bases,
+    fill_in,
+    hints_of_class,
+    is_array_hint,
+    named,
+    resolve_hint,
+    show,
+    unpacked,
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -181,11 +72,11 @@ class NoneSpec:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class SequenceSpec:
-    """`list[X]`, `Sequence[X]`, `tuple[X, ...]`: every element is checked."""
+class CollectionSpec:
+    """`list[X]`, `Iterable[X]`, `tuple[X, ...]`, `set[X]`: every item is checked of what looking does not use up."""
 
     hint: str
-    origin: type
+    origin: Any
     item: "Spec"
 
 
@@ -194,14 +85,15 @@ class TupleSpec:
     hint: str
     items: tuple["Spec | None", ...]
     hints: tuple[Any, ...] = ()  # of the items
+    origin: Any = tuple
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class MappingSpec:
     hint: str
-    origin: type
-    value: "Spec"
-    key: Any = str  # the hint, which is not checked
+    origin: Any
+    key: "Spec | None"
+    value: "Spec | None"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -216,47 +108,67 @@ class FieldsSpec:
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class UnpackedSpec:
+    """`*args: *tuple[X, Y]` and `**kwargs: Unpack[D]`: a spec of all that the parameter got together."""
+
+    hint: str
+    whole: "Spec"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ValidatedSpec:
+    """`Annotated[X, Is[...]]`: a spec, and what beartype's validators say besides."""
+
+    hint: str
+    spec: "Spec"
+    validators: "OtherSpec"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class SelfSpec:
+    """An instance of the class that the method was written in, whatever made a subclass of it meanwhile."""
+
+    hint: str = "Self"
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class OtherSpec:
-    """A hint without tensors, which is beartype's."""
+    """A hint without tensors, which is beartype's; or one whose tensors nobody can look at: of it the class counts."""
 
     hint: str
     annotation: Any
+    alone: Any = None  # the class, where nothing else of the annotation can be checked
 
     @property
     def classes(self) -> tuple[type, ...] | None:
-        """The classes for `isinstance`, where the hint is a plain class; int is a float to PEP 484."""
+        """The classes for `isinstance`, where these say all; int is a float to PEP 484, and nothing is a Never."""
+        if self.annotation is typing.Never or self.annotation is typing.NoReturn:
+            return ()
+        if self.alone is not None:
+            return (self.alone,)
         tower = {float: (float, int), complex: (complex, float, int)}
         plain = type(self.annotation) is type and not typing_extensions.is_typeddict(self.annotation)
         return tower.get(self.annotation, (self.annotation,)) if plain else None
 
 
-Spec = TensorSpec | UnionSpec | NoneSpec | SequenceSpec | TupleSpec | MappingSpec | FieldsSpec | OtherSpec
-_UNIONS = (Union, types.UnionType)
-_WRAPPERS = (typing.Annotated, typing.Final, ClassVar, *(
+Spec = (
+    TensorSpec | UnionSpec | NoneSpec | CollectionSpec | TupleSpec | MappingSpec | FieldsSpec | UnpackedSpec
+    | ValidatedSpec | SelfSpec | OtherSpec
+)  # fmt: skip
+_WRAPPERS = (typing.Final, ClassVar, *(
     getattr(typing_extensions, name) for name in ("Required", "NotRequired", "ReadOnly")
 ))  # fmt: skip
-_SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection,
-              collections.abc.Iterable)  # fmt: skip
-_MAPPINGS = (collections.abc.Mapping, collections.abc.MutableMapping)
-_ALIASES = (typing_extensions.TypeAliasType, getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType))
-
-
-def show(hint: Any) -> str:
-    """A hint as its author wrote it, near enough: `Float[Tensor, "b c"]`, `int | None`."""
-    if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        array = getattr(hint.array_type, "__name__", None) or str(hint.array_type)
-        return f'{hint.dtype.__name__}[{array}, "{hint.dim_str}"]'
-    if hint is type(None):
-        return "None"
-    args, origin = get_args(hint), get_origin(hint)
-    if origin in _UNIONS:
-        return " | ".join(show(arg) for arg in args)
-    if args and not isinstance(origin, type):  # Literal["a", "b"]
-        return str(hint).replace("typing.", "").replace("typing_extensions.", "")
-    if args:
-        inner = ", ".join("..." if arg is Ellipsis else show(arg) for arg in args)
-        return f"{getattr(origin, '__name__', origin)}[{inner}]"
-    return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")
+_CONCRETE = (list, tuple, dict, set, frozenset, collections.deque, collections.UserDict, collections.UserList)
+_COLLECTIONS = frozenset((
+    list, set, frozenset, collections.deque, collections.UserList, abc.Sequence, abc.MutableSequence, abc.Collection,
+    abc.Iterable, abc.Reversible, abc.Container, abc.Set, abc.MutableSet, abc.KeysView, abc.ValuesView,
+))  # fmt: skip
+_MAPPINGS = frozenset((
+    dict, collections.OrderedDict, collections.defaultdict, collections.ChainMap, collections.UserDict,
+    types.MappingProxyType, abc.Mapping, abc.MutableMapping,
+))  # fmt: skip
+_PARAMETERS = (typing.TypeVarTuple, typing.ParamSpec, typing.ParamSpecArgs, typing.ParamSpecKwargs)
+_DEEPEST = 8  # of one generic in itself with other parameters, above which it surely grows at each step
 
 
 @functools.lru_cache(4096)
@@ -266,20 +178,21 @@ def _tensor_spec(array_type: Any, names: Any, dim_str: str, hint: str) -> Tensor
     return TensorSpec(hint, array_type, names, dtypes_named(names), dims, variadic)
 
 
-_Open = dict[Any, FieldsSpec]  # classes whose fields are being read: a recursive class meets itself here
-_Names = dict[str, Any]  # what forward references may mean besides the names of their own module
+_Open = dict[Any, Any]  # the specs of classes and aliases that are being read: a recursive one meets itself here
 
 
-def spec_of(hint: Any, local: _Names | None = None, _open: _Open | None = None) -> Spec | None:
+def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -> Spec | None:
     """The spec of a resolved hint, or None where nothing is to be checked.
 
     Raises:
-        AnnotationError: a jaxtyping annotation inside is malformed.
+        AnnotationError: a jaxtyping annotation inside is malformed, or nobody could check it.
     """
-    if hint is Any or hint is object:
+    if hint is Any or hint is object or isinstance(hint, _PARAMETERS):
         return None
     if hint is None or hint is type(None):
         return NoneSpec()
+    if hint is typing.Self:
+        return SelfSpec()
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
         names = tuple(hint.dtypes) if isinstance(hint.dtypes, tuple | list) else None
         return _tensor_spec(hint.array_type, names, hint.dim_str, show(hint))
@@ -292,7 +205,11 @@ def spec_of(hint: Any, local: _Names | None = None, _open: _Open | None = None) 
     meant = _meaning(hint)
     if meant is not hint:
         return spec_of(meant, local, _open)
-    return _container_spec(hint, get_origin(hint), get_args(hint), local or {}, _open or {})
+    origin = get_origin(hint)
+    if origin is not None and sum(get_origin(outer) is origin for outer in _open or ()) > _DEEPEST:
+        raise AnnotationError(f"`{origin.__name__}` grows without end: each one holds another of more parameters")
+    read = next((read for what, read in _READERS if what(hint)), _container_spec)
+    return read(hint, local or {}, _open or {})
 
 
 def _no_annotation(hint: Any) -> str:
@@ -317,56 +234,156 @@ def _meaning(hint: Any) -> Any:
         return hint.__supertype__
     if isinstance(hint, dataclasses.InitVar):
         return hint.type
-    if isinstance(hint, _ALIASES):
-        return hint.__value__
-    if origin is not None and isinstance(origin, _ALIASES):
-        return origin.__value__[get_args(hint)]
-    return get_args(hint)[0] if origin in _WRAPPERS or hasattr(hint, "__metadata__") else hint
+    return get_args(hint)[0] if origin in _WRAPPERS else hint
 
 
 def _is_ours(spec: Spec | None) -> TypeGuard[Spec]:
-    """Whether a spec asks more than beartype could answer."""
-    return spec is not None and not isinstance(spec, OtherSpec | NoneSpec)
+    """Whether a spec asks what beartype could not answer."""
+    return spec is not None and not isinstance(spec, NoneSpec) and getattr(spec, "alone", spec) is not None
 
 
-def _container_spec(hint: Any, origin: Any, args: tuple[Any, ...], local: _Names, _open: _Open) -> Spec | None:
-    text = show(hint)
-    specs = tuple(None if arg is Ellipsis else spec_of(arg, local, _open) for arg in args)
-    holds = any(_is_ours(spec) for spec in specs)
-    if origin in _UNIONS:
-        known = tuple(spec for spec in specs if spec is not None)
-        if len(known) < len(specs):
-            return None
-        return UnionSpec(text, known) if holds else OtherSpec(text, hint)
-    if holds and origin is tuple:
-        if len(args) == 2 and args[1] is Ellipsis and specs[0] is not None:
-            return SequenceSpec(text, tuple, specs[0])
-        return TupleSpec(text, specs, args)
-    if holds and isinstance(origin, type) and specs[-1] is not None:
-        if origin in _SEQUENCES:
-            return SequenceSpec(text, origin, specs[-1])
-        if origin in _MAPPINGS or issubclass(origin, dict):
-            return MappingSpec(text, origin, specs[-1], args[0])
+def _annotated_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    """`Annotated`: of the notes those count that beartype has for checks."""
+    inner = spec_of(get_args(hint)[0], local, _open)
+    notes = tuple(note for note in hint.__metadata__ if type(note).__module__.startswith("beartype.vale"))
+    if not notes:
+        return inner
+    if not _is_ours(inner):
+        return OtherSpec(show(hint), hint)
+    return ValidatedSpec(show(hint), inner, OtherSpec(show(hint), typing.Annotated[(object, *notes)]))
+
+
+def _unpacked_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    whole = spec_of(unpacked(hint), local, _open)
+    return None if whole is None else UnpackedSpec(show(hint), whole)
+
+
+def _pytree_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    leaf, structure = getattr(hint, "leaftype", Any), getattr(hint, "structure", None)
+    inner = spec_of(leaf, local, _open)
+    if structure is None and not _is_ours(inner):
+        return None if leaf is Any else OtherSpec(show(hint), hint)
+    shape, what = "", "the axes in it are"
+    if structure is not None:
+        shape, what = f", {structure!r}", f"the structure {structure!r} is"
+    raise AnnotationError(
+        f"`PyTree[{show(leaf)}{shape}]` is not supported: {what} never bound; name the containers, "
+        "list[...], dict[str, ...] or a dataclass, or an alias of them that names itself"
+    )
+
+
+def _union_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    specs: Any = tuple(spec_of(arg, local, _open) for arg in get_args(hint))
+    known = tuple(spec for spec in specs if spec is not None)
+    if len(known) < len(specs):
+        return None
+    return UnionSpec(show(hint), known) if any(map(_is_ours, specs)) else OtherSpec(show(hint), hint)
+
+
+def _alias_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    """The spec of what a `type` alias stands for, which may name the alias itself."""
+    if hint in _open:
+        return typing.cast(Spec, _open[hint])
+    alias = get_origin(hint) or hint
+    module = sys.modules.get(alias.__module__)
+    scope = {**local, **named(alias.__type_params__), alias.__name__: alias}
+    value = resolve_hint(alias.__value__, vars(module) if module else {}, scope)
+    made = UnionSpec(show(hint), ())
+    meant = dict(zip(alias.__type_params__, get_args(hint), strict=False))
+    spec = spec_of(fill_in(value, meant), local, {**_open, hint: made})
+    if spec is not made and not _meets(spec, made):
+        return spec
+    made.options = spec.options if isinstance(spec, UnionSpec) else (spec,) if spec is not None else ()
+    options = [*made.options]
+    for option in options:
+        if option is made:
+            raise AnnotationError(f"the alias `{made.hint}` stands for itself")
+        options += option.options if isinstance(option, UnionSpec) else ()
+    return made
+
+
+def _meets(spec: Spec | None, goal: Spec, *seen: Spec) -> bool:
+    """Whether a spec holds another one; `seen` are the specs around it."""
+    if spec is None or any(spec is outer for outer in seen):
+        return False
+    return any(part is goal or _meets(part, goal, spec, *seen) for part in parts(spec))
+
+
+def _container_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
+    """A class, or a generic: what it holds, as far as that can be looked at; else the class alone."""
+    text, origin = show(hint), get_origin(hint)
     cls = origin if isinstance(origin, type) else hint
-    return _fields_spec(text, cls, local, _open) or (None if holds else OtherSpec(text, hint))
+    spec: Spec | None = _fields_spec(hint, cls, local, _open)
+    for base in bases(hint) if spec is None and isinstance(cls, type) else ():
+        # What a class of the user's own does when it is looked at is known only of those made of a built-in one.
+        if spec is None and (base is hint or get_origin(base) in _CONCRETE):
+            spec = _items_spec(text, cls, get_origin(base), get_args(base), local, _open)
+    if spec is not None:
+        return spec
+    args = [part for arg in get_args(hint) for part in (arg if isinstance(arg, list | tuple) else [arg])]
+    holds = any(_is_ours(spec_of(arg, local, _open)) for arg in args if arg is not Ellipsis)
+    if not holds or (origin is type and not is_array_hint(hint)):  # beartype knows what a type[Tensor] is
+        return OtherSpec(text, hint)
+    if getattr(cls, "_is_protocol", False) and not getattr(cls, "_is_runtime_protocol", False):
+        twin = typing_extensions.runtime_checkable(types.new_class(cls.__name__, (cls, typing_extensions.Protocol)))
+        cls = _Structure(cls.__name__, (), {"twin": twin})
+    return OtherSpec(text, hint, cls if isinstance(cls, type) else object)
 
 
-def _fields_spec(text: str, cls: Any, local: _Names, _open: _Open) -> FieldsSpec | None:
+class _Structure(type):
+    """A Protocol that is not made `runtime_checkable`; what looks its attributes up by itself may have them all."""
+
+    twin: type
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return hasattr(type(value), "__getattr__") or isinstance(value, cls.twin)
+
+
+def _items_spec(text: str, cls: type, origin: Any, args: Any, local: Names, _open: _Open) -> Spec | None:
+    """The spec of a collection, a mapping or a tuple; None for what is none, or holds no tensors."""
+    if origin is abc.ItemsView:
+        origin, args = abc.Collection, (tuple[args],)
+    elif origin is tuple and len(args) == 2 and args[1] is Ellipsis:
+        origin, args = list, args[:1]  # of any length
+    elif origin is tuple:
+        args = _flat(args)
+    if origin is not tuple and origin not in _COLLECTIONS and origin not in _MAPPINGS:
+        return None
+    specs: Any = tuple(spec_of(arg, local, _open) for arg in args if arg is not Ellipsis)
+    if not any(map(_is_ours, specs)) or len(specs) < len(args):
+        return None
+    if origin is tuple:
+        return TupleSpec(text, specs, args, cls)
+    return MappingSpec(text, cls, *specs) if origin in _MAPPINGS else CollectionSpec(text, cls, *specs)
+
+
+def _flat(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The items of a tuple with those of the tuples that are unpacked in it; `...` for any number of them."""
+    flat: list[Any] = []
+    for arg in args:
+        inner = unpacked(arg)
+        flat += [arg] if inner is None else _flat(get_args(inner)) if get_origin(inner) is tuple else [Ellipsis]
+    return tuple(flat)
+
+
+def _fields_spec(hint: Any, cls: Any, local: Names, _open: _Open) -> FieldsSpec | None:
     """The spec of a NamedTuple, dataclass or TypedDict; None if its fields hold no tensors."""
-    if isinstance(cls, type) and cls in _open:
-        return _open[cls]
     typed = typing_extensions.is_typeddict(cls)
     named = isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")
     if not (typed or named or (isinstance(cls, type) and dataclasses.is_dataclass(cls))):
         return None
-    spec = FieldsSpec(text, dict if typed else cls, {}, getattr(cls, "__required_keys__", frozenset()))
+    if hint in _open:
+        return typing.cast(FieldsSpec, _open[hint])
+    spec = FieldsSpec(show(hint), dict if typed else cls, {}, getattr(cls, "__required_keys__", frozenset()))
     shared: Any = ClassVar
-    for name, hint in hints_of_class(cls, local).items():
-        field = spec_of(hint, local, {**_open, cls: spec}) if get_origin(hint) is not shared else None
+    for name, own in hints_of_class(hint, local).items():
+        field = spec_of(own, local, {**_open, hint: spec}) if get_origin(own) is not shared else None
         if _is_ours(field):
             spec.fields[name] = field
-        elif get_origin(hint) is not shared:
-            spec.others[name] = field or OtherSpec(show(hint), hint)
+        elif get_origin(own) is not shared:
+            spec.others[name] = field or OtherSpec(show(own), own)
+        if get_origin(own) in (typing.Required, typing.NotRequired):  # which a string hid from the class
+            spec.required = spec.required - {name} | ({name} if get_origin(own) is typing.Required else set())
     return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
 
 
@@ -379,90 +396,28 @@ def holds_tensor(spec: Spec | None, *seen: Spec) -> bool:
     return any(holds_tensor(part, spec, *seen) for part in parts(spec))
 
 
-_PARTS = {UnionSpec: "options", TupleSpec: "items", SequenceSpec: "item", MappingSpec: "value", FieldsSpec: "fields"}
+_PARTS: dict[type, Callable[[Any], Any]] = {
+    UnionSpec: lambda spec: spec.options,
+    TupleSpec: lambda spec: spec.items,
+    CollectionSpec: lambda spec: (spec.item,),
+    MappingSpec: lambda spec: (spec.key, spec.value),
+    FieldsSpec: lambda spec: tuple(spec.fields.values()),
+    UnpackedSpec: lambda spec: (spec.whole,),
+    ValidatedSpec: lambda spec: (spec.spec,),
+}
 
 
 def parts(spec: Spec) -> tuple[Spec | None, ...]:
     """The specs of what a spec's value holds, in the order in which they are checked."""
-    held: Any = getattr(spec, _PARTS[type(spec)]) if type(spec) in _PARTS else ()
-    return tuple(held.values()) if isinstance(held, dict) else held if isinstance(held, tuple) else (held,)
+    held: tuple[Spec | None, ...] = _PARTS[type(spec)](spec) if type(spec) in _PARTS else ()
+    return held
 
 
-def hints_of_class(cls: Any, local: _Names) -> dict[str, Any]:
-    """The hints of a class' fields, each read in the module of the class that wrote it.
-
-    Raises:
-        NameError: a forward reference means nothing there.
-    """
-    hints: dict[str, Any] = {}
-    for base in reversed(getattr(cls, "__mro__", (cls,))):
-        module = sys.modules.get(base.__module__)
-        scope = {**vars(base), **local, base.__name__: base}
-        for name, annotation in annotations_of(base).items() if base is not object else ():
-            try:
-                hints[name] = resolve_hint(annotation, vars(module) if module else {}, scope)
-            except AnnotationError as error:
-                error.argument = name
-                raise
-    return hints
-
-
-# ---------------------------------------------------------------- hints of a function
-
-
-def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, Any]) -> Any:
-    """An annotation with its strings and forward references evaluated.
-
-    Raises:
-        NameError: a name is not defined (yet).
-        AnnotationError: it is malformed.
-    """
-    if not isinstance(annotation, str | typing.ForwardRef) and not get_args(annotation):
-        return annotation
-    holder = types.SimpleNamespace(__annotations__={"hint": annotation})
-    try:
-        return typing.get_type_hints(holder, namespace, local, include_extras=True)["hint"]
-    except (NameError, AnnotationError):
-        raise
-    except Exception as error:
-        raise _malformed(annotation, error) from error
-
-
-def _malformed(annotation: Any, error: Exception) -> AnnotationError:
-    """Which token jaxtyping's ValueError was about: the first that our own parser refuses."""
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", str(annotation))
-    for dim_str in _strings_in(text):
-        try:
-            parse_dims(dim_str)
-        except AnnotationError as ours:
-            return ours
-    return AnnotationError(f"`{text}` is malformed: {error}")
-
-
-def _strings_in(text: str) -> list[str]:
-    """The string constants of an annotation; one that itself is an annotation in quotes is looked into."""
-    try:
-        nodes = list(ast.walk(ast.parse(text, mode="eval")))
-    except SyntaxError:
-        return [text]
-    if not any(isinstance(node, ast.Subscript | ast.Constant) for node in nodes):
-        return [text]
-    return [
-        part for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) for part in _quoted(n.value)
-    ]
-
-
-def _quoted(text: str) -> list[str]:
-    return _strings_in(text) if "[" in text and text.rstrip().endswith("]") else [text]
-
-
-def annotations_of(fn: Any) -> dict[str, Any]:
-    """A function's annotations, unevaluated where they are deferred (PEP 649) and name what does not exist yet."""
-    return typing_extensions.get_annotations(fn, format=typing_extensions.Format.FORWARDREF)
-
-
-def is_array_hint(annotation: Any) -> bool:
-    """Whether a hint, or any part of it, is a jaxtyping annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, AbstractArray):
-        return True
-    return any(is_array_hint(arg) for arg in get_args(annotation))
+# What a hint is, and what reads it; all else is a class or a generic.
+_READERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Names, _Open], Spec | None]], ...] = (
+    (lambda hint: get_origin(hint) in UNIONS, _union_spec),
+    (lambda hint: get_origin(hint) is typing.Annotated, _annotated_spec),
+    (lambda hint: isinstance(hint, ALIASES) or isinstance(get_origin(hint), ALIASES), _alias_spec),
+    (lambda hint: unpacked(hint) is not None, _unpacked_spec),
+    (lambda hint: type(hint).__name__ == "_MetaPyTree", _pytree_spec),  # jaxtyping has it only where jax is
+)

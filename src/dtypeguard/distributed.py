@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._check import children, leaves
+from ._containers import children, leaves
 from ._contract import written
 from ._errors import RankError, plain, summary
 

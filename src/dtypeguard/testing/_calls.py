@@ -21,8 +21,8 @@ from torch.utils import _pytree
 
 from .. import _cast, _config
 from .._cast import CastRecord, casts, reset_casts
-from .._check import children, leaves
 from .._config import mode
+from .._containers import children, leaves
 from .._contract import Path, written
 from .._dtypes import FLOATING
 from .._errors import DtypeGuardWarning, summary

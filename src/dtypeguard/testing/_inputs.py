@@ -23,7 +23,8 @@ from .._contract import Call, Contract, Param
 from .._enforce import contract_behind, read_annotation, signed
 from .._errors import AnnotationError, caller
 from .._forward import root_of
-from .._spec import OtherSpec, Spec, annotations_of, is_array_hint, resolve_hint, show
+from .._hints import annotations_of, is_array_hint, resolve_hint, show
+from .._spec import OtherSpec, Spec, UnpackedSpec
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible
@@ -334,6 +335,8 @@ class Recipe:
         return sorted(range(len(self.before), len(params)), key=rank)
 
     def _argument(self, param: Param, maker: Maker) -> Any:
+        if isinstance(param.spec, UnpackedSpec):
+            return maker.value(param.spec)
         if param.kind is _P.VAR_POSITIONAL:
             return tuple(maker.value(param.spec) for _ in range(maker.draw(_SMALL))) if param.spec else ()
         if param.kind is _P.VAR_KEYWORD:

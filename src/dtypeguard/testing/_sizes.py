@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from .._axes import evaluate
 from .._contract import Call
+from .._dims import Dim, DimKind
 from .._errors import AnnotationError
-from .._spec import Dim, DimKind, Spec, TensorSpec, UnionSpec, parts
+from .._spec import Spec, TensorSpec, UnionSpec, parts
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Axes = Mapping[str, Any]

@@ -7,9 +7,10 @@ import contextlib
 import functools
 import inspect
 import math
+from collections import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from hypothesis import strategies as st
@@ -20,19 +21,22 @@ from .._anchor import LAZY, Anchor
 from .._config import mode
 from .._dtypes import TABLE, Kind
 from .._errors import AnnotationError, DtypeGuardError
+from .._hints import is_array_hint, show
+from .._others import bearable
 from .._spec import (
+    CollectionSpec,
     FieldsSpec,
     MappingSpec,
     NoneSpec,
     OtherSpec,
-    SequenceSpec,
+    SelfSpec,
     Spec,
     TensorSpec,
     TupleSpec,
     UnionSpec,
-    is_array_hint,
+    UnpackedSpec,
+    ValidatedSpec,
     parts,
-    show,
 )
 from ._elements import allocatable, converted, elements, tensor_of
 from ._layouts import LAYOUTS, layout_of
@@ -103,7 +107,7 @@ class Maker:
         """Whether a value must have something of this spec in it."""
         return False
 
-    def count(self, spec: Spec) -> int:
+    def count(self, spec: Spec | None) -> int:
         """How many elements a sequence or mapping gets."""
         return 0 if self.deep and not self.wants(spec) else int(self.draw(_COUNT if self.wants(spec) else _SMALL))
 
@@ -236,6 +240,8 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
         dtypes_for(spec, options)
     elif isinstance(spec, OtherSpec):
         resolved(spec.annotation, spec.hint)
+    elif isinstance(spec, SelfSpec):
+        resolved(Self, spec.hint)
     elif spec is not None and not any(spec is outer for outer in seen):
         if math.isinf(height(spec)):
             raise AnnotationError(f"no value of {spec.hint} is made: it would hold another one without end")
@@ -253,13 +259,11 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
 
 
 def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:
-    """What a value is made of, keys and what is not checked included.
+    """What a value is made of, what is not checked included.
 
     Raises:
         AnnotationError: a constructor asks for what is no field.
     """
-    if isinstance(spec, MappingSpec):
-        return spec.value, OtherSpec(spec.hint, spec.key)
     if isinstance(spec, TupleSpec):
         return tuple(
             OtherSpec(spec.hint, hint) if item is None else item
@@ -298,11 +302,11 @@ def _can_resolve(spec: Spec) -> bool:
 
 def height(spec: Spec | None, *seen: Spec) -> float:
     """How deep the smallest value is; infinite for a class that cannot be without another of its kind."""
-    if spec is None or isinstance(spec, TensorSpec | NoneSpec | OtherSpec):
+    if spec is None or isinstance(spec, TensorSpec | NoneSpec | OtherSpec | SelfSpec):
         return 0
     if any(spec is outer for outer in seen):
         return math.inf
-    if isinstance(spec, SequenceSpec | MappingSpec):
+    if isinstance(spec, CollectionSpec | MappingSpec):
         return 1
     if isinstance(spec, UnionSpec):
         return min(height(option, spec, *seen) for option in spec.options)
@@ -333,22 +337,39 @@ def _union(maker: Maker, spec: UnionSpec) -> Any:
     raise Unfit
 
 
-def _sequence(maker: Maker, spec: SequenceSpec) -> Any:
+# What stands for an abstract collection; of all others the constructor takes the items.
+_COLLECTIONS: dict[Any, Callable[[list[Any]], Any]] = {
+    abc.Set: frozenset,
+    abc.MutableSet: set,
+    abc.KeysView: lambda items: dict.fromkeys(items).keys(),
+    abc.ValuesView: lambda items: dict(enumerate(items)).values(),
+    abc.ItemsView: lambda items: dict(items).items(),
+}
+
+
+def _collection(maker: Maker, spec: CollectionSpec) -> Any:
     items = [maker.value(spec.item) for _ in range(maker.count(spec.item))]
-    return spec.origin(items) if spec.origin in (list, tuple) else items
+    make = _COLLECTIONS.get(spec.origin, list if inspect.isabstract(spec.origin) else spec.origin)
+    with contextlib.suppress(TypeError):  # what cannot be hashed is in no set
+        return make(items)
+    raise Unfit
 
 
 def _tuple(maker: Maker, spec: TupleSpec) -> Any:
-    return tuple(
+    items = tuple(
         maker.draw(resolved(hint, spec.hint)) if item is None else maker.value(item)
         for item, hint in zip(spec.items, spec.hints, strict=True)
     )
+    return items if spec.origin is tuple else spec.origin(items)
 
 
 def _mapping(maker: Maker, spec: MappingSpec) -> Any:
-    count, key = maker.count(spec.value), resolved(spec.key, spec.hint)
-    keys = maker.draw(st.lists(key, min_size=min(count, 1), max_size=count, unique=True))
-    items = {key: maker.value(spec.value) for key in keys}
+    count = maker.count(spec.key if maker.wants(spec.key) else spec.value)
+    pairs = [(maker.value(spec.key), maker.value(spec.value)) for _ in range(count)]
+    try:
+        items = dict(pairs)
+    except TypeError:  # a key that cannot be hashed
+        raise Unfit from None
     if inspect.isabstract(spec.origin) or spec.origin is dict:
         return items
     made: Any = spec.origin
@@ -369,6 +390,21 @@ def _fields(maker: Maker, spec: FieldsSpec) -> Any:
         return {name: maker.value(known[name]) for name in there}
     known = {name: known[name] for name in _arguments(spec)}
     return maker.made(spec, {name: maker.value(field) for name, field in known.items()})
+
+
+def _validated(maker: Maker, spec: ValidatedSpec) -> Any:
+    value = maker.value(spec.spec)
+    if not bearable(spec.validators, value):
+        raise Unfit
+    return value
+
+
+def _unpacked(maker: Maker, spec: UnpackedSpec) -> Any:
+    return maker.value(spec.whole)
+
+
+def _self(maker: Maker, spec: SelfSpec) -> Any:
+    raise Unfit
 
 
 def _other(maker: Maker, spec: OtherSpec) -> Any:
@@ -409,9 +445,12 @@ _MAKERS: dict[type, Callable[[Maker, Any], Any]] = {
     TensorSpec: _tensor,
     UnionSpec: _union,
     NoneSpec: _none,
-    SequenceSpec: _sequence,
+    CollectionSpec: _collection,
     TupleSpec: _tuple,
     MappingSpec: _mapping,
     FieldsSpec: _fields,
+    UnpackedSpec: _unpacked,
+    ValidatedSpec: _validated,
+    SelfSpec: _self,
     OtherSpec: _other,
 }

@@ -15,22 +15,22 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._check import bearable
+from .._dims import DimKind
 from .._dtypes import TABLE
 from .._errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
+from .._hints import show
+from .._others import bearable
 from .._spec import (
-    DimKind,
+    CollectionSpec,
     FieldsSpec,
     MappingSpec,
     NoneSpec,
     OtherSpec,
-    SequenceSpec,
     Spec,
     TensorSpec,
     TupleSpec,
     UnionSpec,
     parts,
-    show,
 )
 from ._elements import allocatable
 from ._inputs import Recipe, contract_of, judged, options_of
@@ -317,7 +317,7 @@ _KINDS: dict[str, Any] = {
     "dtype": TensorSpec,
     "rank": TensorSpec,
     "axis": TensorSpec,
-    "type": TensorSpec | SequenceSpec | MappingSpec | FieldsSpec | TupleSpec | UnionSpec | NoneSpec,
+    "type": TensorSpec | CollectionSpec | MappingSpec | FieldsSpec | TupleSpec | UnionSpec | NoneSpec,
     "length": TupleSpec,
     "key": FieldsSpec,
     "hint": OtherSpec,
