@@ -784,6 +784,25 @@ def test_what_never_returns_does_not(hint):
         enforce(f)(False)
 
 
+@pytest.mark.parametrize("known", [[], ["x"]], ids=["nothing known", "an argument known"])
+def test_a_forward_reference_in_a_generator_is_resolved_once_it_exists(known, strict):
+    def f(x, y) -> "Iterator[LaterRow]":
+        yield x
+        return y
+
+    nest = TypeAliasType("nest", Union[Row, "list[nest]"])
+    f.__annotations__ = {"x": nest if known else "LaterRow", "y": "LaterRow", "return": "Iterator[LaterRow]"}
+    made = enforce(f)
+    f.__globals__["LaterRow"] = Row
+    try:
+        assert next(made(f32(), f32())).dtype is torch.float32
+        for arguments in [(f64(), f32()), (f32(), f64())]:
+            with pytest.raises(DtypeError):
+                next(made(*arguments))
+    finally:
+        del f.__globals__["LaterRow"]
+
+
 # ---------------------------------------------------------------- results
 
 

@@ -9,7 +9,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from types import FrameType
+from types import CellType, FrameType
 from typing import Any, TypeVar, get_args, overload
 
 from torch import nn
@@ -274,8 +274,14 @@ def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any
     try:
         _fill(contract, fn, options, local)
     except NameError:  # a forward reference: its name will exist at the first call
-        made = build(fn, dataclasses.replace(contract, anchor=None))
-        cell = made.__closure__[made.__code__.co_freevars.index("_dg_fn")]
+        params = tuple(dataclasses.replace(param, spec=None) for param in contract.params)
+        bare = dataclasses.replace(contract, anchor=None, params=params, returns=None, yields=None)
+        made = build(fn, bare)
+        names, cell = made.__code__.co_freevars, CellType()
+        if "_dg_fn" in names:
+            cell = made.__closure__[names.index("_dg_fn")]
+        else:  # a generator, whose body is the contract's
+            bare.body = lambda *args, **kwargs: cell.cell_contents(*args, **kwargs)
         cell.cell_contents = made.__dtypeguard_later__ = _resolver(cell, fn, contract, options, local)
     else:
         made = build(fn, contract)
