@@ -636,7 +636,7 @@ def test_a_class_inside_a_function_may_name_itself(strict):
         Node().meet(3, f32())
     with pytest.raises(dtypeguard.AnnotationError, match="write Self, or move Node out"):
         Node.of(3)
-    with pytest.raises(dtypeguard.AnnotationError, match=r"'Later'.*must exist before what is decorated"):
+    with pytest.raises(dtypeguard.AnnotationError, match=r"'Later'.*define it above"):
         Node().later(3)
 
 

@@ -440,12 +440,13 @@ def _class_around(fn: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 def _advice(fn: Any, name: str | None) -> str:
     """What to write instead of a name that nobody knows."""
+    known = "import it at run time too, not only under TYPE_CHECKING"
     *outside, around, _ = ("", *str(getattr(fn, "__qualname__", "")).split("."))
     if "<locals>" in outside and name == around:
         return f"a class inside a function is not known to its own methods: write Self, or move {name} out"
     if "<locals>" in (*outside, around):
-        return "a name inside a function must exist before what is decorated, not only under TYPE_CHECKING"
-    return "import it at run time too, not only under TYPE_CHECKING"
+        return f"{known}, or define it above, if it is of the same function"
+    return known
 
 
 _DEFAULTS: _Options = {

@@ -81,7 +81,8 @@ def fill_in(hint: Any, meant: dict[Any, Any]) -> Any:
     if all(now is before for now, before in zip(new, args, strict=True)):
         return hint
     generic: Any = Union if origin in UNIONS else origin
-    return generic[new if len(new) > 1 else new[0]]
+    several: Any = new
+    return generic[several if len(new) > 1 else several[0]]
 
 
 def hints_of_class(hint: Any, local: Names) -> dict[str, Any]:

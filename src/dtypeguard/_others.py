@@ -29,10 +29,11 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
 
 def is_own(function: str, values: tuple[Any, ...], value: Any) -> bool:
     """Whether a value is of the class in which the method of this name was written; True where it is no method."""
-    first = values[0] if values else None
+    first: Any = values[0] if values else None
     if value is first and not isinstance(first, type):
         return True
-    name, classes = function.rpartition(".")[0], (*type(first).__mro__, *getattr(first, "__mro__", ()))
+    name, kind = function.rpartition(".")[0], type(first)
+    classes: Any = (*kind.__mro__, *getattr(first, "__mro__", ()))
     # Of two of one name the one further up asks for less.
     cls = next((c for c in reversed(classes) if c.__qualname__.rpartition("<locals>.")[2] == name), object)
     return isinstance(value, cls)
