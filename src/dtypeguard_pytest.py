@@ -264,7 +264,7 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 def _casts() -> Any:
     """The registry of repairs, if dtypeguard is imported."""
-    return sys.modules.get("dtypeguard._cast")
+    return sys.modules.get("dtypeguard._records")
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
     They are records as in `dtypeguard.casts()`, with the counts of this test alone: `argument`, `function`,
     `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, they begin there.
     """
-    from dtypeguard._cast import since
+    from dtypeguard._records import since
 
     return functools.partial(since, request.config.stash[_scene].begun)
 

@@ -61,7 +61,7 @@ ENUMS = {  # in the order of their members
 }
 # Mutants that the tests of the core cannot tell from the original: room, a part of what is printed, and why.
 EQUIVALENT = [
-    ("_cast", "_generation = 1", "where a counter starts that is only compared with itself"),
+    ("_records", "_generation = 1", "where a counter starts that is only compared with itself"),
     ("_cast", "is_compiling() and (not (call.copies", "an early exit: there is nothing to loop over"),
     ("_dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
     ("_emit", "self.branches += 1", "an axis is bound in two statements instead of one"),

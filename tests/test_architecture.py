@@ -13,9 +13,9 @@ SOURCE = Path(dtypeguard.__file__).parent
 FLOORS = {
     "_dtypes": 1, "_config": 1, "_errors": 1, "_rule": 1, "_rules_amp": 1, "_rules_audit": 1, "_rules": 1,
     "_dims": 2, "_hints": 2, "_spec": 2, "_anchor": 2, "_contract": 2, "_containers": 2, "_others": 2,
-    "_verify": 2, "_ledger": 2,
+    "_verify": 2, "_records": 2, "_ledger": 2,
     "_axes": 3, "_scope": 3, "_check": 3, "_sides": 3, "_replay": 3, "_cast": 3, "_mend": 3,
-    "_scan": 4, "_emit": 4, "_run": 4, "_script": 4, "_codegen": 4,
+    "_annotations": 4, "_scan": 4, "_emit": 4, "_run": 4, "_script": 4, "_codegen": 4,
     "_enforce": 5, "_forward": 5, "_guard": 5, "distributed": 5,
     "amp": 5, "amp._tensors": 5, "amp._names": 5, "amp._optimizer": 5, "amp._average": 5,
     "amp._probe": 5, "amp._clipping": 5, "amp._scaler": 5, "amp._scaling": 5, "amp._watch": 5,

@@ -544,6 +544,7 @@ LOOKED_AT = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some hints have no tensor
 @pytest.mark.parametrize(("hint", "right", "wrong", "argument"), LOOKED_AT.values(), ids=LOOKED_AT.keys())
 def test_what_can_be_looked_at_in_a_generic_is_checked_and_else_its_class(hint, right, wrong, argument, strict):
     if right is not None:
@@ -563,7 +564,7 @@ def test_what_can_be_looked_at_in_a_generic_is_checked_and_else_its_class(hint, 
         (Iterable[Row], lambda x: {x: 1}),
         (Iterable[Row], lambda x: x[None]),
     ],
-    ids=str,
+    ids=["set", "keys", "values of a dict", "iterable of keys", "rows"],
 )
 def test_a_copy_is_another_member_so_it_is_refused(hint, make):
     """What a set or a dict holds for its identity, and what only shows the items of another."""
@@ -606,6 +607,7 @@ def test_a_list_that_holds_itself_ends_under_a_recursive_alias(strict):
     assert caught.value.argument == "x[2]"
 
 
+@pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some hints have no tensor
 def test_a_recursive_alias_without_tensors_is_checked(strict):
     json = TypeAliasType("json", Union[int, "dict[str, json]", "list[json]", None])
     assert of(json)({"a": [1, None]}) == {"a": [1, None]}

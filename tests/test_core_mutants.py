@@ -21,8 +21,8 @@ from dtypeguard import (
     CastWarning,
     DtypeError,
     ShapeError,
-    _cast,
     _codegen,
+    _records,
     _verify,
     enforce,
     guard,
@@ -273,10 +273,10 @@ def test_repairs_since_a_mark():
             model.forward(f(2, dtype=F64))
 
     def fresh(begin):
-        return [(r.argument, r.count, r.bytes) for r in _cast.since(begin)]
+        return [(r.argument, r.count, r.bytes) for r in _records.since(begin)]
 
     repaired(3)
-    begin = _cast.mark()
+    begin = _records.mark()
     assert fresh(begin) == []
     repaired(2)
     assert fresh(begin) == [("input", 2, 16)]

@@ -748,18 +748,18 @@ def test(n):
 
 def test_a_registry_that_was_set_aside_is_not_counted_again(outcomes):
     tests = """
-from dtypeguard import _cast
+from dtypeguard import _records
 
 def test_1():
     f(WRONG)
 
 def test_2(dtype_casts):
-    records = dict(_cast._records)
+    records = dict(_records.records)
     dtypeguard.reset_casts()
     f(WRONG)
     assert len(dtype_casts()) == 1
     dtypeguard.reset_casts()
-    _cast._records.update(records)
+    _records.records.update(records)
     assert dtype_casts() == []
 """
     result = outcomes(tests, "--dtypeguard=lenient", passed=2)

@@ -4,7 +4,6 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._cast import CastRecord, casts, reset_casts
 from ._config import get_mode, mode, set_mode
 from ._enforce import check, enforce
 from ._errors import (
@@ -24,6 +23,7 @@ from ._errors import (
     ShapeError,
 )
 from ._guard import GuardedModule, guard, is_guarded, unguard
+from ._records import CastRecord, casts, reset_casts
 
 if _TYPE_CHECKING:
     from . import amp as amp

@@ -4,10 +4,7 @@ Floor 3. `enter` and `leave` are the two ends of a call that did not pass the
 fast path. Nothing here ever writes to the caller's tensors.
 """
 
-import dataclasses
 import logging
-import threading
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -33,96 +30,14 @@ from ._errors import (
     headline,
     place,
     plain,
-    warn_at,
 )
+from ._records import CastRecord, Key, record_lock, records, warn_once
 from ._replay import Rebuilt, rebuild
 from ._sides import listed, need, refusal
 from ._verify import changed, compact, due, narrowing, size
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
-
-
-@dataclass(slots=True)
-class CastRecord:
-    """One distinct repair and how often it was made.
-
-    Attributes:
-        argument: path of the repaired value, `x` or `batch[57]`.
-        function: whose contract it was repaired for.
-        from_dtype, to_dtype, from_device, to_device: what it was, what it became.
-        site: the caller's `file:line, in function`.
-        count: how many times.
-        bytes: of the copies, all together.
-        error: largest relative error of a narrowing that was verified.
-    """
-
-    argument: str
-    function: str
-    from_dtype: torch.dtype | None
-    to_dtype: torch.dtype | None
-    from_device: torch.device | None
-    to_device: torch.device | None
-    site: str | None
-    count: int = 0
-    bytes: int = 0
-    error: float | None = None
-
-
-CastRecord.__module__ = "dtypeguard"
-_Key = tuple[Any, ...]
-record_lock = threading.Lock()
-_records: dict[_Key, CastRecord] = {}
-_warned: set[_Key] = set()
-_generation = 0  # of the registry: plans made before `reset_casts` are void
-
-
-def generation() -> int:
-    return _generation
-
-
-def casts() -> list[CastRecord]:
-    """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
-
-    The elements of a list share one record, under the name of the first that was repaired.
-
-    >>> import dtypeguard
-    >>> dtypeguard.reset_casts()
-    >>> dtypeguard.casts()
-    []
-    """
-    return since(None)
-
-
-Mark = dict[_Key, tuple[CastRecord, int, int]]  # with count and bytes as they were
-
-
-def mark() -> Mark:
-    """Where the registry stands, for `since`."""
-    with record_lock:
-        return {key: (record, record.count, record.bytes) for key, record in _records.items()}
-
-
-def since(begin: Mark | None) -> list[CastRecord]:
-    """The repairs after a mark, and after a reset that came later; all of them for None."""
-    fresh = []
-    with record_lock:
-        for key, record in _records.items():
-            before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
-            if before is not record:  # it was forgotten meanwhile, and begun anew
-                count = nbytes = 0
-            if record.count > count:
-                fresh.append(dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes))
-    return fresh
-
-
-def reset_casts() -> None:
-    """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
-    global _generation
-    with record_lock:
-        _records.clear()
-        _warned.clear()
-        _generation += 1
 
 
 def enter(contract: Contract, values: tuple[Any, ...]) -> Call:
@@ -248,20 +163,7 @@ def _warn_only(call: Call) -> None:
         return
     error = _error(call, call.violations, DtypeGuardError)
     facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
-    _warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
-
-
-def _warn_once(key: _Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
-    """A warning at the caller's own line, or another frame's; what was said already is our registry, not Python's."""
-    with record_lock:
-        if key in _warned:
-            return
-        _warned.add(key)
-    try:
-        warn_at(frame or caller(), text, kind)
-    except Warning:  # -W error: it was not said, so it will be said again
-        _warned.discard(key)
-        raise
+    warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
 
 
 # ---------------------------------------------------------------- repairs
@@ -349,7 +251,7 @@ def _record(call: Call, edit: Edit, fresh: Any, alike: Path) -> None:
     line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, alike, source.dtype, fresh.dtype, *devices, line)
-    record = _records.get(key)
+    record = records.get(key)
     if record is None:
         call.first.add(key)
     error = _verify(call, edit, fresh, 0 if record is None else record.count, first=key in call.first)
@@ -360,7 +262,7 @@ def _record(call: Call, edit: Edit, fresh: Any, alike: Path) -> None:
         converted = type(source).__module__ == "numpy" and edit.convert
         _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
     with record_lock:
-        record = _records.setdefault(key, record)
+        record = records.setdefault(key, record)
         record.count += 1
         record.bytes += size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
@@ -376,7 +278,7 @@ def _alike(path: Path, value: Any) -> Path:
     return tuple(steps)
 
 
-def _announce(record: CastRecord, key: _Key, converted: bool, where: str = "", frame: FrameType | None = None) -> None:
+def _announce(record: CastRecord, key: Key, converted: bool, where: str = "", frame: FrameType | None = None) -> None:
     what = []
     if converted:
         what.append("turned from a NumPy array into a tensor")
@@ -387,7 +289,7 @@ def _announce(record: CastRecord, key: _Key, converted: bool, where: str = "", f
     subject = "the result" if record.argument == "result" else f"`{record.argument}`"
     text = f"{record.function}: {subject} was {' and '.join(what)}{where}; called at {record.site}"
     logger.warning(text)
-    _warn_once(key, text, CastWarning, frame)
+    warn_once(key, text, CastWarning, frame)
 
 
 def _record_traced(argument: str, function: str, old: str, new: str, old_device: str, new_device: str) -> None:
@@ -396,8 +298,8 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
     site = place(caller())
     key = (function, argument, old, new, old_device, new_device, site)
     with record_lock:
-        known = key in _records
-        record = _records.setdefault(
+        known = key in records
+        record = records.setdefault(
             key,
             CastRecord(
                 argument, function, old_dtype, new_dtype, torch.device(old_device), torch.device(new_device), site
@@ -485,7 +387,7 @@ def look_back(call: Call) -> None:
             own = f"the caller's {type(rebuilt.original).__name__}"
             outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
         text = f"{function} changed `{argument}`, which was rebuilt for a cast: {outcome}"
-        _warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
+        warn_once(("replay", function, argument, place(caller())), text, InplaceOnCastWarning)
 
 
 def look_back_at(contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
@@ -499,4 +401,4 @@ def look_back_at(contract: Contract, argument: str, source: Tensor, fresh: Tenso
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
         f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
-    _warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
+    warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)

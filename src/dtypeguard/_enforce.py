@@ -10,12 +10,13 @@ import sys
 import typing
 from collections.abc import Callable, Iterable
 from types import CellType, FrameType
-from typing import Any, TypeVar, get_args, overload
+from typing import Any, TypeVar, overload
 
 from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
 from . import _config
+from ._annotations import located, read_annotation, resolved, spec_in, stream_hints
 from ._cast import enter
 from ._codegen import build, kind_of, named_after
 from ._config import (
@@ -32,10 +33,10 @@ from ._config import (
 )
 from ._contract import Contract, Param
 from ._errors import AnnotationError, DtypeGuardWarning, caller, internal, warn_at
-from ._hints import annotations_of, hints_of_class, is_array_hint, named, resolve_hint, show
-from ._scope import asks, closure_of
+from ._hints import annotations_of, hints_of_class, is_array_hint, named, show
+from ._scope import asks
 from ._script import scriptable
-from ._spec import Spec, holds_tensor, spec_of
+from ._spec import holds_tensor
 
 T = TypeVar("T")
 _P = inspect.Parameter
@@ -244,7 +245,7 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     except NameError:  # a forward reference: the first call will read it
         return {}
     except AnnotationError as error:
-        raise _located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
+        raise located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
     own = fn.__annotations__  # another one in a constructor that the class wrote itself is what counts
     return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
 
@@ -361,8 +362,8 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
             except NameError as error:
                 unknown = error
     if options["returns"] and "return" in annotations and _alike(fn, inner):
-        hint = _resolved(contract.function, "return", annotations["return"], inner, local)
-        hint, item = _stream_hints(kind_of(inner), hint)
+        hint = resolved(contract.function, "return", annotations["return"], inner, local)
+        hint, item = stream_hints(kind_of(inner), hint)
         contract.returns = spec_in(contract.function, "return", hint, local)
         contract.yields = spec_in(contract.function, "yield", item, local)
     if unknown is not None:
@@ -375,41 +376,6 @@ def _alike(fn: Any, inner: Any) -> bool:
     It does not with `contextlib.contextmanager` above a generator.
     """
     return fn is inner or (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
-
-
-def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
-    return spec_in(function, argument, _resolved(function, argument, annotation, fn, local), local)
-
-
-def _resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
-    try:
-        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
-    except AnnotationError as error:
-        raise _located(error, function, argument) from error.__cause__
-
-
-def spec_in(function: str, argument: str, hint: Any, local: dict[str, Any]) -> Spec | None:
-    """The spec of a resolved hint; its faults name the argument."""
-    try:
-        return spec_of(hint, local) if hint is not _P.empty else None
-    except AnnotationError as error:
-        raise _located(error, function, argument) from error.__cause__
-
-
-def _located(error: AnnotationError, function: str, argument: str) -> AnnotationError:
-    what = "the result" if argument == "return" else f"argument `{argument}`"
-    located = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
-    located.function, located.argument = function, argument
-    return located
-
-
-def _stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
-    """What a function returns and what it yields, by its return annotation."""
-    if not kind.endswith("generator"):
-        return hint, _P.empty
-    args = get_args(hint)
-    returned = args[2] if kind == "generator" and len(args) > 2 else _P.empty
-    return returned, args[0] if args else _P.empty
 
 
 def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:

@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from ._anchor import Slots
+from ._annotations import read_annotation
 from ._cast import enter, leave
 from ._check import check
 from ._codegen import build
 from ._config import Autocast, Mode, Verify
 from ._contract import Call, Contract, Param, Rest
 from ._dtypes import Casting
-from ._enforce import function_name, read_annotation, signed
+from ._enforce import function_name, signed
 from ._errors import AnnotationError
 from ._hints import annotations_of, is_array_hint, resolve_hint
 

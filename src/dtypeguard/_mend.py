@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ._anchor import floating, owner_of
-from ._cast import CastRecord, generation, look_back_at, record_lock
+from ._cast import look_back_at
 from ._check import holds, region_of
 from ._config import Base, Mode, Verify, base, modes_around
 from ._contract import Call, Contract, Edit
 from ._errors import caller
+from ._records import CastRecord, generation, record_lock
 from ._verify import changed, due, narrows
 
 _MOST = 64  # plans for one function

@@ -12,10 +12,10 @@ from typing import Any
 from torch import nn
 
 from .. import amp
-from .._cast import CastRecord, Mark, mark, since
 from .._config import written_in
 from .._errors import AmpError, plain
 from .._guard import guard, is_held, move_guards, unguard
+from .._records import CastRecord, Mark, mark, since
 from ..amp._watch import begin
 
 logger = logging.getLogger("dtypeguard")

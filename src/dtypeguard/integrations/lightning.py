@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from .._anchor import find
-from .._cast import CastRecord
+from .._records import CastRecord
 from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run

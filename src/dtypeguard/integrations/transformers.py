@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .._cast import CastRecord
+from .._records import CastRecord
 from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run

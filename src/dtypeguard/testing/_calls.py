@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from .. import _cast, _config
-from .._cast import CastRecord, casts, reset_casts
+from .. import _config, _records
 from .._config import mode
 from .._containers import children, leaves
 from .._contract import Path, written
 from .._dtypes import FLOATING
 from .._errors import DtypeGuardWarning, summary
+from .._records import CastRecord, casts, reset_casts
 from .._replay import rebuild
 
 Change = Callable[[str, Tensor], Tensor]
@@ -254,8 +254,8 @@ def aside() -> Iterator[None]:
     logger, numpy = logging.getLogger("dtypeguard"), sys.modules.get("numpy")
     dtype, silent, state = torch.get_default_dtype(), logger.disabled, random.getstate()
     numbers = numpy.random.get_state() if numpy is not None else None
-    with _cast.record_lock:
-        records, warned = dict(_cast._records), set(_cast._warned)
+    with _records.record_lock:
+        records, warned = dict(_records.records), set(_records.warned)
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     devices = range(torch.cuda.device_count()) if started else ()
     base = _config.base()
@@ -273,9 +273,9 @@ def aside() -> Iterator[None]:
             numpy.random.set_state(numbers)
         torch.set_default_dtype(dtype)
         reset_casts()
-        with _cast.record_lock:
-            _cast._records.update(records)
-            _cast._warned.update(warned)
+        with _records.record_lock:
+            _records.records.update(records)
+            _records.warned.update(warned)
 
 
 # ---------------------------------------------------------------- sameness

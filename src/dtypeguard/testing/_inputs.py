@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from .._anchor import LAZY
+from .._annotations import read_annotation
 from .._check import check, find_anchor
 from .._contract import Call, Contract, Param
-from .._enforce import contract_behind, read_annotation, signed
+from .._enforce import contract_behind, signed
 from .._errors import AnnotationError, caller
 from .._forward import root_of
 from .._hints import annotations_of, is_array_hint, resolve_hint, show
