@@ -32,7 +32,8 @@ def is_own(function: str, values: tuple[Any, ...], value: Any) -> bool:
     first: Any = values[0] if values else None
     if value is first and not isinstance(first, type):
         return True
-    name, kind = function.rpartition(".")[0], type(first)
+    name = function.rpartition(".")[0]
+    kind: Any = type(first)
     classes: Any = (*kind.__mro__, *getattr(first, "__mro__", ()))
     # Of two of one name the one further up asks for less.
     cls = next((c for c in reversed(classes) if c.__qualname__.rpartition("<locals>.")[2] == name), object)
