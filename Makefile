@@ -9,10 +9,12 @@ STAMP := .venv/.installed
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
+SUITE_GROUPS := --group tests --group integration
+
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-slow test-all fuzz conformance mutants bench lint types docs examples clean
+.PHONY: help .venv browser demo test test-slow test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +22,8 @@ help:
 	@echo "browser   install Chromium, for the tests of the report's page"
 	@echo "test      the test suite, without what takes long"
 	@echo "test-all  the test suite, whole"
+	@echo "test-oldest  the same as test, with the oldest versions that pyproject.toml allows, in .venv-oldest"
+	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
 	@echo "conformance  ten thousand drawn values for each of fifty annotations, against jaxtyping"
 	@echo "mutants   MUTANTS=$(MUTANTS) small faults in the core, and which of them the suite sees"
@@ -41,6 +45,18 @@ $(STAMP): pyproject.toml constraints-dev.txt
 	$(PIP) install --quiet -c constraints-dev.txt -e . --group dev
 	@touch $@
 
+# The floors of pyproject.toml, exactly, and what the suite needs beside them.
+.venv-oldest/.installed: pyproject.toml tests/floors.py
+	$(BASE_PYTHON) -m venv --clear .venv-oldest
+	$(BASE_PYTHON) tests/floors.py > .venv-oldest/constraints.txt
+	.venv-oldest/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-oldest/bin/python -m pip install --quiet -c .venv-oldest/constraints.txt -e ".[all]" $(SUITE_GROUPS)
+	@touch $@
+
+# What is newest changes from day to day, so it is asked for each time.
+.venv-newest/bin/python:
+	$(BASE_PYTHON) -m venv .venv-newest
+
 # The pages of reports are tested in a real browser, where the distribution has one; tests say so where it does not.
 browser:
 ifeq ($(BROWSER),)
@@ -58,6 +74,14 @@ test-slow: .venv
 	$(PYTHON) -m pytest -n 2 -m slow
 
 test-all: test test-slow
+
+test-oldest: .venv-oldest/.installed
+	.venv-oldest/bin/python -m pytest -n 2 -m "not slow"
+
+test-newest: .venv-newest/bin/python
+	$< -m pip install --quiet --upgrade "pip>=25.1"
+	$< -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[all]" $(SUITE_GROUPS)
+	$< -m pytest -n 2 -m "not slow"
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)
