@@ -47,8 +47,9 @@ def choose(kind: type[E], value: Any, what: str) -> E:
     """The member of `kind` called `value` (any case), or a ValueError that lists the legal names."""
     if isinstance(value, kind):
         return value
-    member = kind.__members__.get(value.upper()) if isinstance(value, str) else None
-    if member is None:
+    # torch < 2.11: it does not trace `__members__`; goes with that floor
+    member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
+    if not isinstance(member, kind):
         legal = ", ".join(repr(name.lower()) for name in kind.__members__)
         raise ValueError(f"{what}={value!r} is not a {kind.__name__.lower()}: use one of {legal}")
     return member

@@ -125,6 +125,9 @@ def may_cast(source: torch.dtype, target: torch.dtype, casting: Casting) -> bool
     return casting is Casting.PROMOTE and a < b
 
 
+_LADDER = tuple(Casting)  # torch < 2.11: it traces no iteration over an enum's class; goes with that floor
+
+
 def lowest_rung(source: torch.dtype, target: torch.dtype) -> Casting:
     """The first rung of the ladder that allows the cast; messages name it."""
-    return next(rung for rung in Casting if may_cast(source, target, rung))
+    return next(rung for rung in _LADDER if may_cast(source, target, rung))
