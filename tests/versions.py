@@ -7,11 +7,9 @@ from packaging.version import Version
 
 
 def since(library: str, first: str, reason: str) -> pytest.MarkDecorator:
-    """A mark: below the first version that can do it, the test is skipped.
+    """A mark: before the first version that is known to do it, the test is skipped.
 
-    `reason` says what an older version cannot do. Where users would miss it, docs/limits.md says so too.
+    `reason` says what an older version does. Where users would meet it, docs/limits.md says so too.
     """
     here = version(library)
-    return pytest.mark.skipif(
-        Version(here) < Version(first), reason=f"{library} {here}, and since {first} only: {reason}"
-    )
+    return pytest.mark.skipif(Version(here) < Version(first), reason=f"{library} {here} < {first}: {reason}")

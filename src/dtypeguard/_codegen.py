@@ -245,7 +245,7 @@ def named_after(wrapper: Any, fn: Any) -> Any:
     code, number = wrapper.__code__, next(_numbers)
     consts = tuple(number if const == _NUMBER else const for const in code.co_consts)
     wrapper.__code__ = code.replace(co_name=fn.__name__, co_qualname=wrapper.__qualname__, co_consts=consts)
-    if hasattr(fn, "__annotate__"):  # PEP 649: stay deferred
+    if hasattr(fn, "__annotate__"):  # PEP 649. Python < 3.14: nothing is deferred; goes with that floor
         wrapper.__annotate__ = fn.__annotate__
     else:
         wrapper.__annotations__ = dict(getattr(fn, "__annotations__", {}))

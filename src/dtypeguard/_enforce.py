@@ -314,7 +314,7 @@ def signed(function: Any) -> tuple[Any, Contract] | None:
 
 def _signature(fn: Any) -> inspect.Signature:
     try:
-        if sys.version_info >= (3, 14):
+        if sys.version_info >= (3, 14):  # Python < 3.14: annotations are evaluated already; goes with that floor
             return inspect.signature(fn, annotation_format=typing.cast(Any, inspect).Format.FORWARDREF)
         return inspect.signature(fn)
     except (ValueError, TypeError) as error:

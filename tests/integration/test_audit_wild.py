@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
+from versions import since
 
 import dtypeguard
 
@@ -237,6 +238,7 @@ def test_an_adapter_is_saved_loaded_and_merged(dtype, tmp_path):
 @pytest.mark.parametrize(
     "config", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig"]
 )
+@since("torchao", "0.18", "it warns of what it imports and of its own settings")
 @torch.no_grad()
 def test_weights_quantized_by_torchao(config, dtype):
     from torchao import quantization

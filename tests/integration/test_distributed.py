@@ -53,6 +53,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
+from versions import since
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, RankError, guard, is_guarded, unguard
@@ -1056,9 +1057,12 @@ def test_bytes_of_a_repaired_dtensor_are_those_of_its_local_part(rank, placement
 def test_a_partial_dtensor_is_repaired_as_it_is(rank):
     model = guard(distribute_module(Mlp(), mesh()))
     x = sentences(rank)[0]
+    with CommDebugMode() as bare:
+        unguard(model)(DTensor.from_local(x / 2, mesh(), [Partial()]))
+    model = guard(model)
     with one_cast(), CommDebugMode() as traffic:
         y = model(DTensor.from_local(x.double() / 2, mesh(), [Partial()]))
-    assert traffic.get_total_counts() == 1
+    assert traffic.get_total_counts() == bare.get_total_counts()
     torch.testing.assert_close(y.full_tensor(), model(distribute_tensor(x, mesh(), [Replicate()])).full_tensor())
 
 
@@ -1386,6 +1390,10 @@ def wide_batches(dtype=F32):
     return [torch.randn(6, 8, generator=generator, dtype=F64).to(dtype) for _ in range(3)]
 
 
+stages_agree = since("torch", "2.10", "two stages on gloo disagree about what they tell each other")
+
+
+@stages_agree
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("schedule", [ScheduleGPipe, Schedule1F1B])
 @on_ranks
@@ -1396,6 +1404,7 @@ def test_a_pipeline_of_guarded_stages_trains_bit_for_bit(rank, schedule, order):
     assert dtypeguard.casts() == []
 
 
+@stages_agree
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("schedule", [ScheduleGPipe, Schedule1F1B])
 @on_ranks
@@ -1414,6 +1423,7 @@ def test_a_wrong_input_of_a_pipeline_is_named_by_its_first_stage(rank):
         assert (error.argument, error.actual, error.expected) == ("x", F64, F32)
 
 
+@since("torch", "2.13", "what fills torch's probe cannot be replaced at one place")
 @on_ranks
 def test_a_later_stage_of_a_pipeline_may_compute_in_half_precision(rank):
     """torch probes a stage with uninitialised tensors, in which any number may stand."""

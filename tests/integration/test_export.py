@@ -18,6 +18,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx.passes.shape_prop import ShapeProp
+from versions import since
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, DtypeGuardWarning, ShapeError, enforce, guard, is_guarded, unguard
@@ -175,11 +176,22 @@ def test_an_exported_model_is_the_bare_models_export(name, strict, depth):
         assert targets(program.graph) == targets(expected.graph)
         assert str(program.range_constraints) == str(expected.range_constraints)
         assert list(program.state_dict) == list(expected.state_dict)
-        assert program.graph_signature == expected.graph_signature
     assert casts_in(program.graph) == []
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.parametrize("depth", QUICK)
+@pytest.mark.parametrize(
+    "strict",
+    [pytest.param(True, marks=since("torch", "2.10", "placeholders are named by the way to a parameter")), False],
+)
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] in (Net, Nested)])
+def test_the_signature_of_an_exported_model_is_the_bare_models(name, strict, depth):
+    bare, model = twins(CASES[name][0], depth=depth)
+    assert exported(name, strict, model).graph_signature == exported(name, strict, bare).graph_signature
+
+
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch's own, once in a process
 @pytest.mark.parametrize("strict", [True, False])
 def test_decomposition_saving_and_loading_keep_the_program(strict, tmp_path):
     bare, model = twins(Net, depth="all")
@@ -458,7 +470,8 @@ def test_a_scripted_guarded_model_is_frozen_and_optimized():
     with pytest.warns(DtypeGuardWarning):
         scripted = torch.jit.script(model)
     assert scripted.code == torch.jit.script(bare).code
-    same(torch.jit.optimize_for_inference(scripted)(rows()), bare(rows()))
+    wanted = torch.jit.optimize_for_inference(torch.jit.script(bare))(rows())
+    same(torch.jit.optimize_for_inference(scripted)(rows()), wanted)
     assert refuses(model).argument == "x"
 
 

@@ -18,12 +18,9 @@ def unseen(function: Any, inside: bool = False) -> None:
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return
-    if hasattr(_frames, "set_code_exec_strategy"):
-        action = _frames._FrameAction
-        strategy = _frames._FrameExecStrategy(action.SKIP, action.SKIP if inside else action.DEFAULT)
-        _frames.set_code_exec_strategy(code, strategy)
-    elif hasattr(_frames, "skip_code"):  # before torch 2.7
-        _frames.skip_code(code)
+    action = _frames._FrameAction
+    strategy = _frames._FrameExecStrategy(action.SKIP, action.SKIP if inside else action.DEFAULT)
+    _frames.set_code_exec_strategy(code, strategy)
 
 
 class Eager:

@@ -200,7 +200,8 @@ class WatchedOptimizer:
             if gradient is None:
                 continue
             if gradient.dtype is not parameter.dtype:
-                allowed = getattr(parameter, "grad_dtype", parameter.dtype)  # None allows any
+                # None allows any. torch < 2.10: no grad_dtype, gradients have the parameter's; goes with that floor
+                allowed = getattr(parameter, "grad_dtype", parameter.dtype)
                 if allowed is not None and gradient.dtype is not allowed:
                     dtypes.append(parameter)
             if gradient.device != parameter.device:
