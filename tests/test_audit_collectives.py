@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from versions import since
 
 import dtypeguard
 from dtypeguard._audit import _collectives, _ranks
@@ -177,6 +178,7 @@ def test_ranks_that_agree_are_not(dtype):
     assert all(torch.equal(one, other) for one, other in zip(alone, watched, strict=True))
 
 
+@since("torch", "2.13", "gloo has no all_to_all")
 def test_every_method_is_called_as_before(tmp_path):
     alone = ranks(dist.FileStore(str(tmp_path / "one"), 2), every_method)
     with dtypeguard.audit() as report:
