@@ -9,6 +9,8 @@ STAMP := .venv/.installed
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
+# Built for CUDA: where its libraries are missing, every package that looks for torchvision fails to import. One test uses it.
+APART := torchvision==0.28.0
 SUITE_GROUPS := --group tests --group integration
 
 BROWSER := $(shell command -v chromium && command -v chromedriver)
@@ -43,6 +45,7 @@ $(STAMP): pyproject.toml constraints-dev.txt
 	$(BASE_PYTHON) -m venv .venv
 	$(PIP) install --quiet --upgrade "pip>=25.1"
 	$(PIP) install --quiet -c constraints-dev.txt -e . --group dev
+	$(PIP) install --quiet --no-deps --upgrade --target .venv/apart $(APART)
 	@touch $@
 
 # The floors of pyproject.toml, exactly, and what the suite needs beside them.
