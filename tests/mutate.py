@@ -30,8 +30,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = """_dtypes _config _spec _anchor _contract _verify _axes _check _cast _mend _emit _run _codegen _enforce _forward
-_guard""".split()
+CORE = """_dtypes _config _dims _hints _spec _others _containers _anchor _contract _verify _records _axes _scope _check _sides
+_cast _replay _mend _scan _emit _run _script _codegen _annotations _enforce _forward _guard""".split()
 # Tests of something else than the core, or of the sources as text.
 APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing".split()
 FIRST = {  # what kills soonest
@@ -45,7 +45,12 @@ FIRST = {  # what kills soonest
     "_forward": ["test_guard"],
     "_guard": ["test_guard"],
     "_mend": ["test_fast_path"],
+    "_replay": ["test_containers"],
     "_run": ["test_inplace"],
+    "_scan": ["test_side_inputs", "test_guard"],
+    "_scope": ["test_isinstance"],
+    "_script": ["test_script"],
+    "_sides": ["test_side_inputs"],
     "_spec": ["test_agreement"],
     "_verify": ["test_messages"],
 }
