@@ -30,8 +30,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = """_dtypes _config _dims _hints _spec _others _containers _anchor _contract _verify _records _axes _scope _check _sides
-_cast _replay _mend _scan _emit _run _script _codegen _annotations _enforce _forward _guard""".split()
+CORE = """_dtypes _config _dims _hints _spec _others _containers _anchor _contract _verify _records _axes _scope _check
+_sides _cast _replay _mend _scan _emit _run _script _codegen _annotations _enforce _forward _guard""".split()
 # Tests of something else than the core, or of the sources as text.
 APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing".split()
 FIRST = {  # what kills soonest
