@@ -284,6 +284,7 @@ def test_jaxtyping_refuses_every_breach_too(name):
 
 
 @EVERY
+@pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some of these have no tensor
 def test_an_enforced_function_refuses_every_breach(name):
     """The generated wrapper and the reference checker are two programs."""
 
