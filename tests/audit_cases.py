@@ -114,7 +114,8 @@ def it_is_found(case: Case) -> None:
     if case.count is not None:
         assert finding.count == case.count, text
     if case.message is not None:
-        assert re.sub(r"\S*/(\w+\.py):\d+", r"\1", finding.message) == case.message
+        said = finding.message.replace("at::Half", "c10::Half")  # torch < 2.13: its old name; goes with that floor
+        assert re.sub(r"\S*/(\w+\.py):\d+", r"\1", said) == case.message
     assert case.fix in finding.fix, text
     lines = list(finding.origin)
     for part in case.origin:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.flop_counter import FlopCounterMode
+from versions import since
 
 import dtypeguard
 
@@ -257,6 +258,7 @@ def test_an_exported_program_is_the_same(strict):
     assert torch.equal(watched[2], alone[2])
 
 
+@since("torch", "2.13", "what is exported under a counter of flops fails, watched or not")
 def test_in_nested_audits_and_under_a_mode_of_the_program():
     alone = exports(False)
     with FlopCounterMode(display=False) as expected:

@@ -11,5 +11,18 @@ def since(library: str, first: str, reason: str) -> pytest.MarkDecorator:
 
     `reason` says what an older version does. Where users would meet it, docs/limits.md says so too.
     """
-    here = version(library)
-    return pytest.mark.skipif(Version(here) < Version(first), reason=f"{library} {here} < {first}: {reason}")
+    return pytest.mark.skipif(_older(library, first), reason=_why(library, first, reason))
+
+
+def need(library: str, first: str, reason: str) -> None:
+    """The same from inside, for a program in a table."""
+    if _older(library, first):
+        pytest.skip(_why(library, first, reason))
+
+
+def _older(library: str, first: str) -> bool:
+    return Version(version(library)) < Version(first)
+
+
+def _why(library: str, first: str, reason: str) -> str:
+    return f"{library} {version(library)} < {first}: {reason}"
