@@ -18,6 +18,7 @@ from ._errors import AnnotationError
 
 Names = dict[str, Any]  # what forward references may mean besides the names of their own module
 UNIONS = (Union, types.UnionType)
+# Python < 3.12: no `type` statement, and typing_extensions has a class of its own; goes with that floor
 ALIASES = (typing_extensions.TypeAliasType, getattr(typing, "TypeAliasType", typing_extensions.TypeAliasType))
 _UNPACK = (typing.Unpack, typing_extensions.Unpack)
 
