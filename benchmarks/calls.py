@@ -131,6 +131,26 @@ def cached_tuples(context: Context) -> Table:
     return table
 
 
+def side_input(context: Context) -> Table:
+    """A float32 timestep beside a bfloat16 model."""
+    x, t = torch.zeros(4, 8, dtype=torch.bfloat16), torch.tensor([947.54, 12.25])
+    bare, guarded = models.Cached().to(torch.bfloat16), dtypeguard.guard(models.Cached().to(torch.bfloat16))
+    guarded(x, t)  # the first call finds the side input, and guards what is inside
+    cases: dict[str, Any] = {
+        "bare": (bare, (x, t)),
+        "guard": (guarded, (x, t)),
+        "guard, both right": (dtypeguard.guard(models.Cached().to(torch.bfloat16)), (x, x)),
+    }
+    samples = interleave(cases, 2)
+    table = Table(
+        "A side input",
+        "A float32 argument beside one that has the parameters' dtype, from the second call on.",
+        ("candidate", "extra per call", ""),
+    )
+    table.rows = [Row(name, duration(samples.extra(name, "bare"))) for name in cases if name != "bare"]
+    return table
+
+
 class Tagged(Tensor):
     """A user's subclass: every question to it goes through the default `__torch_function__`."""
 

@@ -13,7 +13,7 @@ import peers
 import torch
 from auditing import auditing
 from bars import Context, pace
-from calls import cached_tuples, eager, many_layers, one_module, subclasses
+from calls import cached_tuples, eager, many_layers, one_module, side_input, subclasses
 from compiling import compiled, compiled_peers
 from repairing import repairs
 from report import machine
@@ -35,6 +35,7 @@ TOPICS = {
         importing,
         repairs,
         cached_tuples,
+        side_input,
         subclasses,
         watching,
         auditing,
