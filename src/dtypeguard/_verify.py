@@ -83,11 +83,12 @@ def due(source: Tensor, count: int) -> bool:
     if not source.is_cpu:
         return not count & (count - 1)
     read = _READERS.get(source.dtype)
-    if read is None or not source.is_contiguous():
+    if read is None:
         return True
     try:
-        address, middle = source.data_ptr(), source.numel() // 2 * source.itemsize
-    except RuntimeError:  # a tensor of a transform has no memory
+        address = source.is_contiguous() and source.data_ptr()
+        middle = source.numel() // 2 * source.itemsize
+    except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory
         return True
     if not address:
         return True
