@@ -496,6 +496,10 @@ def hold(cell):
         model = cell.model()
         model = enforced(model, [name for name, _ in given], alone) if door == "enforce" else guard(model, depth=door)
         start = copy.deepcopy(model.state_dict())
+        beside = strangers and door != "enforce" and any(dtype is anchor for _, dtype in given)
+        if beside and not type(bare).__module__.startswith("torch."):
+            hold_beside(cell, model, untouched)
+            continue
         for mode in MODES:
             where = f"{cell}, {mode}, {door}"
             model.load_state_dict(start)
@@ -524,6 +528,19 @@ def hold(cell):
             else:
                 assert (kinds, records) == ([], []), f"{where}: {kinds} {records}"
     return "refused" if strangers else "raises" if untouched.error is not None else "accepted"
+
+
+def hold_beside(cell, model, untouched):
+    """The law of side inputs: what runs without a guard is the same under one, in silence."""
+    start = copy.deepcopy(model.state_dict())
+    for mode in MODES if untouched.error is None else ():
+        model.load_state_dict(start)
+        dtypeguard.reset_casts()
+        with dtypeguard.mode(mode), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            got = step(cell, model)
+        said = [warning.message for warning in caught if issubclass(warning.category, DtypeGuardWarning)]
+        assert (got, said, dtypeguard.casts()) == (untouched, [], []), f"{cell}, {mode}"
 
 
 def plain(dtype):

@@ -50,6 +50,7 @@ from ._forward import (
     root_of,
     with_self,
 )
+from ._hints import annotations_of
 from ._script import shallow
 
 M = TypeVar("M", bound=nn.Module)
@@ -118,7 +119,8 @@ class GuardedModule(nn.Module):
             return
         super().__init_subclass__(**kwargs)
         forward = vars(cls).get("forward", cls.forward)
-        if forward is not nn.Module.forward and signed(forward) is None:
+        needs_none = _generated(cls) is not None and not annotations_of(inspect.unwrap(forward))  # its base is guarded
+        if forward is not nn.Module.forward and signed(forward) is None and not needs_none:
             cls.forward = enforce(forward)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:

@@ -83,7 +83,7 @@ def due(source: Tensor, count: int) -> bool:
     if not source.is_cpu:
         return not count & (count - 1)
     read = _READERS.get(source.dtype)
-    if read is None:
+    if read is None or type(source) is not Tensor:
         return True
     try:
         address = source.is_contiguous() and source.data_ptr()

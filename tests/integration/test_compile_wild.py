@@ -1022,14 +1022,14 @@ def test_nested_inputs_are_checked_in_one_graph(depth):
         assert got.operations() == expected.operations()
         leaves = zip(*map(torch.utils._pytree.tree_leaves, (result, wanted)), strict=True)
         assert all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in leaves)
-    with pytest.raises(Unsupported, match=r"argument `past\[1\]\[0\]` is float64"):
-        compiled(model)(torch.tensor([[1, 2]]), past=((rows(), rows()), (rows(F64), rows())))
+    with pytest.raises(Unsupported, match=r"argument `past\[0\]\[1\]` is float64"):
+        compiled(model)(torch.tensor([[1, 2]]), past=((torch.tensor(1), rows(F64)), (rows(F64), torch.tensor(1))))
 
 
 @said
 def test_only_the_wrong_leaf_of_a_nested_input_is_cast_in_the_graph():
     model, graphs = guard(Nested(), mode="lenient"), Graphs()
-    past = ((rows(), rows()), (rows(F64), rows()))
+    past = ((torch.tensor(1), torch.tensor(1)), (rows(F64), torch.tensor(1)))
     result = compiled(model, graphs)(torch.tensor([[1, 2]]), past=past)
     assert len(graphs.casts()) == 1
     assert result["past"][1][0].dtype is F32

@@ -742,7 +742,7 @@ def hook_log(model, x, guard_inside=None):
         if guard_inside is not None:
             guard_inside(model)
         seed(0)
-        y = model(x, scale=torch.ones(2))
+        y = model(x, scale=torch.tensor(1.0))
         y.square().sum().backward()
         state = model.state_dict()
         model.load_state_dict(state)

@@ -60,13 +60,10 @@ depths = pytest.mark.parametrize("depth", ["auto", "all"])
 
 # In bfloat16 these compute parts of themselves in float32, where their own submodules' borders are.
 BORN_INSIDE = {
-    "Mixtral": ("top_k_weights", "*.experts"),
     "Qwen3-MoE": None,
     "Mamba": ("hidden_states", "*norm*"),
     "Mamba2": ("hidden_states", "*norm*"),
     "FalconMamba": ("hidden_states", "*norm*"),
-    "Bamba": ("hidden_states", "*norm*"),
-    "RWKV": ("state[2]", "rwkv.blocks.*.*"),
 }
 
 
