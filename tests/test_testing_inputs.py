@@ -455,11 +455,13 @@ def enforce_accepts(fn, examples):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some have none
 @EVERY_FUNCTION
 def test_the_enforced_function_accepts_what_is_drawn(fn):
     enforce_accepts(fn, 8)
 
 
+@pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some have none
 @pytest.mark.slow
 @EVERY_FUNCTION
 def test_the_enforced_function_accepts_every_one_of_many_inputs(fn):

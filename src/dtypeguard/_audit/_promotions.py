@@ -206,9 +206,10 @@ def gathered(event: Op, audit: Recorder) -> None:
 
 
 def _was_made_so(node: Node) -> bool:
-    """Whether somebody asked for its dtype: it came neither from data of NumPy, nor of a promotion."""
+    """Whether somebody asked for its dtype: it came neither from NumPy's data, nor from a promotion or its results."""
     birth = node.birth
-    return not isinstance(birth.cause, Promoted) and (birth.op != "tensor" or "dtype" in birth.site.written)
+    promoted = isinstance(birth.cause, Promoted) or any(isinstance(debt, Promoted) and debt.open for debt in node.debts)
+    return not promoted and (birth.op != "tensor" or "dtype" in birth.site.written)
 
 
 @on("scalar", "DG102")

@@ -190,7 +190,8 @@ def _callable(target: Any) -> tuple[Contract, inspect.Signature, tuple[Any, ...]
     contract = _contract_of(fn)
     signature = inspect.signature(fn)
     params = list(signature.parameters.values())[len(values) :]
-    known = annotations_of(inspect.unwrap(fn))
+    hints = annotations_of(inspect.unwrap(fn)).items()
+    known = {name: hint for name, hint in hints if not isinstance(hint, ParamSpecArgs | ParamSpecKwargs)}
     name = contract.function
     for n, param in enumerate(params):
         several = param.kind in _SEVERAL
