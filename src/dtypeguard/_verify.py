@@ -62,6 +62,9 @@ def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
         return float(((near.double() - exact).abs_() / exact.abs()).nan_to_num_(0.0, 0.0, 0.0).max()), False
 
 
+_tracing = torch._C._get_tracing_state
+
+
 def narrows(source: torch.dtype, target: torch.dtype) -> bool:
     """Whether numbers of `source` may become other numbers of a floating `target`."""
     return (
@@ -83,7 +86,7 @@ def due(source: Tensor, count: int) -> bool:
     if not source.is_cpu:
         return not count & (count - 1)
     read = _READERS.get(source.dtype)
-    if read is None or type(source) is not Tensor:
+    if read is None or type(source) is not Tensor or _tracing() is not None:
         return True
     try:
         address = source.is_contiguous() and source.data_ptr()
