@@ -296,7 +296,7 @@ def test_an_export_with_a_side_input(strict):
     assert torch.equal(program.module()(x, STEPS, text), unguard(made())(x, STEPS, text.to(BF16)))
 
 
-@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning", "ignore:`torch.jit.trace:DeprecationWarning")  # torch's
 def test_a_trace_with_a_side_input_that_was_seen_before():
     model, given = made(), (rand(2, 4, dtype=BF16), STEPS, rand(2, 3))
     expected = model(*given)
