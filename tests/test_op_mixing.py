@@ -185,6 +185,8 @@ def write():
 
 # ---------------------------------------------------------------- the table
 
+# Where a processor has no kernel that takes the mix, PyTorch refuses it.
+BY_PROCESSOR = {"nn.functional.conv1d": "raises", "nn.functional.conv2d": "raises"}
 QUICK = """add addcmul addr atan2 cat cdist einsum index_put lerp matmul mul select_scatter stack where
 nn.functional.binary_cross_entropy_with_logits nn.functional.cross_entropy nn.functional.huber_loss nn.functional.linear
 nn.functional.layer_norm nn.functional.mse_loss""".split()
@@ -195,7 +197,7 @@ nn.functional.layer_norm nn.functional.mse_loss""".split()
 )
 def test_an_op_does_with_two_dtypes_what_the_table_says(name):
     cases, calls = measure(inventory()[name])
-    assert summary(cases) == TABLE["ops"][name]
+    assert summary(cases) in (TABLE["ops"][name], BY_PROCESSOR.get(name))
     for operation, operands, result in calls:
         rule = TABLE["operations"][operation]
         assert rule == "several" or RESULTS[rule](operands) is result, (operation, operands, result)

@@ -144,9 +144,9 @@ FAULTY = {
     "Mamba": ("output dtype is stable", "result.cache_params.layers[0].recurrent_states[0]"),
     "FalconMamba": ("output dtype is stable", "result.cache_params.layers[0].recurrent_states[0]"),
     # torch.eye without a dtype, in the loss.
-    "SigLIP": ("output dtype is stable", "result.loss"),
+    "SigLIP": ("default dtype", "result.loss"),
     # Sums of a bool mask, divided: of the default dtype, which makes the scaled data float32 beside half parameters.
-    "PatchTST": ("one dtype", "(data - loc) / scale at "),
+    "PatchTST": ("one dtype", "denominator.clamp_min(1.0) at "),
 }
 
 

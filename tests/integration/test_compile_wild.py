@@ -794,10 +794,10 @@ BROKEN = {
     "method, dtype": (Pair, (rows(), rows(BF16))),
     "method, axis": (Pair, (rows(), rows(n=4))),
     "model": (lambda: guard(Net()), (rows(F64),)),
-    "model, second argument": (lambda: guard(Net()), (rows(), torch.ones(2, dtype=F64))),
+    "model, second argument": (lambda: guard(Net()), (rows(F64), torch.ones(2, dtype=F64))),
     "model, container": (
         lambda: guard(Nested()),
-        (torch.tensor([[1, 2]]), {"past": (([rows(F64)] * 2),), "pooled": rows()}),
+        (torch.tensor([[1, 2]]), {"past": (([rows(F64)] * 2),)}),
     ),
     "model, integers to floats": (lambda: guard(nn.Linear(3, 2), casting="safe"), (rows(F64),)),
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._anchor import Anchor, anchor_of, is_count
-from .._check import check, same_device
+from .._check import check, is_mask, same_device
 from .._config import Autocast, ModeName, current_casting
 from .._contract import Contract
 from .._dtypes import AUTOCAST, FLOATING, may_cast
@@ -115,11 +115,16 @@ class Trial:
         contract = self.bench.contract
         if all(param.spec is None for param in contract.params):
             return {}
-        model = self.bench.template(self.cell.parameter_dtype, self.cell.parameter_device)
+        found = check(contract, self._values(inputs)).violations
+        return {v.argument: v.expected for v in found if isinstance(v.expected, torch.dtype)}
+
+    def _values(self, inputs: Inputs | None = None) -> tuple[Any, ...]:
+        """The values of a call in the order of the contract's parameters, the module first."""
+        inputs = self.inputs if inputs is None else inputs
         bound = inputs.signature.bind(*inputs.args, **inputs.kwargs)
         bound.apply_defaults()
-        found = check(contract, (model, *bound.arguments.values())).violations
-        return {v.argument: v.expected for v in found if isinstance(v.expected, torch.dtype)}
+        model = self.bench.template(self.cell.parameter_dtype, self.cell.parameter_device)
+        return model, *bound.arguments.values()
 
     @cached_property
     def given(self) -> Inputs:
@@ -176,7 +181,9 @@ class Trial:
         taken = {
             path
             for path, leaf in given.items()
-            if leaf.tensor.dtype in accepts or (evident and not self._is_annotated(leaf))
+            if leaf.tensor.dtype in accepts
+            or (evident and not self._is_annotated(leaf))
+            or is_mask(contract, (leaf.argument,), leaf.tensor.dtype, self.anchor_dtype, self._values())
         }
         return {
             path: leaf
