@@ -186,7 +186,7 @@ def write():
 # ---------------------------------------------------------------- the table
 
 # Where a processor has no kernel that takes the mix, PyTorch refuses it.
-BY_PROCESSOR = {"nn.functional.conv1d": "raises", "nn.functional.conv2d": "raises"}
+BY_PROCESSOR = {"nn.functional.conv1d": "raises"}
 QUICK = """add addcmul addr atan2 cat cdist einsum index_put lerp matmul mul select_scatter stack where
 nn.functional.binary_cross_entropy_with_logits nn.functional.cross_entropy nn.functional.huber_loss nn.functional.linear
 nn.functional.layer_norm nn.functional.mse_loss""".split()

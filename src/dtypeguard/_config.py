@@ -273,7 +273,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
     def __call__(self, fn: F) -> F:
         if isinstance(fn, staticmethod | classmethod):
             around: Any = type(fn)(self(fn.__func__))
-            return around  # type: ignore[no-any-return]
+            return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
         if not callable(fn) or isinstance(fn, type | torch.nn.Module):
             what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
             advice = (
