@@ -1171,7 +1171,6 @@ def test_a_mask_beside_dtensors_is_a_side_input(rank):
         assert any("mask = f64[6,6]" in note for note in caught.value.__notes__)
 
 
-
 class Layers(nn.Module):
     def __init__(self):
         super().__init__()
