@@ -34,7 +34,7 @@ from ._errors import (
 from ._records import CastRecord, Key, record_lock, records, warn_once
 from ._replay import Rebuilt, rebuild
 from ._sides import listed, need, refusal
-from ._verify import changed, compact, due, narrowing, size
+from ._verify import changed, compact, narrowing, size, whole
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
@@ -329,14 +329,15 @@ def _verify(call: Call, edit: Edit, fresh: Any, count: int, first: bool) -> floa
         name = plain(fresh.dtype)
         fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
         raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", fix)
-    whole = changed(source, fresh) if first or due(source, count + 1) else None
-    if whole is not None:
+    look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1)
+    odd = changed(source, fresh) if look else None
+    if odd is not None:
         out = "annotate it with a wider dtype"
         if call.contract.guarded:
             out = f"keep it out with skip_args=[{argument_of(edit.path)!r}]"
         if "." in str(_module_path(call)):  # inside of a model, where a module needs it
             out = "give the model numbers that stay what they are"
-        why = f"{whole[0]} becomes {whole[1]} in {plain(fresh.dtype)}: {out}"
+        why = f"{odd[0]} becomes {odd[1]} in {plain(fresh.dtype)}: {out}"
         cast = f"{written(edit.path)}.to({fresh.dtype})"
         raise _lossy(call, edit, source, fresh, why, f"{out}, or, where that is meant, write {cast} before the call")
     return error

@@ -10,6 +10,7 @@ unusual the reference is asked again.
 import inspect
 import sys
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,57 +24,48 @@ from ._config import Base, Mode, Verify, base, modes_around
 from ._contract import Call, Contract, Edit
 from ._errors import caller
 from ._records import CastRecord, generation, record_lock
-from ._verify import changed, due, narrows
+from ._verify import changed, narrows, whole
 
-_MOST = 64  # plans for one function
+_MOST = 64  # plans for one function, and lines for one plan
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LENIENT = Mode.LENIENT
 _any_autocast = torch._C._is_any_autocast_enabled
-_NOWHERE: frozenset[tuple[str, torch.dtype]] = frozenset()
 
-
-@dataclass(slots=True, eq=False, repr=False)
-class Step:
-    """One argument: what it was, what it becomes."""
-
-    index: int
-    source: torch.dtype
-    origin: torch.device
-    on_cpu: bool
-    dtype: torch.dtype | None
-    device: torch.device | None
-    narrows: bool  # and must leave whole numbers as they are
-
-
+Moves = tuple[tuple[CastRecord, Tensor, Tensor], ...]  # the record, what was given, its copy
+Made = tuple[tuple[Any, ...], Moves]  # the values that the body gets
 _Slot = tuple[weakref.ref[nn.Module], str, str]  # the owner, which of its tables, and the name in it
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Plan:
-    """The steps of a repair; the record of every line that it was made for."""
+    """What a repair does; the record of every line that it was made for."""
 
-    steps: list[Step]
-    regions: frozenset[tuple[str, torch.dtype]]  # of the devices concerned, where autocast was on
+    indexes: list[int]  # of the arguments that it repairs
+    applies: Callable[[tuple[Any, ...]], bool]  # whether it was made for such values
+    repair: Callable[
+        [tuple[Any, ...], list[CastRecord]], list[Tensor] | None
+    ]  # the copies; None if one of them changed whole numbers
+    devices: frozenset[str]  # that these arguments come from and go to
+    regions: frozenset[tuple[str, torch.dtype]]  # of these devices, where autocast was on
     generation: int
     base: Base  # whose casting allowed them
     modes: Any  # in force around it
     module: Any  # a weak reference
     slots: list[_Slot]  # the module's floating parameters, which must still agree
-    anchor: torch.dtype | None = (
-        None  # what unannotated arguments were cast to, if another of that dtype would forbid it
-    )
+    anchor: torch.dtype | None = None  # what unannotated arguments became, unless another argument has that dtype
     others: list[tuple[int, Any]] = field(default_factory=list)  # the other arguments, and their defaults
-    records: dict[tuple[str, int], list[CastRecord]] = field(default_factory=dict)
+    records: dict[tuple[int, int], tuple[Any, list[CastRecord]]] = field(default_factory=dict)
 
 
-Moves = list[tuple[CastRecord, Tensor, Tensor, int]]  # the record, what was given, its copy, the copy's version
-_NOTHING: tuple[None, Any, Moves] = (None, (), [])
+_NOTHING: tuple[None, Any, Moves] = (None, (), ())
+_UNKNOWN: tuple[None, list[CastRecord]] = (None, [])
 
 
 def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any, Moves]:
     """The plan of the usual repair, the values with it, and what was moved; no plan if the reference must look."""
+    autocast = _any_autocast()
     for plan in contract.plans:
-        if _applies(plan, values):
+        if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and _applies(plan, values):
             break
     else:
         return _NOTHING
@@ -83,49 +75,34 @@ def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any,
     if not known and contract.mode_for(values) is not _LENIENT:
         return _NOTHING
     frame = caller(sys._getframe(1))
-    records = None if frame is None else plan.records.get((frame.f_code.co_filename, frame.f_lineno))
-    if records is None or (plan.slots and not _agree(plan.slots)):
+    if frame is None or (plan.slots and not _agree(plan.slots)):
+        return _NOTHING
+    code, records = plan.records.get((id(frame.f_code), frame.f_lasti), _UNKNOWN)
+    if code is not frame.f_code:
         return _NOTHING
     if plan.others and _evident(plan, values):
         return _NOTHING
-    fresh, moves = list(values), []
-    for step, record in zip(plan.steps, records):  # noqa: B905  (as many by construction, and this is the warm path)
-        source = values[step.index]
-        copy = source.to(dtype=step.dtype, device=step.device, non_blocking=contract.non_blocking)
-        if step.narrows and due(source, record.count + 1) and changed(source, copy) is not None:
-            return _NOTHING
-        fresh[step.index] = copy
-        moves.append((record, source, copy, -1 if copy.is_inference() else copy._version))
-    return plan, fresh, moves
+    made = plan.repair(values, records)
+    return _NOTHING if made is None else (plan, *made)
 
 
-def count(moves: Moves) -> None:
-    """Write the repair of one call down."""
+def settle(contract: Contract, moves: Moves, made: bool) -> None:
+    """Write the repair of one call down, if it was made, and say what the body did to the copies."""
     with record_lock:
-        for record, _, copy, _ in moves:
+        for record, _, copy in moves if made else ():
             record.count += 1
             record.bytes += copy.nbytes
+    for record, source, copy in moves:
+        try:
+            touched = copy._version > 0 or copy.requires_grad is not source.requires_grad
+        except RuntimeError:  # made in inference mode, it counts no versions
+            continue
+        if touched and not source.is_inference():  # a copy of such a source is not of version 0 when new
+            look_back_at(contract, record.argument, source, copy, 0)
 
 
 def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
-    """Whether the plan was made for such values; expanded tensors and 0-dim ones have ways of their own."""
-    if plan.module is not None and plan.module() is not values[0]:
-        return False
-    seen = None
-    for step in plan.steps:
-        source = values[step.index]
-        if type(source) is not Tensor or source.dtype is not step.source or source.is_cpu is not step.on_cpu:
-            return False
-        if not step.on_cpu and source.device != step.origin:
-            return False
-        if source.layout is not torch.strided or source.is_nested or source.is_quantized:
-            return False
-        if source is seen or not source.dim():
-            return False
-        if not source.is_contiguous() and 0 in source.stride():
-            return False
-        seen = source
-    return plan.regions == _regions(plan.steps)
+    return (plan.module is None or plan.module() is values[0]) and plan.applies(values)
 
 
 def _current(plan: Plan) -> bool:
@@ -142,10 +119,7 @@ def _evident(plan: Plan, values: tuple[Any, ...]) -> bool:
         return any(holds(value, plan.anchor) for value in given)
 
 
-def _regions(steps: list[Step]) -> frozenset[tuple[str, torch.dtype]]:
-    if not _any_autocast():
-        return _NOWHERE
-    devices = {device.type for step in steps for device in (step.origin, step.device) if device is not None}
+def _regions(devices: frozenset[str]) -> frozenset[tuple[str, torch.dtype]]:
     return frozenset((kind, dtype) for kind in devices if (dtype := region_of(kind)) is not None)
 
 
@@ -160,13 +134,6 @@ def _agree(slots: list[_Slot]) -> bool:
     except (KeyError, AttributeError, TypeError):  # reparametrized or replaced meanwhile
         return False
     return True
-
-
-def look_at(contract: Contract, moves: Moves) -> None:
-    """What the body did to the copies of a call repaired by plan."""
-    for record, source, copy, version in moves:
-        if version >= 0 and (copy._version != version or copy.requires_grad is not source.requires_grad):
-            look_back_at(contract, record.argument, source, copy, version)
 
 
 def remember(call: Call, values: tuple[Any, ...]) -> None:
@@ -186,13 +153,17 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
         return
     current = [plan for plan in contract.plans if _current(plan)]
     indexes = [names.index(str(edit.path[0])) for edit in edits]
-    plan = next((p for p in current if [s.index for s in p.steps] == indexes and _applies(p, values)), None)
+    devices = frozenset(
+        str(device.type)
+        for source, edit in zip(sources, edits, strict=True)
+        for device in (source.device, edit.device)
+        if device is not None
+    )
+    regions = _regions(devices)
+    plan = next((p for p in current if p.indexes == indexes and p.regions == regions and _applies(p, values)), None)
     if plan is None:
-        steps = [
-            Step(index, source.dtype, source.device, source.is_cpu, edit.dtype, edit.device, _looks(contract, edit))
-            for index, source, edit in zip(indexes, sources, edits, strict=True)
-        ]
-        plan = Plan(steps, _regions(steps), generation(), base(), modes_around(), None, [])
+        applies, repair = _written(contract, indexes, edits)
+        plan = Plan(indexes, applies, repair, devices, regions, generation(), base(), modes_around(), None, [])
         if contract.anchor == "self" and isinstance(values[0], nn.Module):
             plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
             if contract.dtype is None:
@@ -201,18 +172,60 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
                     for path, _ in floating(values[0])
                     for owner, table in [owner_of(values[0], path)]
                 ]
-        free = {step.index: step.dtype for step in steps if step.dtype and contract.params[step.index].spec is None}
+        free = {
+            index: edit.dtype
+            for index, edit in zip(indexes, edits, strict=True)
+            if edit.dtype and contract.params[index].spec is None
+        }
         if contract.sides and free:
             rest = (i for i, param in enumerate(contract.params) if not param.skip and i not in free)
             plan.others = [(i, contract.params[i].default) for i in rest]
             plan.anchor = next(iter(free.values()))
         # A plan of more steps is tried first: it does not apply where one of fewer does.
-        contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.steps))
-    plan.records[frame.f_code.co_filename, frame.f_lineno] = [*call.records]  # the result may add its own
+        contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.indexes))
+    if len(plan.records) >= _MOST:
+        plan.records.clear()  # a line that is compiled anew for each call is another one each time
+    # An instruction is known at once, while Python counts up to its line. The result may add records of its own.
+    plan.records[id(frame.f_code), frame.f_lasti] = frame.f_code, [*call.records]
 
 
-def _looks(contract: Contract, edit: Edit) -> bool:
-    return contract.verify is not Verify.NEVER and edit.dtype is not None and narrows(edit.value.dtype, edit.dtype)
+# What a plan does is written out for its arguments: expanded tensors and 0-dim ones have ways of their own.
+_APPLIES = """\
+    x = values[{index}]
+    if type(x) is not Tensor or x.dtype is not source{index} or x.{is_on} or x.layout is not strided: return False
+    if x.is_nested or not x.dim() or not x.is_contiguous() and 0 in x.stride(): return False
+"""
+_ONCE = "    if values[{0}] is values[{1}]: return False\n"
+_CAST = {torch.float32: "float()", torch.float16: "half()", torch.bfloat16: "bfloat16()"}  # a fifth quicker than `to`
+_REPAIR = "    copy{index} = values[{index}].{to}\n"
+_LOOK = """\
+    if whole{index}(values[{index}], records[{n}].count + 1) and changed(values[{index}], copy{index}) is not None:
+        return None
+"""
+
+
+def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> tuple[Any, Any]:
+    """The functions `applies` and `repair` of a plan."""
+    applies, repair = [_ONCE.format(*indexes)] if len(indexes) > 1 else [], []
+    names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed}
+    for n, (index, edit) in enumerate(zip(indexes, edits, strict=True)):
+        source: Tensor = edit.value
+        names |= {f"source{index}": source.dtype, f"origin{index}": source.device, f"dtype{index}": edit.dtype}
+        names |= {f"device{index}": edit.device, f"whole{index}": whole(source.dtype, source.is_cpu)}
+        is_on = "is_cpu is False" if source.is_cpu else f"device != origin{index}"
+        applies.append(_APPLIES.format(index=index, is_on=is_on))
+        to = _CAST.get(edit.dtype, f"to(dtype=dtype{index})")
+        if edit.device is not None:
+            to = f"to(dtype=dtype{index}, device=device{index}, non_blocking={contract.non_blocking})"
+        repair.append(_REPAIR.format(index=index, to=to))
+        if contract.verify is not Verify.NEVER and edit.dtype is not None and narrows(source.dtype, edit.dtype):
+            repair.append(_LOOK.format(index=index, n=n))
+    fresh = "".join(f"copy{n}, " if n in indexes else f"values[{n}], " for n in range(len(contract.params)))
+    moves = "".join(f"(records[{n}], values[{index}], copy{index}), " for n, index in enumerate(indexes))
+    text = f"def applies(values):\n{''.join(applies)}    return True\n"
+    text += f"def repair(values, records):\n{''.join(repair)}    return ({fresh}), ({moves})\n"
+    exec(text, names)
+    return names["applies"], names["repair"]
 
 
 def forget(contract: Contract, plan: Plan | None) -> None:

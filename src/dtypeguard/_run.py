@@ -15,17 +15,18 @@ from ._anchor import anchor_of
 from ._cast import enter, leave, look_back
 from ._contract import Call, Contract
 from ._errors import plain
-from ._mend import count, forget, look_at, mend, remember
+from ._mend import forget, mend, remember, settle
 from ._scope import adopt, scope
 from ._sides import call_of, listed
 
 _P = inspect.Parameter
+_compiling = torch.compiler.is_compiling
 
 
 def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     __tracebackhide__ = True
-    compiling = torch.compiler.is_compiling()
+    compiling = _compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
         return _run(contract, Call(contract, values))
     if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
@@ -37,9 +38,7 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
                 if result is not MISSED:
                     return result
             finally:
-                if result is not MISSED:
-                    count(moves)
-                look_at(contract, moves)
+                settle(contract, moves, result is not MISSED)
             forget(contract, plan)  # it would make its copies in vain at every such call
             del fresh, moves
     call = enter(contract, values)

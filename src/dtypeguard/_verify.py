@@ -4,8 +4,10 @@ Floor 2.
 """
 
 import ctypes
+import functools
 import math
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -62,9 +64,6 @@ def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
         return float(((near.double() - exact).abs_() / exact.abs()).nan_to_num_(0.0, 0.0, 0.0).max()), False
 
 
-_tracing = torch._C._get_tracing_state
-
-
 def narrows(source: torch.dtype, target: torch.dtype) -> bool:
     """Whether numbers of `source` may become other numbers of a floating `target`."""
     return (
@@ -74,29 +73,34 @@ def narrows(source: torch.dtype, target: torch.dtype) -> bool:
     )
 
 
-_READERS = {torch.float64: ctypes.c_double.from_address, torch.float32: ctypes.c_float.from_address}
+_tracing = torch._C._get_tracing_state
+_READERS: dict[torch.dtype, Any] = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
 
 
-def due(source: Tensor, count: int) -> bool:
-    """Whether whole numbers are looked for when a tensor is narrowed for the `count`-th time.
+@functools.cache
+def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int], bool]:
+    """Whether whole numbers are looked for when a tensor, of that dtype, is narrowed for the n-th time.
 
     On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
     waits for it, so that the 1st, 2nd, 4th, 8th ... time must do.
     """
-    if not source.is_cpu:
-        return not count & (count - 1)
-    read = _READERS.get(source.dtype)
-    if read is None or type(source) is not Tensor or _tracing() is not None:
+    element = _READERS.get(dtype)
+    if not on_cpu:
+        return lambda source, n: not n & (n - 1)
+    if element is None:
+        return lambda source, n: True
+    read, size, isfinite = element.from_address, dtype.itemsize, math.isfinite
+
+    def look(source: Tensor, n: int) -> bool:
+        try:
+            if _tracing() is None and source.is_contiguous() and (address := source.data_ptr()):
+                middle = read(address + source.numel() // 2 * size).value
+                return middle.is_integer() or not isfinite(middle)
+        except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory
+            pass
         return True
-    try:
-        address = source.is_contiguous() and source.data_ptr()
-        middle = source.numel() // 2 * source.itemsize
-    except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory
-        return True
-    if not address:
-        return True
-    element = read(address + middle).value
-    return element.is_integer() or not math.isfinite(element)
+
+    return look
 
 
 def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
