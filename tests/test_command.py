@@ -71,7 +71,7 @@ STATE = """
 '''A docstring.'''
 import sys
 print(__name__, __file__, __package__, __doc__, __cached__, type(__loader__).__name__, type(__builtins__).__name__)
-print(__spec__ and (__spec__.name, __spec__.origin), sys.argv, sys.path[0], __annotations__)
+print(__spec__ and (__spec__.name, __spec__.origin), sys.argv, sys.path[0], globals().get('__annotations__'))
 print(sorted(globals()))
 import __main__
 print(__main__.__dict__ is globals(), sys.modules["__main__"] is __main__)

@@ -245,10 +245,11 @@ def named_after(wrapper: Any, fn: Any) -> Any:
     code, number = wrapper.__code__, next(_numbers)
     consts = tuple(number if const == _NUMBER else const for const in code.co_consts)
     wrapper.__code__ = code.replace(co_name=fn.__name__, co_qualname=wrapper.__qualname__, co_consts=consts)
-    if hasattr(fn, "__annotate__"):  # PEP 649. Python < 3.14: nothing is deferred; goes with that floor
-        wrapper.__annotate__ = fn.__annotate__
-    else:
+    annotate = getattr(fn, "__annotate__", None)  # PEP 649. Python < 3.14: nothing is deferred; goes with that floor
+    if annotate is None:
         wrapper.__annotations__ = dict(getattr(fn, "__annotations__", {}))
+    else:  # values once evaluated stay: evaluated again, annotations of jaxtyping would be other classes
+        wrapper.__annotate__ = lambda form: dict(fn.__annotations__) if form == 1 else annotate(form)
     wrapper.__dict__.update(getattr(fn, "__dict__", {}))
     wrapper.__dict__.pop("__wrapped__", None)  # the body's own, if a decorator made it
     return wrapper

@@ -208,8 +208,9 @@ def _set_up(folder: str, argv: list[str]) -> None:
 def _execute(code: types.CodeType, **names: Any) -> None:
     """Run code as the module `__main__`, which stays: pickles, spawned processes and exit handlers ask for it."""
     main = types.ModuleType("__main__")
-    vars(main).update({"__builtins__": builtins, "__annotations__": {}, "__package__": None, "__cached__": None})
-    vars(main).update(names)
+    vars(main).update({"__builtins__": builtins, "__package__": None, "__cached__": None, **names})
+    if sys.version_info < (3, 14):  # PEP 649
+        vars(main)["__annotations__"] = {}
     sys.modules["__main__"] = main
     exec(code, vars(main))
 
