@@ -137,7 +137,7 @@ def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> 
 
 def _modes() -> Any:
     """The modes of dtypeguard, if that is imported."""
-    return sys.modules.get("dtypeguard._config")
+    return sys.modules.get("dtypeguard._base.config")
 
 
 def _now() -> State:
@@ -264,7 +264,7 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 def _casts() -> Any:
     """The registry of repairs, if dtypeguard is imported."""
-    return sys.modules.get("dtypeguard._records")
+    return sys.modules.get("dtypeguard._repair.records")
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
     They are records as in `dtypeguard.casts()`, with the counts of this test alone: `argument`, `function`,
     `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, they begin there.
     """
-    from dtypeguard._records import since
+    from dtypeguard._repair.records import since
 
     return functools.partial(since, request.config.stash[_scene].begun)
 
@@ -284,7 +284,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Count what was repaired in a setup, call or teardown; say why an error is one."""
     _count(item)
     report = yield
-    errors = sys.modules.get("dtypeguard._errors")
+    errors = sys.modules.get("dtypeguard._base.errors")
     error = call.excinfo.value if report.failed and call.excinfo is not None else None
     repairable = errors is not None and type(error) in (errors.DtypeError, errors.DeviceError)
     if repairable and item.config.stash[_by_default] and "mode" not in item.config.stash[_scene].marks:

@@ -1,7 +1,7 @@
 """Mutation testing: plants small faults in the core and counts those that the tests notice.
 
     python tests/mutate.py                      # 200 faults, drawn evenly over rooms and operators
-    python tests/mutate.py --count 40 --seed 7 --file _check --list
+    python tests/mutate.py --count 40 --seed 7 --file _check/reference --list
 
 Each mutant is one change to one room, made on the syntax tree. It gets its own copy of `src`, and those tests of the
 core that reach its line run against that, cheapest first, until one of them fails. A process that has torch, pytest and
@@ -30,29 +30,31 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = """_dtypes _config _dims _hints _spec _others _containers _anchor _contract _verify _records _axes _scope _check
-_sides _cast _replay _mend _scan _emit _run _script _codegen _annotations _enforce _forward _guard""".split()
+FOLDERS = ("_base", "_contract/model", "_check/reference", "_repair", "_wrap", "_doors")
+CORE = [
+    f"{folder}/{path.stem}" for folder in FOLDERS for path in sorted((ROOT / "src/dtypeguard" / folder).glob("*.py"))
+]
 # Tests of something else than the core, or of the sources as text.
 APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing".split()
 FIRST = {  # what kills soonest
-    "_anchor": ["test_anchor", "test_guard"],
-    "_axes": ["test_agreement", "test_properties"],
-    "_check": ["test_messages", "test_agreement"],
-    "_codegen": ["test_fast_path", "test_enforce_forms"],
-    "_config": ["test_modes"],
-    "_emit": ["test_fast_path", "test_agreement"],
-    "_enforce": ["test_enforce_forms"],
-    "_forward": ["test_guard"],
-    "_guard": ["test_guard"],
-    "_mend": ["test_fast_path"],
-    "_replay": ["test_containers"],
-    "_run": ["test_inplace"],
-    "_scan": ["test_side_inputs", "test_guard"],
-    "_scope": ["test_isinstance"],
-    "_script": ["test_script"],
-    "_sides": ["test_side_inputs"],
-    "_spec": ["test_agreement"],
-    "_verify": ["test_messages"],
+    "_contract/anchor": ["test_anchor", "test_guard"],
+    "_check/axes": ["test_agreement", "test_properties"],
+    "_check/reference": ["test_messages", "test_agreement"],
+    "_wrap/build": ["test_fast_path", "test_enforce_forms"],
+    "_base/config": ["test_modes"],
+    "_wrap/emit": ["test_fast_path", "test_agreement"],
+    "_doors/enforce": ["test_enforce_forms"],
+    "_doors/forward": ["test_guard"],
+    "_doors/guard": ["test_guard"],
+    "_repair/plans": ["test_fast_path"],
+    "_repair/replay": ["test_containers"],
+    "_wrap/slow": ["test_inplace"],
+    "_wrap/scan": ["test_side_inputs", "test_guard"],
+    "_check/scope": ["test_isinstance"],
+    "_wrap/script": ["test_script"],
+    "_check/sides": ["test_side_inputs"],
+    "_contract/spec": ["test_agreement"],
+    "_repair/verify": ["test_messages"],
 }
 # What takes long is thinned out, so that the score is a lower bound.
 EXAMPLES = 200  # of hypothesis, at most, for a test
@@ -66,23 +68,31 @@ ENUMS = {  # in the order of their members
 }
 # Mutants that the tests of the core cannot tell from the original: room, a part of what is printed, and why.
 EQUIVALENT = [
-    ("_records", "_generation = 1", "where a counter starts that is only compared with itself"),
-    ("_cast", "is_compiling() and (not (call.copies", "an early exit: there is nothing to loop over"),
-    ("_dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
-    ("_emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
-    ("_emit", "DimKind.ANONYMOUS and dim.variadic for dim in dims", "sizes are unpacked that nothing is asked of"),
-    ("_enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
-    ("_enforce", "return {name: hint for name, hint in hints.items()}", "a hint for what is no parameter is not read"),
-    ("_enforce", "'verify': Verify.ALWAYS, 'returns': False", "such a contract is read, but nothing runs under it"),
-    ("_guard", "stacklevel=3", "both places are in one file of torch"),
-    ("_mend", "if isinstance(values[0], nn.Module):", "a plan for one module, where any would do"),
-    ("_spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
-    ("_spec", "specs[-0]", "there is one"),
-    ("_verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
+    ("_repair/records", "_generation = 1", "where a counter starts that is only compared with itself"),
+    ("_repair/settle", "is_compiling() and (not (call.copies", "an early exit: there is nothing to loop over"),
+    ("_base/dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
+    ("_wrap/emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
+    ("_wrap/emit", "DimKind.ANONYMOUS and dim.variadic for dim in dims", "sizes are unpacked that nothing is asked of"),
+    ("_doors/enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
+    (
+        "_doors/enforce",
+        "return {name: hint for name, hint in hints.items()}",
+        "a hint for what is no parameter is not read",
+    ),
+    (
+        "_doors/enforce",
+        "'verify': Verify.ALWAYS, 'returns': False",
+        "such a contract is read, but nothing runs under it",
+    ),
+    ("_doors/guard", "stacklevel=3", "both places are in one file of torch"),
+    ("_repair/plans", "if isinstance(values[0], nn.Module):", "a plan for one module, where any would do"),
+    ("_contract/spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
+    ("_contract/spec", "specs[-0]", "there is one"),
+    ("_repair/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
 ]
 
 EQUIVALENT += [
-    ("_config", f"{name} = '{name.lower()}~'", "options go by the members' names")
+    ("_base/config", f"{name} = '{name.lower()}~'", "options go by the members' names")
     for kind in ("Autocast", "Verify")
     for name in ENUMS[kind]
 ]
@@ -306,7 +316,7 @@ def mutants_of(room: str, source: str) -> Iterator[Mutant]:
     tree = parse(source)
     for place, (node, statement) in enumerate(nodes(tree)):
         for operator, (_, edits) in OPERATORS.items():
-            if operator == "emitted" and room not in ("_emit", "_codegen"):
+            if operator == "emitted" and room not in ("_wrap/emit", "_wrap/build"):
                 continue
             for number in range(sum(1 for _ in edits(node))):
                 line = getattr(node, "lineno", statement.lineno)

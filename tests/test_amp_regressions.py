@@ -206,7 +206,7 @@ def test_a_finding_that_became_worse_is_said_once_more_and_no_more():
     from dtypeguard._ledger import Ledger
     from dtypeguard._rules import Severity
 
-    ledger = Ledger(dtypeguard._config.Mode.LENIENT)
+    ledger = Ledger(dtypeguard._base.config.Mode.LENIENT)
     facts = {"names": "`a`", "share": 0.95, "found": "bfloat16", "optimizer": "SGD", "lr": 0.1}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

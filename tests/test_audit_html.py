@@ -10,7 +10,7 @@ import pytest
 from audit_page import DOCS, NASTY, big, cast, finding, held, module, report, sample, tensor
 
 from dtypeguard._audit._html import COLOURS, human, render, short
-from dtypeguard._dtypes import TABLE
+from dtypeguard._base.dtypes import TABLE
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 VOID = {"meta", "link", "input", "br"}

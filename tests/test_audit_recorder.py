@@ -926,7 +926,7 @@ OWNERS = [
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.jit, torch.onnx, torch.export, torch.distributed,
     torch.distributed.distributed_c10d, torch.jit._trace, torch.export.ExportedProgram, torch.utils.checkpoint,
     torch.random, torch.serialization, torch.cuda, torch.compiler, torch.func, threading, threading.Thread, np, os,
-    sys, warnings, dtypeguard, dtypeguard._errors, torch.nn.modules.module, torch.utils._python_dispatch,
+    sys, warnings, dtypeguard, dtypeguard._base.errors, torch.nn.modules.module, torch.utils._python_dispatch,
     torch.overrides, torch.optim.swa_utils,
 ]  # fmt: skip
 

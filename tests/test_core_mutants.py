@@ -21,17 +21,17 @@ from dtypeguard import (
     CastWarning,
     DtypeError,
     ShapeError,
-    _codegen,
-    _records,
-    _verify,
     enforce,
     guard,
     is_guarded,
     unguard,
 )
-from dtypeguard._anchor import facts
-from dtypeguard._check import same_device
-from dtypeguard._enforce import contract_behind
+from dtypeguard._check.reference import same_device
+from dtypeguard._contract.anchor import facts
+from dtypeguard._doors.enforce import contract_behind
+from dtypeguard._repair import records as _records
+from dtypeguard._repair import verify as _verify
+from dtypeguard._wrap import build as _codegen
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 

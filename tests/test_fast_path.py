@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Float32, Int, Num, Shaped
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import DtypeGuardError, _cast, enforce, guard
+from dtypeguard import DtypeGuardError, enforce, guard
+from dtypeguard._repair import settle as _cast
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")

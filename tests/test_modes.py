@@ -27,7 +27,6 @@ from dtypeguard import (
     DtypeError,
     HintError,
     ShapeError,
-    _config,
     casts,
     check,
     enforce,
@@ -36,8 +35,9 @@ from dtypeguard import (
     reset_casts,
     set_mode,
 )
-from dtypeguard._config import Mode
-from dtypeguard._dtypes import Casting
+from dtypeguard._base import config as _config
+from dtypeguard._base.config import Mode
+from dtypeguard._base.dtypes import Casting
 
 RIGHT, WRONG = torch.zeros(3), torch.zeros(3, dtype=torch.float64)
 FORBIDDEN = torch.zeros(3, dtype=torch.int64)

@@ -12,7 +12,7 @@ import torch._inductor.test_operators  # noqa: F401  (pytester forgets what a ru
 
 import dtypeguard
 import dtypeguard_pytest
-from dtypeguard import _config
+from dtypeguard._base import config as _config
 
 pytest_plugins = "pytester"
 
@@ -748,7 +748,7 @@ def test(n):
 
 def test_a_registry_that_was_set_aside_is_not_counted_again(outcomes):
     tests = """
-from dtypeguard import _records
+from dtypeguard._repair import records as _records
 
 def test_1():
     f(WRONG)

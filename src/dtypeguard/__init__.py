@@ -4,9 +4,8 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._config import get_mode, mode, set_mode
-from ._enforce import check, enforce
-from ._errors import (
+from ._base.config import get_mode, mode, set_mode
+from ._base.errors import (
     AmpError,
     AmpWarning,
     AnnotationError,
@@ -22,8 +21,9 @@ from ._errors import (
     RankError,
     ShapeError,
 )
-from ._guard import GuardedModule, guard, is_guarded, unguard
-from ._records import CastRecord, casts, reset_casts
+from ._doors.enforce import check, enforce
+from ._doors.guard import GuardedModule, guard, is_guarded, unguard
+from ._repair.records import CastRecord, casts, reset_casts
 
 if _TYPE_CHECKING:
     from . import amp as amp

@@ -1,7 +1,4 @@
-"""`python -m dtypeguard`: audit a program, explain a rule, look at the environment.
-
-Floor 6.
-"""
+"""`python -m dtypeguard`: audit a program, explain a rule, look at the environment."""
 
 import argparse
 import difflib

@@ -1,7 +1,4 @@
-"""Where findings are kept, said once, or raised.
-
-Floor 2.
-"""
+"""Where findings are kept, said once, or raised."""
 
 import dataclasses
 import logging
@@ -9,8 +6,9 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ._config import Mode, current_mode
-from ._errors import AmpError, AmpWarning, place, render, user, warn_at
+from ._base.config import Mode, current_mode
+from ._base.errors import AmpError, AmpWarning, render
+from ._base.frames import place, user, warn_at
 from ._rules import RULES, Finding, Report, Severity
 
 logger = logging.getLogger("dtypeguard")

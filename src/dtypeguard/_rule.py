@@ -1,7 +1,4 @@
-"""What a rule is: a row of the registry.
-
-Floor 1.
-"""
+"""What a rule is: a row of the registry."""
 
 import dataclasses
 import enum

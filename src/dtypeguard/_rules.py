@@ -1,6 +1,6 @@
 """The one registry of rules: what can be found in a program, how bad it is, and what to write instead.
 
-Floor 1. A rule is a row here; whoever detects it names its id and gives the numbers. Every row has a page in the
+A rule is a row here; whoever detects it names its id and gives the numbers. Every row has a page in the
 documentation, made from it, and cases that must and must not trigger it in the tests.
 """
 

@@ -1,7 +1,4 @@
-"""The rows of the registry about autocast, GradScaler (DG3) and optimizers (DG4).
-
-Floor 1.
-"""
+"""The rows of the registry about autocast, GradScaler (DG3) and optimizers (DG4)."""
 
 from ._rule import AMP, AMP_EXAMPLES, GITHUB, Rule, Severity
 

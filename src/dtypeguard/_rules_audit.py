@@ -1,7 +1,5 @@
 """The rows of the registry that only an audit finds: conversions (DG1), autocast (DG2), modules (DG5), state (DG6),
 collectives (DG7) and export (DG8).
-
-Floor 1.
 """
 
 from ._rule import AMP, GITHUB, Rule, Severity

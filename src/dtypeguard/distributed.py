@@ -1,6 +1,6 @@
 """Disagreements between ranks, named before a collective hangs on them or mixes what does not belong together.
 
-Floor 5. Ranks tell each other what they hold through the process group's store, so nothing here is a collective, and a
+Ranks tell each other what they hold through the process group's store, so nothing here is a collective, and a
 rank that is missing is known by its silence.
 """
 
@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._containers import children, leaves
-from ._contract import written
-from ._errors import RankError, plain, summary
+from ._base.errors import RankError, plain, summary
+from ._contract.containers import children, leaves
+from ._contract.model import written
 
 _Facts = list[tuple[str, str, bool]]  # a name, what stands there, whether that is a tensor
 _rounds: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how often each group has compared

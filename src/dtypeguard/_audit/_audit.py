@@ -8,7 +8,7 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from .. import _errors
+from .._base import errors as _errors
 from . import (
     _autocast,
     _collectives,

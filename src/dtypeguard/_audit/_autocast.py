@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import Severity
 from ._events import Op, Refusal, on
 from ._recorder import Recorder

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from .._errors import plain
+from .._base.errors import plain
 from ..amp._average import WatchedAverage
 from ..amp._names import Names
 from ..amp._optimizer import due

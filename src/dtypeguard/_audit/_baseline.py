@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .._errors import installed
+from .._base.frames import installed
 from .._rules import Finding
 
 SCHEMA = 1

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import Severity
 from ._events import Op, on, readable
 from ._looks import LARGEST

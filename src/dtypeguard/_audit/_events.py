@@ -29,8 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dtypes import TABLE, Kind, name_of
-from .._errors import summary
+from .._base.dtypes import TABLE, Kind, name_of
+from .._base.errors import summary
 from ._lineage import Node
 from ._sites import Site, direct
 from ._text import shape_of, size_of, tensors_of

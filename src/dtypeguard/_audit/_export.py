@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._dtypes import name_of
-from .._errors import _INTERNAL
+from .._base.dtypes import name_of
+from .._base.frames import internal
 from .._ledger import listed
 from .._rules import Severity
 from ._events import on
@@ -195,7 +195,7 @@ def _report(
         "called": str(called),
         "advice": _SOURCES[kind][1].format(name=name),
     }
-    stack = [frame for frame in _frames(node.meta.get("stack_trace")) if not frame[0].startswith(_INTERNAL)]
+    stack = [frame for frame in _frames(node.meta.get("stack_trace")) if not internal(frame[0])]
     tensor = _held(model, graph.program, name) if kind in ("parameter", "buffer", "constant") else None
     audit.find(
         "DG801",
@@ -330,7 +330,7 @@ def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
 def _written(node: Any, dtype: torch.dtype) -> str | None:
     """`to at model.py:12`; nothing where the line itself names the dtype, so that it is no work of the trace."""
     frames = [(file, int(line), function) for file, line, function in _RANGE.findall(node.sourceRange())]
-    users = [frame for frame in frames if not frame[0].startswith(_INTERNAL)]
+    users = [frame for frame in frames if not internal(frame[0])]
     name = f"`{node.kind().removeprefix('aten::')}`"
     if not users:
         return name

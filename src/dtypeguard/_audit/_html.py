@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._dtypes import BY_NAME, TABLE, DtypeInfo, Kind
+from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from ._sites import Site
 
 _LONG = 32  # lines between a birth and now

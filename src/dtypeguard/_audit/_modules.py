@@ -13,7 +13,7 @@ from torch.jit import ScriptModule
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._ledger import listed
 from .._rules import Severity
 from ._events import Call, on

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import Severity
 from ._events import Op, on, readable
 from ._looks import LARGEST, Looks

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.utils import dlpack
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from ._events import Call, ModuleRow, on, tensors_in
 from ._lineage import Node
 from ._recorder import Recorder

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import Severity
 from ._events import Call, Op, on, tensors_in
 from ._lineage import FIRST, Debt, Node

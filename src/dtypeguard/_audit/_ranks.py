@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import Severity
 from ._sites import Site
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._dtypes import name_of
-from .._errors import DtypeGuardError
+from .._base.dtypes import name_of
+from .._base.errors import DtypeGuardError
 from ._autocast import enter
 from ._events import Operand, Refusal, on
 from ._lineage import Node

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._rules import RULES, Finding, Report, Severity, select
 from ._baseline import Baseline, load, save
 from ._events import ModuleRow

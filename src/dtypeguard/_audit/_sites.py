@@ -16,8 +16,8 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from .._errors import caller, internal, known_files, library
-from .._errors import user as outside
+from .._base.frames import caller, internal, known_files, library
+from .._base.frames import user as outside
 
 _SHORT = 60
 _MANY = 100_000

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._dtypes import name_of
+from .._base.dtypes import name_of
 from .._ledger import listed
 from .._rules import Severity
 from ._events import on

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .._check import autocast_enabled
+from .._check.reference import autocast_enabled
 from ..amp._names import Names
 from ..amp._optimizer import SELDOM, WatchedOptimizer
 from ..amp._scaling import Scaling

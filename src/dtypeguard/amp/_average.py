@@ -1,7 +1,4 @@
-"""Averages of parameters that cannot move, because their dtype has no room for a small step.
-
-Floor 5.
-"""
+"""Averages of parameters that cannot move, because their dtype has no room for a small step."""
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from .._errors import plain
+from .._base.errors import plain
 from .._ledger import Ledger
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample, version_of

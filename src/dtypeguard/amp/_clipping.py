@@ -1,7 +1,4 @@
-"""Whether gradients were clipped while they were scaled: told from what became of them, not from who did it.
-
-Floor 5.
-"""
+"""Whether gradients were clipped while they were scaled: told from what became of them, not from who did it."""
 
 import itertools
 import weakref

@@ -1,7 +1,4 @@
-"""Which parameters a model has, and what they are called.
-
-Floor 5.
-"""
+"""Which parameters a model has, and what they are called."""
 
 import weakref
 from collections.abc import Iterator, Sequence

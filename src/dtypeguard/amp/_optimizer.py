@@ -1,6 +1,6 @@
 """What one optimizer holds, against the model, its gradients and its own state: the rules of family DG4.
 
-Floor 5. Dtypes of gradients are read at every step; everything else when one of them changed, at the first few steps,
+Dtypes of gradients are read at every step; everything else when one of them changed, at the first few steps,
 and then at every fiftieth.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .._dtypes import FLOATING
-from .._errors import plain
+from .._base.dtypes import FLOATING
+from .._base.errors import plain
 from .._ledger import Ledger
 from .._rules import Severity
 from ._names import Names

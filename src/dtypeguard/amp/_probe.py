@@ -1,7 +1,4 @@
-"""Which dtype autocast has where the model computes.
-
-Floor 5.
-"""
+"""Which dtype autocast has where the model computes."""
 
 import sys
 from typing import Any
@@ -10,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from .._check import autocast_enabled
+from .._check.reference import autocast_enabled
 from ._tensors import spread
 
 # In eval these leave their fused kernels where a module inside has hooks, and give other last digits.

@@ -1,6 +1,6 @@
 """A GradScaler that tells its watches what is done with it.
 
-Floor 5. The scaler's class is swapped for a generated subclass, so nothing is added to the instance: it pickles, copies
+The scaler's class is swapped for a generated subclass, so nothing is added to the instance: it pickles, copies
 and saves its state as before.
 """
 
@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._config import LOOKS
+from .._base.config import LOOKS
 
 
 class Listener(Protocol):

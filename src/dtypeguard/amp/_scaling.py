@@ -1,6 +1,6 @@
 """How a GradScaler is used: the rules of family DG3.
 
-Floor 5. That gradients are scaled is known from a hook on the scaled loss, that they were clipped from their version
+That gradients are scaled is known from a hook on the scaled loss, that they were clipped from their version
 counters at the end of its backward. Nothing in torch is patched.
 """
 
@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from .._errors import plain
+from .._base.errors import plain
 from .._ledger import Ledger, listed
 from ._clipping import Additions, Clips, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due

@@ -1,7 +1,4 @@
-"""What is looked at in parameters and gradients: small samples, and nothing that any rank must wait for.
-
-Floor 5.
-"""
+"""What is looked at in parameters and gradients: small samples, and nothing that any rank must wait for."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,4 @@
-"""`watch`: hooks on optimizers, scaler and model that stay on while they train.
-
-Floor 5.
-"""
+"""`watch`: hooks on optimizers, scaler and model that stay on while they train."""
 
 import dataclasses
 import itertools
@@ -17,7 +14,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from .._config import Mode, ModeName, as_mode, written_in
+from .._base.config import Mode, ModeName, as_mode, written_in
 from .._ledger import Ledger, listed
 from .._rules import Finding, Report, select
 from ._average import WatchedAverage

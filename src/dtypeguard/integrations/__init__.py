@@ -1,4 +1,1 @@
-"""Callbacks for training frameworks; each module imports the framework it is named after, and nothing else does.
-
-Floor 5.
-"""
+"""Callbacks for training frameworks; each module imports the framework it is named after, and nothing else does."""

@@ -1,7 +1,4 @@
-"""What the callbacks share: a guard and a watch for the length of a run, and a report of what they met.
-
-Floor 5.
-"""
+"""What the callbacks share: a guard and a watch for the length of a run, and a report of what they met."""
 
 import inspect
 import logging
@@ -12,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from .. import amp
-from .._config import written_in
-from .._errors import AmpError, plain
-from .._guard import guard, is_held, move_guards, unguard
-from .._records import CastRecord, Mark, mark, since
+from .._base.config import written_in
+from .._base.errors import AmpError, plain
+from .._doors.guard import guard, is_held, move_guards, unguard
+from .._repair.records import CastRecord, Mark, mark, since
 from ..amp._watch import begin
 
 logger = logging.getLogger("dtypeguard")

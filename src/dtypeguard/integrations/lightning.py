@@ -1,6 +1,6 @@
 """A callback for Lightning's Trainer.
 
-Floor 5. For `lightning`, or `pytorch_lightning` where that is what is installed.
+For `lightning`, or `pytorch_lightning` where that is what is installed.
 """
 
 from collections.abc import Iterator
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from .._anchor import find
-from .._records import CastRecord
+from .._contract.anchor import find
+from .._repair.records import CastRecord
 from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run

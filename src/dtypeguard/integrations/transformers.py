@@ -1,13 +1,10 @@
-"""A callback for the Trainer of Hugging Face transformers.
-
-Floor 5.
-"""
+"""A callback for the Trainer of Hugging Face transformers."""
 
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .._records import CastRecord
+from .._repair.records import CastRecord
 from .._rules import Finding
 from ..distributed import check_ranks
 from ._run import Run

@@ -1,6 +1,6 @@
 """One call of a model: what goes in, what comes out, and whether two calls came to the same.
 
-Floor 5. A call starts from the same random numbers as every other, gets its own copies of the inputs, and leaves
+A call starts from the same random numbers as every other, gets its own copies of the inputs, and leaves
 nothing behind: not in the caller's tensors, nor in the registry of repairs.
 """
 
@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from .. import _config, _records
-from .._config import mode
-from .._containers import children, leaves
-from .._contract import Path, written
-from .._dtypes import FLOATING
-from .._errors import DtypeGuardWarning, summary
-from .._records import CastRecord, casts, reset_casts
-from .._replay import rebuild
+from .._base import config as _config
+from .._base.config import mode
+from .._base.dtypes import FLOATING
+from .._base.errors import DtypeGuardWarning, summary
+from .._contract.containers import children, leaves
+from .._contract.model import Path, written
+from .._repair import records as _records
+from .._repair.records import CastRecord, casts, reset_casts
+from .._repair.replay import rebuild
 
 Change = Callable[[str, Tensor], Tensor]
 

@@ -1,6 +1,6 @@
 """Numbers of every dtype, as the bits that a tensor stores.
 
-Floor 5. Bits, because they reach every value that a dtype has, and because
+Bits, because they reach every value that a dtype has, and because
 many dtypes (float4, the bits and quantized ones) cannot be made from numbers.
 """
 
@@ -15,7 +15,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._dtypes import BY_NAME, TABLE, Kind
+from .._base.dtypes import BY_NAME, TABLE, Kind
 
 # Integers as wide as the elements of a dtype, of those that torch computes in.
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -1,7 +1,4 @@
-"""`tensors` and `inputs_for`: hypothesis strategies from annotations.
-
-Floor 5.
-"""
+"""`tensors` and `inputs_for`: hypothesis strategies from annotations."""
 
 import contextlib
 import dataclasses
@@ -17,15 +14,16 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
 
-from .._anchor import LAZY
-from .._annotations import read_annotation
-from .._check import check, find_anchor
-from .._contract import Call, Contract, Param
-from .._enforce import contract_behind, signed
-from .._errors import AnnotationError, caller
-from .._forward import root_of
-from .._hints import annotations_of, is_array_hint, resolve_hint, show
-from .._spec import OtherSpec, Spec, UnpackedSpec
+from .._base.errors import AnnotationError
+from .._base.frames import caller
+from .._check.reference import check, find_anchor
+from .._contract.anchor import LAZY
+from .._contract.hints import annotations_of, is_array_hint, resolve_hint, show
+from .._contract.model import Call, Contract, Param
+from .._contract.spec import OtherSpec, Spec, UnpackedSpec
+from .._doors.enforce import contract_behind, signed
+from .._doors.forward import root_of
+from .._wrap.annotations import read_annotation
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible

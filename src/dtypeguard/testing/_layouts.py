@@ -1,7 +1,4 @@
-"""How a tensor lies in memory: one row for each layout.
-
-Floor 5.
-"""
+"""How a tensor lies in memory: one row for each layout."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,4 @@
-"""What `check_module` found: a matrix of cells, to print, to keep, to look at; and the one failure that it raises.
-
-Floor 5.
-"""
+"""What `check_module` found: a matrix of cells, to print, to keep, to look at; and the one failure that it raises."""
 
 import json
 import os
@@ -13,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._dtypes import name_of
-from .._errors import render
+from .._base.dtypes import name_of
+from .._base.errors import render
 
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
 STATUSES: dict[str, str] = {

@@ -1,7 +1,4 @@
-"""`check_module`: a model on every dtype and device that a user could pass.
-
-Floor 5.
-"""
+"""`check_module`: a model on every dtype and device that a user could pass."""
 
 import contextlib
 import copy
@@ -15,8 +12,8 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis.errors import Flaky
 from torch import Tensor, nn
 
-from .._dtypes import FLOATING
-from .._errors import AnnotationError
+from .._base.dtypes import FLOATING
+from .._base.errors import AnnotationError
 from ._calls import Inputs, aside, seed
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed

@@ -1,6 +1,6 @@
 """The table of properties that `check_module` holds a model to.
 
-Floor 5. Each row says what should be so, where it applies, where the rule is written, and how to find what breaks it.
+Each row says what should be so, where it applies, where the rule is written, and how to find what breaks it.
 """
 
 import copy
@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from .._audit import audit
-from .._config import Verify
-from .._dtypes import FLOATING, name_of
-from .._errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
-from .._guard import is_held
+from .._base.config import Verify
+from .._base.dtypes import FLOATING, name_of
+from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
+from .._doors.guard import is_held
 from .._rules import Finding
 from ._calls import Outcome, difference, run
 from ._matrix import Failure

@@ -1,6 +1,6 @@
 """Sizes of axes that agree with each other, and the shapes that follow.
 
-Floor 5. What an axis may be is asked of the checker's own `evaluate`.
+What an axis may be is asked of the checker's own `evaluate`.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from .._axes import evaluate
-from .._contract import Call
-from .._dims import Dim, DimKind
-from .._errors import AnnotationError
-from .._spec import Spec, TensorSpec, UnionSpec, parts
+from .._base.errors import AnnotationError
+from .._check.axes import evaluate
+from .._contract.dims import Dim, DimKind
+from .._contract.model import Call
+from .._contract.spec import Spec, TensorSpec, UnionSpec, parts
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Axes = Mapping[str, Any]

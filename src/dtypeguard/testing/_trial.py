@@ -1,6 +1,6 @@
 """A model under test in one cell with one input: what bare PyTorch does, what it does by hand, what a guard does.
 
-Floor 5. Everything is computed when a property asks for it, once.
+Everything is computed when a property asks for it, once.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._anchor import Anchor, anchor_of, is_count
-from .._check import check, is_mask, same_device
-from .._config import Autocast, ModeName, current_casting
-from .._contract import Contract
-from .._dtypes import AUTOCAST, FLOATING, may_cast
-from .._enforce import signed
-from .._guard import guard, unguard
-from .._verify import changed, compact
+from .._base.config import Autocast, ModeName, current_casting
+from .._base.dtypes import AUTOCAST, FLOATING, may_cast
+from .._check.reference import check, is_mask, same_device
+from .._contract.anchor import Anchor, anchor_of, is_count
+from .._contract.model import Contract
+from .._doors.enforce import signed
+from .._doors.guard import guard, unguard
+from .._repair.verify import changed, compact
 from ._calls import Inputs, Leaf, Outcome, difference, run, seed
 from ._matrix import Cell
 

@@ -1,7 +1,4 @@
-"""Values for specs: one function for each kind of spec, as the checker has one to check it.
-
-Floor 5.
-"""
+"""Values for specs: one function for each kind of spec, as the checker has one to check it."""
 
 import contextlib
 import functools
@@ -17,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from torch import Tensor, nn
 
-from .._anchor import LAZY, Anchor
-from .._config import mode
-from .._dtypes import TABLE, Kind
-from .._errors import AnnotationError, DtypeGuardError
-from .._hints import is_array_hint, show
-from .._others import bearable
-from .._spec import (
+from .._base.config import mode
+from .._base.dtypes import TABLE, Kind
+from .._base.errors import AnnotationError, DtypeGuardError
+from .._contract.anchor import LAZY, Anchor
+from .._contract.beartyped import bearable
+from .._contract.hints import is_array_hint, show
+from .._contract.spec import (
     CollectionSpec,
     FieldsSpec,
     MappingSpec,

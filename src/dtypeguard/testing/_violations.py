@@ -1,7 +1,4 @@
-"""`violations_of`: values that break an annotation in one way.
-
-Floor 5.
-"""
+"""`violations_of`: values that break an annotation in one way."""
 
 import contextlib
 import dataclasses
@@ -15,12 +12,12 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._dims import DimKind
-from .._dtypes import TABLE
-from .._errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
-from .._hints import show
-from .._others import bearable
-from .._spec import (
+from .._base.dtypes import TABLE
+from .._base.errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
+from .._contract.beartyped import bearable
+from .._contract.dims import DimKind
+from .._contract.hints import show
+from .._contract.spec import (
     CollectionSpec,
     FieldsSpec,
     MappingSpec,

@@ -1,0 +1,1 @@
+"""What everything else stands on: the table of dtypes, the errors and their renderer, modes and options."""

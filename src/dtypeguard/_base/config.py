@@ -1,0 +1,304 @@
+"""Modes and castings, and where they come from: decorator, context, base level, default.
+
+They are read only after a check has failed, so they may be looked up
+in three places without any call that keeps its contract paying for it.
+"""
+
+import contextvars
+import enum
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+
+from .dtypes import Casting
+from .frames import caller, installed
+
+F = TypeVar("F", bound=Callable[..., Any])
+E = TypeVar("E", bound=enum.Enum)
+ModeName = Literal["strict", "lenient", "warn", "off"]
+CastingName = Literal["safe", "precision", "promote", "unsafe"]
+AutocastName = Literal["follow", "ignore", "disable"]
+VerifyName = Literal["first", "always", "never"]
+
+
+class Mode(enum.Enum):
+    """What happens when a contract is broken."""
+
+    STRICT = "strict"
+    LENIENT = "lenient"
+    WARN = "warn"
+    OFF = "off"
+
+
+# What a generated class has of the class that it stands for, so that `inspect` finds the same source. The last two are
+# there from Python 3.13 on, where it goes by the line and no longer by the name.
+LOOKS = ("__module__", "__doc__", "__firstlineno__", "__static_attributes__")
+
+
+def choose(kind: type[E], value: Any, what: str) -> E:
+    """The member of `kind` called `value` (any case), or a ValueError that lists the legal names."""
+    if isinstance(value, kind):
+        return value
+    # torch < 2.11: it does not trace `__members__`; goes with that floor
+    member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
+    if not isinstance(member, kind):
+        legal = ", ".join(repr(name.lower()) for name in kind.__members__)
+        raise ValueError(f"{what}={value!r} is not a {kind.__name__.lower()}: use one of {legal}")
+    return member
+
+
+class Autocast(enum.Enum):
+    """How a contract treats an enabled `torch.autocast` region."""
+
+    FOLLOW = "follow"
+    IGNORE = "ignore"
+    DISABLE = "disable"
+
+
+class Verify(enum.Enum):
+    """When a narrowing repair is looked at for values that became infinite."""
+
+    FIRST = "first"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+def as_mode(value: Any, what: str = "mode") -> Mode | None:
+    return None if value is None else choose(Mode, value, what)
+
+
+def as_casting(value: Any) -> Casting | None:
+    return None if value is None else choose(Casting, value, "casting")
+
+
+def _as_directory(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"under={value!r} is no path: write under='src', or leave it out to mean all code")
+    if not os.path.isdir(value):
+        raise ValueError(f"under={os.fspath(value)!r} is no directory")
+    return os.path.realpath(value)
+
+
+class Base(NamedTuple):
+    """What counts where nobody else says anything, everywhere or only for what is written below a directory."""
+
+    mode: Mode | None = None
+    casting: Casting | None = None
+    under: str | None = None
+
+    def but(self, **told: Any) -> "Base":
+        """The same with other parts, given as `set_mode` takes them."""
+        return self._replace(**{name: _READERS[name](value) for name, value in told.items()})
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {"mode": as_mode, "casting": as_casting, "under": _as_directory}
+_OFF, _LENIENT = Mode.OFF, Mode.LENIENT  # a member looked up on its class costs ten times as much
+_NO_BASE = Base()
+
+
+def initial() -> Base:
+    """The base of a program that sets none: the environment's, or what the pytest plugin was told before our import."""
+    environment = os.environ.get("DTYPEGUARD_MODE", "").strip() or None
+    told = getattr(sys.modules.get("dtypeguard_pytest"), "told", {})
+    return Base(as_mode(environment, "the environment variable DTYPEGUARD_MODE")).but(**told)
+
+
+_base = initial()
+OFF_AT_IMPORT = _base.mode is _OFF and _base.under is None
+# A linked list (mode, what was outside it): `mode` objects then hold no state and may be shared between threads.
+_Modes = tuple[Mode | None, Any]
+_NO_MODE: _Modes = (None, None)
+_context: contextvars.ContextVar[_Modes] = contextvars.ContextVar("dtypeguard.mode", default=_NO_MODE)
+
+modes_around = _context.get  # the same object as long as no block of `mode` begins or ends
+
+
+class _Mirror(threading.local):
+    """The same list once more, per thread: Dynamo can guard on this, not on a ContextVar."""
+
+    def __init__(self) -> None:  # in each thread; an attribute that appears later would not be guarded on
+        self.modes: _Modes = _NO_MODE
+
+
+_mirror = _Mirror()
+
+
+def set_mode(
+    value: ModeName | Mode | None,
+    *,
+    casting: CastingName | Casting | None = None,
+    under: str | os.PathLike[str] | None = None,
+) -> None:
+    """Set the base mode of the process; None goes back to the default, lenient.
+
+    Args:
+        value: 'strict', 'lenient', 'warn', 'off' or None.
+        casting: what lenient mode may cast where the contract does not say: 'safe', 'precision' (the default),
+            'promote' or 'unsafe'.
+        under: a directory. Mode and casting then count only for contracts written in files below it: where the line
+            stands that calls `enforce`, `check` or `guard`, or derives from `GuardedModule`. Packages that are
+            installed below it (`.venv/.../site-packages`) and all else have the defaults.
+
+    Raises:
+        ValueError: for another value; it lists the legal ones. Also if `under` is no directory.
+        TypeError: if `under` is no path.
+
+    >>> import dtypeguard
+    >>> dtypeguard.set_mode("strict"); dtypeguard.get_mode()
+    'strict'
+    >>> dtypeguard.set_mode(None); dtypeguard.get_mode()
+    'lenient'
+    """
+    rebase(_NO_BASE.but(mode=value, casting=casting, under=under))
+
+
+def base() -> Base:
+    """What is in force at the base; another object whenever that has changed."""
+    return _base
+
+
+def rebase(other: Base) -> None:
+    """Put another base in force."""
+    global _base
+    if other != _base:
+        _base = other
+
+
+def written_in(frame: FrameType | None) -> str | None:
+    """The file of the user's line that asks for a contract, for `current_mode`; None for code without one."""
+    frame = caller(frame)
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return None
+    file: str = frame.f_globals.get("__file__") or frame.f_code.co_filename  # a compiled file may have been moved
+    return file
+
+
+def _base_for(file: str | None) -> Base:
+    """The base that counts for what is written in a file."""
+    now = _base
+    return now if now.under is None or _is_below(file, now.under) else _NO_BASE
+
+
+def _is_below(file: str | None, directory: str) -> bool:
+    return file is not None and _owns(directory, file)
+
+
+# What `torch.compiler.assume_constant_result` sets, without its import of all of Dynamo (over a second).
+vars(_is_below)["_dynamo_marked_constant"] = True
+
+
+@functools.cache
+def _owns(directory: str, file: str) -> bool:
+    """Whether a file is below a directory, and of no package that is installed there."""
+    path = Path(os.path.realpath(file))
+    return path.is_relative_to(directory) and installed(str(path.relative_to(directory))) is None
+
+
+def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:
+    """The mode in force for a contract written in a file: kill switch, explicit, context, base, default."""
+    mine = _base_for(file).mode
+    if mine is _OFF:
+        return _OFF
+    if explicit is not None:
+        return explicit
+    modes = _mirror.modes if torch.compiler.is_compiling() else _context.get()
+    return modes[0] or mine or _LENIENT
+
+
+def current_casting(explicit: Casting | None = None, file: str | None = None) -> Casting:
+    """The casting in force for a contract written in a file: explicit, base, default."""
+    if explicit is not None:
+        return explicit
+    mine = _base_for(file).casting
+    return Casting.PRECISION if mine is None else mine
+
+
+def get_mode() -> ModeName:
+    """The mode in force for what the asking file contains and names none itself: 'strict', 'lenient', 'warn', 'off'."""
+    return current_mode(None, _asking()).value
+
+
+def _asking() -> str | None:
+    return None if _base.under is None else written_in(sys._getframe(1))
+
+
+vars(_asking)["_dynamo_marked_constant"] = True
+
+
+class mode:  # noqa: N801  (a context manager, named like a function)
+    """Use another mode inside a `with` block, or inside a decorated function.
+
+    It is right across threads and interleaved asyncio tasks. Under
+    `torch.compile` the mode is the one of the thread at trace time; a change
+    traces anew.
+
+    Args:
+        value: 'strict' raises, 'lenient' repairs, 'warn' reports, 'off' lets pass.
+
+    Raises:
+        ValueError: for another value; it lists the legal ones.
+        TypeError: when it decorates a class, a module or a property, or a generator function, whose block would leak
+            into its caller.
+
+    >>> import dtypeguard
+    >>> with dtypeguard.mode("strict"):
+    ...     dtypeguard.get_mode()
+    'strict'
+    """
+
+    def __init__(self, value: ModeName | Mode) -> None:
+        self._mode = choose(Mode, value, "mode")
+
+    def __enter__(self) -> "mode":
+        if not torch.compiler.is_compiling():
+            _context.set((self._mode, _context.get()))
+        _mirror.modes = (self._mode, _mirror.modes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not torch.compiler.is_compiling():
+            _context.set(_context.get()[1] or _NO_MODE)
+        _mirror.modes = _mirror.modes[1] or _NO_MODE
+
+    def __call__(self, fn: F) -> F:
+        if isinstance(fn, staticmethod | classmethod):
+            around: Any = type(fn)(self(fn.__func__))
+            return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
+        if not callable(fn) or isinstance(fn, type | torch.nn.Module):
+            what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
+            advice = (
+                f"decorate methods, or write enforce(mode={self._mode.value!r}) or guard(mode={self._mode.value!r})"
+            )
+            raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")
+        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+            raise TypeError(
+                f"dtypeguard.mode cannot decorate the generator function {fn.__qualname__}: "
+                f"write `with dtypeguard.mode({self._mode.value!r}):` inside it, around code that does not yield"
+            )
+        value = self._mode
+
+        @functools.wraps(fn)
+        def decorated(*args: Any, **kwargs: Any) -> Any:
+            with mode(value):
+                return fn(*args, **kwargs)
+
+        @functools.wraps(fn)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            with mode(value):
+                return await fn(*args, **kwargs)
+
+        made: Any = awaited if inspect.iscoroutinefunction(fn) else decorated
+        return made  # type: ignore[no-any-return]  # functools.wraps keeps the signature
+
+
+mode.__module__ = "dtypeguard"

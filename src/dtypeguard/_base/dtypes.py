@@ -1,0 +1,133 @@
+"""The one table of every `torch.dtype`, and the rules that follow from it.
+
+Everything else asks this module what a dtype is, which dtypes a
+jaxtyping annotation names, and whether one dtype may be cast to another.
+"""
+
+import enum
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+class Kind(enum.IntEnum):
+    """What a dtype's values are; the order is the order of promotion."""
+
+    BOOL = 0
+    INT = 1
+    FLOAT = 2
+    COMPLEX = 3
+    STORAGE = 4  # checked, but no arithmetic: float8, float4, quantized, bits, sub-byte integers
+
+
+class Casting(enum.IntEnum):
+    """The casting ladder; each rung includes the ones before it."""
+
+    SAFE = 0
+    PRECISION = 1
+    PROMOTE = 2
+    UNSAFE = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DtypeInfo:
+    """One row: `digits` are bits of significand (or of an integer's value), `emax` the largest exponent."""
+
+    name: str
+    kind: Kind
+    digits: int = 0
+    emax: int = 0
+    signed: bool = True
+
+
+# name: (kind, digits, emax, signed). A name that the running torch lacks is left out.
+_ROWS: dict[str, tuple[Kind, int, int, bool]] = {
+    "bool": (Kind.BOOL, 1, 0, False),
+    **{f"uint{n}": (Kind.INT, n, 0, False) for n in (8, 16, 32, 64)},
+    **{f"int{n}": (Kind.INT, n - 1, 0, True) for n in (8, 16, 32, 64)},
+    "bfloat16": (Kind.FLOAT, 8, 127, True),
+    "float16": (Kind.FLOAT, 11, 15, True),
+    "float32": (Kind.FLOAT, 24, 127, True),
+    "float64": (Kind.FLOAT, 53, 1023, True),
+    "complex32": (Kind.COMPLEX, 11, 15, True),
+    "complex64": (Kind.COMPLEX, 24, 127, True),
+    "complex128": (Kind.COMPLEX, 53, 1023, True),
+    **{f"uint{n}": (Kind.STORAGE, n, 0, False) for n in range(1, 8)},
+    **{f"int{n}": (Kind.STORAGE, n - 1, 0, True) for n in range(1, 8)},
+    **dict.fromkeys(
+        """float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2
+        bits8 bits16 bits1x8 bits2x4 bits4x2 qint8 qint32 quint8 quint4x2 quint2x4""".split(),
+        (Kind.STORAGE, 0, 0, True),
+    ),
+}
+
+TABLE: dict[torch.dtype, DtypeInfo] = {
+    getattr(torch, name): DtypeInfo(name, *row) for name, row in _ROWS.items() if hasattr(torch, name)
+}
+BY_NAME: dict[str, torch.dtype] = {info.name: dtype for dtype, info in TABLE.items()}
+FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.kind is Kind.FLOAT)
+# The dtypes that torch.autocast itself converts between; float64 is not among them.
+# https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
+AUTOCAST: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16, torch.float32})
+HALF: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16})
+# What a norm's kernel takes besides its parameters' own dtype: measured for batch, layer, group, instance, RMS norm.
+NARROWER: dict[torch.dtype, frozenset[torch.dtype]] = {torch.float32: AUTOCAST}
+
+
+def name_of(dtype: Any) -> str:
+    """The name by which jaxtyping compares a torch, NumPy or other array's dtype."""
+    kind = getattr(dtype, "type", None)
+    if kind is not None and hasattr(kind, "__name__"):
+        structured = kind.__name__ == "void" and getattr(dtype, "names", None) is not None
+        return str(dtype) if structured else str(kind.__name__)
+    return dtype if isinstance(dtype, str) else repr(dtype).rsplit(".", 1)[-1]
+
+
+def names_accept(names: tuple[str | re.Pattern[str], ...] | None, name: str) -> bool:
+    """Whether a dtype called `name` is among an annotation's `names` (strings or regexes; None is any)."""
+    return names is None or any(n == name if isinstance(n, str) else n.match(name) is not None for n in names)
+
+
+@functools.cache
+def dtypes_named(names: tuple[str | re.Pattern[str], ...] | None) -> frozenset[torch.dtype] | None:
+    """The torch dtypes that `names` accept; None stands for all of them."""
+    return None if names is None else frozenset(d for n, d in BY_NAME.items() if names_accept(names, n))
+
+
+def survives(source: torch.dtype, target: torch.dtype) -> bool:
+    """Whether every value of `source` is a value of `target` of the same kind."""
+    a, b = TABLE[source], TABLE[target]
+    if source is target:
+        return True
+    same_kind = a.kind is b.kind and a.kind is not Kind.STORAGE
+    return same_kind and a.digits <= b.digits and a.emax <= b.emax and (b.signed or not a.signed)
+
+
+def may_cast(source: torch.dtype, target: torch.dtype, casting: Casting) -> bool:
+    """Whether the ladder's rung `casting` lets `source` become `target`.
+
+    >>> import torch
+    >>> may_cast(torch.float64, torch.float32, Casting.PRECISION)
+    True
+    >>> may_cast(torch.int64, torch.int32, Casting.PROMOTE)
+    False
+    """
+    if casting is Casting.UNSAFE or survives(source, target):
+        return True
+    a, b = TABLE[source].kind, TABLE[target].kind
+    if Kind.STORAGE in (a, b) or casting is Casting.SAFE:
+        return False
+    if a is b:
+        return a in (Kind.FLOAT, Kind.COMPLEX)
+    return casting is Casting.PROMOTE and a < b
+
+
+_LADDER = tuple(Casting)  # torch < 2.11: it traces no iteration over an enum's class; goes with that floor
+
+
+def lowest_rung(source: torch.dtype, target: torch.dtype) -> Casting:
+    """The first rung of the ladder that allows the cast; messages name it."""
+    return next(rung for rung in _LADDER if may_cast(source, target, rung))

@@ -1,0 +1,246 @@
+"""Exceptions, warnings, and the one renderer of their messages.
+
+DtypeGuardError (TypeError)
+  DtypeError       a tensor's dtype
+  ShapeError       its rank or an axis
+  DeviceError      its device
+  CastError        lenient mode met a repair that the casting rule forbids
+  HintError        any other annotation, or no tensor at all
+  AnnotationError  the annotation itself is malformed
+  AmpError         misuse of autocast, GradScaler or optimizer
+  RankError        ranks hold tensors that do not match
+DtypeGuardWarning (UserWarning)
+  CastWarning            a repair happened here for the first time
+  InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
+  ContractWarning        mode "warn" found a violation
+  AmpWarning             a rule about autocast, GradScaler or optimizer found something
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .dtypes import name_of
+
+
+class DtypeGuardError(TypeError):
+    """Base of every error of dtypeguard; the facts of its message are attributes.
+
+    Attributes:
+        argument: path of the first offender, as Python writes it (`x`, `batch[57]`, `cond['pooled']`).
+        expected: what it should have been: a `torch.dtype`, a `torch.device`, or text.
+        actual: what it was: a `torch.dtype`, a `torch.device`, a shape, or text.
+        function: the function whose contract was broken.
+        module_path: where the module stands in the guarded model (`UNet.time_mlp.0`), if known.
+        call_site: `file:line` of the call.
+        axes: the axes bound by the call.
+        origin: the lines from the birth of the first offender to the call, while an audit runs.
+        violations: one text for every offender of the call.
+    """
+
+    argument: str | None = None
+    expected: Any = None
+    actual: Any = None
+    function: str | None = None
+    module_path: str | None = None
+    call_site: str | None = None
+    axes: dict[str, Any] = {}  # noqa: RUF012  (the default of an instance attribute)
+    origin: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+
+
+class DtypeError(DtypeGuardError):
+    """A tensor's dtype is not what the annotation or the module's parameters say."""
+
+
+class ShapeError(DtypeGuardError):
+    """A tensor's rank or an axis is not what the annotation says."""
+
+
+class DeviceError(DtypeGuardError):
+    """A tensor is on another device than the module's parameters."""
+
+
+class CastError(DtypeGuardError):
+    """Lenient mode would have to cast where the casting rule forbids it, or where values would be lost."""
+
+
+class HintError(DtypeGuardError):
+    """A value breaks an annotation that is not about dtype, shape or device."""
+
+
+class AnnotationError(DtypeGuardError):
+    """An annotation cannot be understood, or names an axis that nothing has bound."""
+
+
+class AmpError(DtypeGuardError):
+    """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates.
+
+    Attributes:
+        rule: the id of the rule that found it, `DG301`.
+    """
+
+    rule: str | None = None
+
+
+class RankError(DtypeGuardError):
+    """Ranks hold tensors of different names, dtypes, shapes or device types."""
+
+
+class DtypeGuardWarning(UserWarning):
+    """Base of every warning of dtypeguard."""
+
+
+class CastWarning(DtypeGuardWarning):
+    """A value was cast or moved to keep a contract; cast it where the message says, or enforce in strict mode."""
+
+
+class InplaceOnCastWarning(DtypeGuardWarning):
+    """The body changed a cast copy in place; the caller's tensor did not change. Cast before the call instead."""
+
+
+class ContractWarning(DtypeGuardWarning):
+    """Mode 'warn' found a broken contract and let it pass."""
+
+
+class AmpWarning(DtypeGuardWarning):
+    """A watch found that autocast, GradScaler or the optimizer lose or corrupt updates; its text says what to write."""
+
+
+for _public in [*globals().values()]:
+    if isinstance(_public, type) and issubclass(_public, DtypeGuardError | DtypeGuardWarning):
+        _public.__module__ = "dtypeguard"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Violation:
+    """One offender, as plain facts; texts are made only when somebody will read them."""
+
+    error: type[DtypeGuardError]
+    argument: str  # path, as Python writes it
+    value: Any
+    actual: Any  # dtype, device, shape or text
+    expected: Any  # dtype, device or text
+    reason: str  # who expects it: "the module's parameters are {expected}"
+    hint: str  # the annotation, as written
+    like: tuple[str, Any] | None = None  # the parameter that stands for the module: name, tensor
+    fix: str = ""
+    fixed: bool = True  # whether lenient mode could have repaired it
+
+
+def plain(fact: Any) -> str:
+    """A dtype, device or other fact as a message prints it."""
+    return name_of(fact) if isinstance(fact, torch.dtype) else str(fact)
+
+
+def quoted(value: Any) -> str:
+    """A value's repr; what it is where that raises."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__qualname__}>"
+
+
+def summary(value: Any) -> str:
+    """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`; it never fails."""
+    for describe in (_array, _text):
+        with contextlib.suppress(Exception):  # odd shapes and dtypes, a repr that raises
+            return describe(value)
+    return f"<{type(value).__qualname__}>"
+
+
+def _array(value: Any) -> str:
+    import wadler_lindig as wl
+
+    if isinstance(value, torch.Tensor):
+        return f"{wl.pformat(wl.array_summary(_shape(value), name_of(value.dtype), None))} on {value.device}"
+    shape = value.shape
+    if not isinstance(shape, Sequence):
+        raise TypeError(f"{shape!r} is no shape")
+    return f"{wl.pformat(wl.array_summary(tuple(map(int, shape)), name_of(value.dtype), None))}(numpy)"
+
+
+def _text(value: Any) -> str:
+    import wadler_lindig as wl
+
+    text = " ".join(wl.pformat(value, width=200, short_arrays=True).replace("(torch)", "").split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
+    try:
+        shape = tuple(tensor.shape)
+        if torch._C._get_tracing_state() is None:
+            return shape
+        with warnings.catch_warnings():  # torch.jit.trace has tensors for sizes, and warns of looking at them
+            warnings.simplefilter("ignore")
+            return tuple(int(size) for size in shape)
+    except RuntimeError:  # strided nested tensors and uninitialized parameters have none
+        return ("?",)
+
+
+def headline(v: Violation) -> str:
+    verb = "is on " if isinstance(v.actual, torch.device) else "is " if isinstance(v.actual, torch.dtype) else ""
+    subject = f"argument `{v.argument}`"
+    if v.argument.startswith("result"):
+        subject = "the result" if v.argument == "result" else f"`{v.argument}`"
+    return f"{subject} {verb}{plain(v.actual)}, {v.reason}"
+
+
+def _facts(v: Violation) -> Iterable[tuple[str, str]]:
+    yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
+    like = "" if v.like is None else f"{plain(v.expected)} like {v.like[0]} ({summary(v.like[1])})"
+    yield "expected", ", ".join(part for part in (v.hint, like) if part) or plain(v.expected)
+
+
+def render(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """A message: the inner fact, then one line for each fact of the context."""
+    return "\n".join([title, *(f"  {key:<10} {text}" for key, text in rows)])
+
+
+def _origin(value: Any) -> tuple[str, ...]:
+    return origins[-1](value) if origins and isinstance(value, torch.Tensor) else ()
+
+
+def error_of(
+    kind: type[DtypeGuardError],
+    function: str,
+    violations: Sequence[Violation],
+    module_path: str | None,
+    call_site: str | None,
+    axes: dict[str, Any],
+    instead: str,
+    more: dict[str, str],
+) -> DtypeGuardError:
+    """The exception for `violations`. Its text: the inner fact first, then every offender, then the context."""
+    headlines = tuple(headline(v) for v in violations)
+    rows: list[tuple[str, str]] = []
+    for n, v in enumerate(violations):
+        if n:
+            rows.append(("also", headlines[n]))
+        rows.extend(row for row in _facts(v) if row not in rows)
+    fixes = [v.fix for v in violations if v.fix]
+    lines = _origin(violations[0].value)
+    context = {
+        "origin": "\n             ".join(lines),
+        "module": module_path,
+        **more,
+        "called at": call_site,
+        "axes": ", ".join(f"{name}={size}" for name, size in axes.items()),
+        "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),
+    }
+    rows.extend((key, text) for key, text in context.items() if text)
+    error = kind(render(f"{function}: {headlines[0]}", rows))
+    first = violations[0]
+    error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
+    error.function, error.module_path, error.call_site = function, module_path, call_site
+    error.axes, error.violations, error.origin = axes, headlines, lines
+    return error
+
+
+# Audits that are running say where the dtype of a tensor was born, line by line.
+origins: list[Callable[[torch.Tensor], tuple[str, ...]]] = []

@@ -1,0 +1,1 @@
+"""Whether it holds, and why not: the reference that explains every violation."""

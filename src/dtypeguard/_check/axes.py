@@ -1,0 +1,141 @@
+"""The axes of one array against those bound so far, with jaxtyping's verdict."""
+
+from typing import Any
+
+import torch
+
+from .._base.errors import AnnotationError
+from .._contract.dims import Dim, DimKind, axis_argument
+from .._contract.model import Call, Path, report_shape, written
+from .._contract.spec import TensorSpec
+
+
+def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    if len(spec.dims) == 1 and spec.dims[0].variadic and spec.dims[0].kind is DimKind.ANONYMOUS:
+        return
+    where = spec.variadic
+    least = len(spec.dims) - (where is not None)
+    wanted = f"the annotation wants {_axes(least) if where is None else f'at least {_axes(least)}'}"
+    try:
+        shape = tuple(value.shape)
+    except Exception:
+        what = "has no shape" if not isinstance(value, torch.Tensor) else "has no shape yet"
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            what = "is a nested tensor, whose axes have no one size"
+        report_shape(call, path, value, spec, what, wanted)
+        return
+    if len(shape) < least or (where is None and len(shape) > least):
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted)
+        return
+    axes, variadics = dict(call.axes), dict(call.variadics)
+    end = None if where is None else len(shape) - (least - where)
+    fixed = spec.dims if where is None else (*spec.dims[:where], *spec.dims[where + 1 :])
+    sizes = shape if where is None else (*shape[:where], *shape[end:])
+    for i, (dim, size) in enumerate(zip(fixed, sizes, strict=True)):
+        index = i if where is None or i < where else i - len(sizes)
+        fault = _check_dim(dim, size, index, axes, call)
+        if fault is not None:
+            break
+    else:
+        fault = None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
+    if fault is not None:
+        report_shape(call, path, value, spec, *fault)
+        return
+    for name in (*axes, *variadics):
+        call.owners.setdefault(name, written(path))
+    call.axes, call.variadics = axes, variadics
+
+
+Fault = tuple[str, str] | None
+
+
+def differ(size: Any, wanted: Any) -> bool:
+    """Whether a size (or a shape) is not the wanted one.
+
+    While compiling, a size may depend on data. Asking about it would end the trace, so what is not known to be wrong
+    is asserted in the graph.
+    """
+    if isinstance(size, (tuple, list)):
+        return len(size) != len(wanted) or any(differ(a, b) for a, b in zip(size, wanted, strict=True))
+    if surely(size == wanted):
+        return False
+    if surely(size != wanted):
+        return True
+    torch._check(size == wanted)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return False
+
+
+def surely(condition: Any) -> bool:
+    """A comparison of sizes, False where the outcome depends on data that a trace does not have."""
+    if not torch.compiler.is_compiling():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
+def _axes(count: int) -> str:
+    return f"{count} {'axis' if count == 1 else 'axes'}"
+
+
+def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call) -> Fault:
+    if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and not surely(size != 1)):
+        return None
+    if dim.kind is DimKind.FIXED:
+        if not differ(size, dim.size):
+            return None
+        return f"has size {size} in axis {index}", f"the annotation wants {dim.size}"
+    if dim.kind is DimKind.SYMBOLIC:
+        wanted = evaluate(dim, axes, call)
+        if not differ(size, wanted):
+            return None
+        return f"has size {size} in axis {index}", f"but `{dim.text}` is {wanted}"
+    if dim.tree:
+        raise AnnotationError(f"axis `?{dim.text}` means nothing outside a PyTree, which dtypeguard does not check")
+    bound = axes.setdefault(dim.text, size)
+    if not differ(size, bound):
+        return None
+    owner = call.owners.get(dim.text)
+    return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
+
+
+def evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
+    """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
+    try:
+        if dim.function is not None and dim.names is not None:
+            return dim.function(*[axis_argument(name, axes) for name in dim.names])
+        expression = eval(f"f'{dim.text}'", call.arguments())
+        return eval(expression, dict(axes))
+    except Exception as error:
+        reason = f"{error.name or error} is not bound yet" if isinstance(error, NameError) else repr(error)
+        raise AnnotationError(
+            f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
+        ) from error
+
+
+def _check_variadic(
+    dim: Dim, shape: tuple[int, ...], variadics: dict[str, tuple[bool, tuple[int, ...]]], call: Call
+) -> Fault:
+    if dim.kind is DimKind.ANONYMOUS:
+        return None
+    if dim.tree:
+        raise AnnotationError(f"axes `*?{dim.text}` mean nothing outside a PyTree, which dtypeguard does not check")
+    if dim.text not in variadics:
+        variadics[dim.text] = (dim.broadcast, shape)
+        return None
+    loose, bound = variadics[dim.text]
+    joint = broadcast_shapes(shape, bound) if loose or dim.broadcast else (None if differ(shape, bound) else shape)
+    if joint is None or (not dim.broadcast and joint != shape) or (not loose and joint != bound):
+        return f"has axes *{dim.text}={list(shape)}", f"but *{dim.text}={list(bound)} in `{call.owners.get(dim.text)}`"
+    if loose:
+        variadics[dim.text] = (dim.broadcast, joint)
+    return None
+
+
+def broadcast_shapes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape that two shapes broadcast to, or None."""
+    width = max(len(a), len(b))
+    a, b = (1,) * (width - len(a)) + a, (1,) * (width - len(b)) + b
+    if any(m != n and m != 1 and n != 1 for m, n in zip(a, b, strict=True)):
+        return None
+    return tuple(n if m == 1 else m for m, n in zip(a, b, strict=True))

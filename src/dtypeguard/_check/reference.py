@@ -1,0 +1,494 @@
+"""The reference checker: complete, slow, and the one that explains.
+
+`check` walks a call's arguments against their specs and collects
+every violation together with the repair that would mend it. The generated
+wrappers of `_codegen` only answer "is everything right?" and come here on the
+first no.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._base.config import Autocast
+from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
+from .._base.errors import AnnotationError, DeviceError, HintError
+from .._contract.anchor import Anchor, anchor_of, is_count
+from .._contract.beartyped import bearable, is_own
+from .._contract.containers import children, leaves, members
+from .._contract.model import (
+    Call,
+    Contract,
+    Path,
+    argument_of,
+    edit_at,
+    given,
+    report,
+    report_dtype,
+    report_kind,
+    written,
+)
+from .._contract.spec import (
+    CollectionSpec,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SelfSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+    UnpackedSpec,
+    ValidatedSpec,
+)
+from .axes import check_dims
+
+SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
+
+
+def check(contract: Contract, values: tuple[Any, ...]) -> Call:
+    """Check the arguments of one call; `values` stand in the order of `contract.params`.
+
+    Raises:
+        AnnotationError: an axis names what is not bound, and nothing before it was wrong.
+    """
+    with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
+        return _check(contract, values)
+
+
+def _check(contract: Contract, values: tuple[Any, ...]) -> Call:
+    call = Call(contract, values, find_anchor(contract, values))
+    for param, path, value in given(contract, values):
+        _check_argument(param.spec, value, path, call)
+    return call
+
+
+def check_result(call: Call, result: Any) -> Call:
+    """Check what the body returned against the same axes; the violations found stand in a new Call."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _check_result(call, result)
+
+
+def _check_result(call: Call, result: Any) -> Call:
+    contract = call.contract
+    outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
+    if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
+        outcome.anchor = None
+    if contract.output_dtype is not None:
+        outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
+        outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
+        _check_guarded(result, ("result",), outcome)
+    if contract.returns is not None:
+        _check_argument(contract.returns, result, ("result",), outcome)
+    return outcome
+
+
+def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
+    if contract.anchor is None:
+        return None
+    if contract.anchor != "self":
+        for param, value in zip(contract.params, values, strict=True):
+            if param.name == contract.anchor and isinstance(value, Tensor):
+                dtype = value.dtype
+                if param.spec is not None:  # what lenient mode will make of it
+                    alone = Call(contract, values)
+                    _check_argument(param.spec, value, (param.name,), alone)
+                    dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), dtype)
+                reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
+                return Anchor(dtype, value.device, f"argument {param.name}", value, reason=reason)
+        return None
+    anchor = anchor_of(values[0]) if values else None
+    if contract.dtype is not None or contract.device is not None:
+        anchor = anchor or Anchor(None, None)
+        if contract.dtype is not None:
+            anchor.dtype, anchor.tensor, anchor.reason = contract.dtype, None, "the guard was told"
+        anchor.device = contract.device or anchor.device
+    return anchor
+
+
+def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> None:
+    if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
+        return
+    try:
+        if spec is not None:
+            _CHECKERS[type(spec)](spec, value, path, call)
+        elif call.contract.guarded:
+            _check_guarded(value, path, call)
+    except AnnotationError as error:
+        if not call.violations:
+            error.function, error.argument = call.contract.function, written(path)
+            raise
+        # An argument before this one was bad, so the axes it would have bound are missing: it is the culprit.
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    if not _is_instance(value, spec.array_type):
+        array = getattr(spec.array_type, "__name__", "array")
+        tensor = from_numpy(value) if spec.torch_only else None
+        actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+        if value is None:
+            actual = "is None"
+        fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
+        reason = f"the annotation wants a {array}"
+        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
+        if tensor is None:
+            return
+        edit_at(call, path, value).convert = True
+        value = tensor
+    _check_dtype(spec, value, path, call)
+    if isinstance(value, Tensor):
+        _check_device(value, path, call, True, spec.hint)
+    if spec.torch_only and path in call.edits:
+        call.edits[path].array_type = spec.array_type
+    check_dims(spec, value, path, call)
+
+
+def _is_instance(value: Any, array_type: Any) -> bool:
+    if array_type is Any:
+        return hasattr(value, "shape") and hasattr(value, "dtype")
+    return isinstance(value, array_type)
+
+
+def from_numpy(value: Any) -> Tensor | None:
+    """A tensor over a NumPy array's memory, or over a copy where torch cannot share it."""
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array__"):
+        return None
+    import numpy as np
+
+    array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if any(stride % array.itemsize for stride in array.strides):  # a column of a structured array
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:  # strings, objects, and other dtypes that torch has no word for
+        return None
+
+
+def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+    anchor = call.anchor
+    if not isinstance(value, Tensor):
+        if not names_accept(spec.names, name_of(value.dtype)):
+            report_dtype(call, path, value, _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call), spec.hint)
+        return
+    wanted = anchor.dtype if anchor is not None else None
+    concrete = spec.concrete
+    follows = concrete is None and value.dtype in FLOATING and wanted is not None and _within(wanted, spec)
+    if _within(value.dtype, spec) and not (follows and not _fits(value.dtype, anchor)):
+        return
+    target = concrete or (wanted if follows else _prefer(spec, value.dtype, wanted, call))
+    if _autocast_casts(value, target, wanted, call):
+        return
+    by_anchor = target is not None and target is wanted and concrete is None
+    report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
+
+
+def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
+    return spec.dtypes is None or dtype in spec.dtypes
+
+
+def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
+    return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
+
+
+def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> torch.dtype | None:
+    """Which member of a family a stranger becomes: the anchor's, the default, the usual ones, the widest."""
+    if spec.dtypes is None:
+        return None
+    default = torch.get_default_dtype()
+    usual = [wanted, default, torch.complex64 if default is torch.float32 else torch.complex128, torch.int64]
+    rest = sorted(spec.dtypes, key=lambda d: (TABLE[d].kind is Kind.STORAGE, -TABLE[d].digits, TABLE[d].name))
+    members = [d for d in (*usual, *rest) if d is not None and d in spec.dtypes]
+    if source is None or not members:
+        return members[0] if members else None
+    allowed = (d for d in members if may_cast(source, d, call.casting))
+    return next(allowed, members[0])
+
+
+def autocast_enabled(device_type: str) -> bool:
+    """Whether an autocast region is active for a device type; False for one that autocast does not know."""
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except (RuntimeError, TypeError):
+        return False
+
+
+def region_of(device_type: str) -> torch.dtype | None:
+    """What autocast computes in on a device type; None outside of a region."""
+    return torch.get_autocast_dtype(device_type) if autocast_enabled(device_type) else None
+
+
+def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> bool:
+    """Whether autocast itself makes the difference of dtypes harmless inside the body."""
+    contract = call.contract
+    return (
+        contract.autocast is Autocast.FOLLOW
+        and (not contract.modules_only or isinstance(call.values[0], nn.Module))
+        and value.dtype in AUTOCAST
+        and target in AUTOCAST
+        and (target is torch.float32 or target is wanted)
+        and autocast_enabled(_home(value, call).type)
+    )
+
+
+def _home(value: Tensor, call: Call) -> torch.device:
+    """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
+    anchor = call.anchor
+    if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
+        return value.device
+    return anchor.device
+
+
+def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: str) -> None:
+    anchor = call.anchor
+    if anchor is None or anchor.device is None or same_device(value.device, anchor.device):
+        return
+    if value.device.type == "cpu":
+        if value.dim() == 0:
+            return
+        if not annotated and value.dtype not in FLOATING and argument_of(path) not in call.contract.move_args:
+            return
+    fix = f"{written(path)}.to({str(anchor.device)!r})"
+    movable = value.device.type != "meta"
+    told = call.contract.device is not None
+    reason = f"{'the guard was told' if told else f'{anchor.reason} on'} {anchor.device}"
+    like = None if told else anchor.like
+    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    edit_at(call, path, value).device = anchor.device
+
+
+def same_device(a: torch.device, b: torch.device) -> bool:
+    return a == b or (a.type == b.type and (a.index is None or b.index is None))
+
+
+# ---------------------------------------------------------------- containers and other hints
+
+
+def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
+    options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
+    best: Call | None = None
+    for option in options:
+        trial = call.attempt()
+        _CHECKERS[type(option)](option, value, path, trial)
+        if not trial.violations:
+            call.adopt(trial)
+            return
+        # The option to complain about, and to repair to, is the one that least is wrong with.
+        if best is None or _badness(trial, value) < _badness(best, value):
+            best = trial
+    if best is not None:
+        for violation in best.violations:
+            violation.hint = spec.hint
+        call.adopt(best)
+
+
+def _badness(trial: Call, value: Any) -> tuple[bool, int, int, bool]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can.
+
+    Between dtypes that are equally wrong, the one that autocast computes in is the best.
+    """
+    strangers = any(violation.error is HintError and not violation.fixed for violation in trial.violations)
+    region = region_of(value.device.type) if isinstance(value, Tensor) else None
+    other = region is not None and all(violation.expected is not region for violation in trial.violations)
+    return strangers, sum(not violation.fixed for violation in trial.violations), len(trial.violations), other
+
+
+def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
+    if value is not None:
+        report_kind(call, path, value, spec.hint)
+
+
+def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
+    if not bearable(spec, value):
+        report_kind(call, path, value, spec.hint)
+
+
+def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: Call) -> None:
+    scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
+    if not isinstance(value, spec.origin) or scalar:
+        report_kind(call, path, value, spec.hint, count=True)
+        return
+    if _is_open(value, call):
+        return
+    call.open.append(value)
+    before = len(call.violations)
+    held, rebuilt = members(value)
+    for step, item in held:
+        _CHECKERS[type(spec.item)](spec.item, item, (*path, step), call)
+    if not rebuilt:
+        _settle(before, call)
+    call.open.pop()
+
+
+def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, spec.origin) or len(value) != len(spec.items):
+        report_kind(call, path, value, spec.hint, count=True)
+        return
+    if _is_open(value, call):
+        return
+    call.open.append(value)
+    before = len(call.violations)
+    held, rebuilt = members(value)
+    for item_spec, (step, item) in zip(spec.items, held, strict=True):
+        if item_spec is not None:
+            _CHECKERS[type(item_spec)](item_spec, item, (*path, step), call)
+    if not rebuilt:
+        _settle(before, call)
+    call.open.pop()
+
+
+def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
+    if not isinstance(value, spec.origin):
+        report_kind(call, path, value, spec.hint, count=True)
+        return
+    if _is_open(value, call):
+        return
+    mapping: Any = value
+    call.open.append(value)
+    before = len(call.violations)
+    for i, key in enumerate(mapping) if spec.key is not None else ():
+        _CHECKERS[type(spec.key)](spec.key, key, (*path, ("member", f"key {i}")), call)
+    _settle(before, call)  # a copy is another key
+    before = len(call.violations)
+    for key, item in mapping.items() if spec.value is not None else ():
+        _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
+    _settle_opaque(value, before, call)
+    call.open.pop()
+
+
+def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: Call) -> None:
+    before = len(call.violations)
+    _CHECKERS[type(spec.spec)](spec.spec, value, path, call)
+    if all(violation.error is not HintError for violation in call.violations[before:]):
+        _check_other(spec.validators, value, path, call)
+
+
+def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: Call) -> None:
+    _CHECKERS[type(spec.whole)](spec.whole, value, path, call)
+
+
+def _check_self(spec: SelfSpec, value: Any, path: Path, call: Call) -> None:
+    if not is_own(call.contract.function, call.values, value):
+        report_kind(call, path, value, spec.hint)
+
+
+def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
+    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
+    if not isinstance(value, spec.origin) or missing:
+        report_kind(call, path, value, spec.hint, True, *missing)
+        return
+    if _is_open(value, call):
+        return
+    call.open.append(value)
+    for step, child in children(value) or ():
+        field_spec = spec.fields.get(step[1])
+        if field_spec is not None:
+            _CHECKERS[type(field_spec)](field_spec, child, (*path, step), call)
+    call.open.pop()
+
+
+_CHECKERS: dict[type, Callable[[Any, Any, Path, Call], None]] = {
+    TensorSpec: _check_tensor,
+    UnionSpec: _check_union,
+    NoneSpec: _check_none,
+    CollectionSpec: _check_collection,
+    TupleSpec: _check_tuple,
+    MappingSpec: _check_mapping,
+    FieldsSpec: _check_fields,
+    UnpackedSpec: _check_unpacked,
+    ValidatedSpec: _check_validated,
+    SelfSpec: _check_self,
+    OtherSpec: _check_other,
+}
+
+
+def _check_guarded(value: Any, path: Path, call: Call) -> None:
+    """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
+    if isinstance(value, Tensor):
+        anchor = call.anchor
+        if (
+            anchor is not None
+            and value.dtype in FLOATING
+            and not _fits(value.dtype, anchor)
+            and not is_count(value, anchor.dtype)
+            and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
+            and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
+        ):
+            if _is_side(call):
+                call.sides.append((path, value))
+            else:
+                report_dtype(call, path, value, anchor.dtype, "", anchor)
+        _check_device(value, path, call, False, "")
+    elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+        pass  # a long list of numbers or strings
+    elif type(value) not in SCALARS and not _is_open(value, call):
+        call.open.append(value)
+        before = len(call.violations)
+        for step, child in children(value) or leaves(value):
+            _check_guarded(child, (*path, step), call)
+        _settle_opaque(value, before, call)
+        call.open.pop()
+
+
+def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a float32 value is an attention mask of a half module of PyTorch's own.
+
+    `F.scaled_dot_product_attention` takes it, the formula that returns the weights does not.
+    """
+    if path[0] not in contract.masks or dtype is not torch.float32 or anchor not in HALF:
+        return False
+    return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
+
+
+def _is_side(call: Call) -> bool:
+    """Whether an unannotated argument of another dtype than the anchor's is the author's business."""
+    if call.evident is None:
+        dtype = call.anchor.dtype if call.anchor is not None else None
+        call.evident = call.contract.sides and evident(call.contract, call.values, dtype)
+    return call.evident
+
+
+def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
+    """Whether a floating argument has the anchor's dtype, so that the caller knows which one that is.
+
+    A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
+    """
+    return any(holds(value, dtype) for _, _, value in given(contract, values))
+
+
+def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
+    """Whether a tensor of a dtype, of one axis or more, is in a value."""
+    if isinstance(value, Tensor):
+        return value.dtype is dtype and value.dim() > 0
+    if type(value) in SCALARS or isinstance(value, torch.fx.Proxy):
+        return False
+    if type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+        return False
+    if not torch.compiler.is_compiling() and any(value is outer for outer in around):
+        return False
+    return any(holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+
+
+def _is_open(value: Any, call: Call) -> bool:
+    """Whether a container is inside itself; not asked of Dynamo, which could not have traced such a one."""
+    return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
+
+
+def _settle_opaque(value: Any, before: int, call: Call) -> None:
+    """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
+    if children(value) is None:
+        _settle(before, call)
+
+
+def _settle(before: int, call: Call) -> None:
+    for violation in call.violations[before:]:
+        violation.fixed = False

@@ -1,0 +1,90 @@
+"""The moment when something inside needs a side input in another dtype: which argument of which call that was.
+
+Only what repairs or explains looks here, so it may look along the stack: the frame of a generated wrapper
+holds its contract and the arguments of the call.
+"""
+
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._base.errors import summary
+from .._contract.model import Call, Path, report_dtype, written
+from .reference import check
+
+_WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
+
+
+class Need(NamedTuple):
+    """An outer call whose side inputs reached a module that refuses them."""
+
+    call: Call
+    frame: FrameType  # of the outer call's wrapper
+    paths: list[Path]  # of the side inputs that the refused values are, or are views of; none where they were computed
+
+
+def call_of(module: Any) -> Call | None:
+    """The innermost call of a guarded module, if it has side inputs."""
+    return next((call for call, _ in _calls() if call.values[0] is module), None)
+
+
+def need(call: Call, values: list[Any]) -> Need | None:
+    """Where values that a module inside refuses come from; None for a model's own door, and while compiling."""
+    if not call.contract.guarded or torch.compiler.is_compiling():
+        return None
+    nearest = None
+    for outer, frame in _calls():
+        if outer.values[0] is call.values[0]:
+            continue
+        paths = [path for path, side in outer.sides if any(_same(side, value) for value in values)]
+        if paths:
+            return Need(outer, frame, paths)
+        nearest = nearest or Need(outer, frame, [])
+    return nearest
+
+
+def _same(side: Tensor, value: Any) -> bool:
+    if side is value or not isinstance(value, Tensor) or side.dtype is not value.dtype:
+        return side is value
+    memory = _memory(side)
+    return memory is not None and memory == _memory(value)
+
+
+def _calls() -> Iterator[tuple[Call, FrameType]]:
+    """The guarded calls with side inputs that are running, from the inside out, with the frames of their wrappers."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_WRAPPER):
+            names = frame.f_locals
+            contract = names.get("_dg_contract")
+            if contract is not None and contract.sides:
+                call = check(contract, tuple(names[param.name] for param in contract.params))
+                if call.sides:
+                    yield call, frame
+        frame = frame.f_back
+
+
+def _memory(tensor: Tensor) -> int | None:
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (NotImplementedError, RuntimeError):  # sparse tensors, some subclasses, tensors of transforms
+        return None
+
+
+def refusal(found: Need) -> Call:
+    """The outer call, with the side inputs that were refused as its violations."""
+    outer, anchor = found.call, found.call.anchor
+    for path, side in outer.sides:
+        if anchor is not None and path in found.paths:
+            report_dtype(outer, path, side, anchor.dtype, "", anchor)
+    outer.sides = [(path, side) for path, side in outer.sides if path not in found.paths]
+    return outer
+
+
+def listed(call: Call) -> str:
+    """The side inputs of a call, as messages show them."""
+    return ", ".join(f"{written(path)} = {summary(side)}" for path, side in call.sides)

@@ -1,0 +1,1 @@
+"""What is asked: annotations become specifications, a model shows its dtype and device."""

@@ -1,0 +1,473 @@
+"""`enforce` and `check`: contracts read from annotations."""
+
+import dataclasses
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterable
+from types import CellType, FrameType
+from typing import Any, TypeVar, overload
+
+from torch import nn
+from torch._library.custom_ops import CustomOpDef
+
+from .._base import config as _config
+from .._base.config import (
+    Autocast,
+    AutocastName,
+    CastingName,
+    ModeName,
+    Verify,
+    VerifyName,
+    as_casting,
+    as_mode,
+    choose,
+    written_in,
+)
+from .._base.errors import AnnotationError, DtypeGuardWarning
+from .._base.frames import caller, internal, warn_at
+from .._check.scope import asks
+from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
+from .._contract.model import Contract, Param
+from .._contract.spec import holds_tensor
+from .._repair.settle import enter
+from .._wrap.annotations import located, read_annotation, resolved, spec_in, stream_hints
+from .._wrap.build import build, kind_of, named_after
+from .._wrap.script import scriptable
+
+T = TypeVar("T")
+_P = inspect.Parameter
+_Options = dict[str, Any]
+
+
+@overload
+def enforce(
+    fn_or_class: T,
+    /,
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> T: ...
+@overload
+def enforce(
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> Callable[[T], T]: ...
+def enforce(
+    fn_or_class: Any = None,
+    /,
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    anchor: str | None = None,
+    autocast: AutocastName | None = None,
+    mutates: Iterable[str] = (),
+    verify: VerifyName = "first",
+    returns: bool = True,
+) -> Any:
+    """Hold a function to its jaxtyping annotations.
+
+    Arguments are checked, and in lenient mode repaired, before the body runs; the result is checked after it.
+    Works on functions, methods, static and class methods, properties, coroutines, generators, nn.Module classes
+    (their `forward`), dataclasses and NamedTuples (their construction) and custom operators of `torch.library`.
+    Warns where no annotation has a tensor.
+
+    Args:
+        fn_or_class: what to decorate; leave it out to give options.
+        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
+        casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
+        anchor: the argument whose dtype and device the others follow; methods of an nn.Module follow its parameters.
+        autocast: 'follow' (default of an nn.Module's methods), 'ignore' (default of all else) or 'disable'.
+        mutates: arguments that the body writes to: checked, never cast.
+        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'.
+        returns: whether the result is checked.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError, HintError: at a call, in strict mode.
+        CastError: at a call, in lenient mode, where the casting rule forbids the repair.
+        AnnotationError: at decoration, for an annotation that is malformed.
+        TypeError, ValueError: at decoration, for what cannot be decorated and for unknown options.
+
+    >>> import torch
+    >>> from jaxtyping import Float32
+    >>> from torch import Tensor
+    >>> @enforce(mode="strict")
+    ... def mse(pred: Float32[Tensor, "b"], target: Float32[Tensor, "b"]) -> Float32[Tensor, ""]:
+    ...     return ((pred - target) ** 2).mean()
+    >>> mse(torch.ones(3), torch.zeros(3))
+    tensor(1.)
+    >>> mse(torch.ones(3), torch.zeros(3, dtype=torch.float64))
+    Traceback (most recent call last):
+    ...
+    dtypeguard.DtypeError: mse: argument `target` is float64, the annotation wants float32
+    ...
+    """
+    if isinstance(mutates, str):
+        raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
+    options: _Options = {
+        "mode": as_mode(mode),
+        "casting": as_casting(casting),
+        "file": written_in(sys._getframe(1)),
+        "anchor": anchor,
+        "autocast": None if autocast is None else choose(Autocast, autocast, "autocast"),
+        "mutates": frozenset(mutates),
+        "verify": choose(Verify, verify, "verify"),
+        "returns": bool(returns),
+    }
+    if fn_or_class is None:
+        return lambda target: _made(target, options, sys._getframe(1))
+    return _made(fn_or_class, options, sys._getframe(1))
+
+
+def _made(target: Any, options: _Options, frame: FrameType) -> Any:
+    made = _decorate(target, options, _names_around(frame))
+    idle = _idle(made)
+    if idle and options["autocast"] is not Autocast.DISABLE:
+        warn_at(caller(frame), idle, DtypeGuardWarning)
+    return made
+
+
+def _idle(made: Any) -> str:
+    """What to say of something enforced whose annotations have no tensor; empty where all is well, or not known yet."""
+    functions = [made]
+    if isinstance(made, property):
+        functions = [function for function in (made.fget, made.fset, made.fdel) if function is not None]
+    elif isinstance(made, staticmethod | classmethod):
+        functions = [made.__func__]
+    elif isinstance(made, type):
+        functions = [vars(made).get(name) for name in ("forward", "__init__", "__new__")]
+    notes = [note for note in map(signed, functions) if note is not None]
+    later = any(hasattr(function, "__dtypeguard_later__") for function in functions)
+    if later or not notes or any(contract.checker or _names_tensor(fn, contract) for fn, contract in notes):
+        return ""
+    contract = notes[0][1]
+    specs = [*(param.spec for param in contract.params), contract.returns, contract.yields]
+    checked = "only their types are checked" if any(spec is not None for spec in specs) else "nothing is checked"
+    advice = 'annotate its tensors, as Float[Tensor, "batch 3"]'
+    if contract.function.rpartition(".")[2] == "forward":
+        advice += ", or use dtypeguard.guard(model), which needs no annotations"
+    annotated = any(annotations_of(inspect.unwrap(fn)) for fn, _ in notes)
+    found = f"the annotations of {contract.function} have no tensor" if annotated else f"{contract.function} has none"
+    return f"enforce reads annotations; {found}, so {checked}: {advice}"
+
+
+def _names_tensor(fn: Any, contract: Contract) -> bool:
+    """Whether a tensor is asked for, or named where none is looked for: `Callable[[Tensor], None]`."""
+    if any(
+        holds_tensor(spec) for spec in (*(param.spec for param in contract.params), contract.returns, contract.yields)
+    ):
+        return True
+    return any("Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values())
+
+
+def _names_around(frame: FrameType | None) -> dict[str, Any]:
+    """The local names where a decorator stands; around a class body, those of the function that it stands in too."""
+    frame = _asking(frame)
+    names: dict[str, Any] = {}
+    while frame is not None and frame.f_locals is not frame.f_globals:
+        names = {**frame.f_locals, **named(frame.f_locals.get("__type_params__", ())), **names}
+        # Between a class with type parameters and what is around it stands a frame that only has those.
+        inside = "__qualname__" in frame.f_locals or frame.f_code.co_name.startswith("<generic parameters of")
+        frame = frame.f_back if inside else None
+    return names
+
+
+def _asking(frame: FrameType | None) -> FrameType | None:
+    """The frame that asks for a contract; code without a file, of `exec` and `python -c`, is the user's here."""
+    while frame is not None and frame.f_code.co_filename != "<string>" and internal(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
+    if _config.OFF_AT_IMPORT:
+        return target
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_decorate_function(target.__func__, options, local))
+    if isinstance(target, property):
+        get, put, drop = (f and _decorate_function(f, options, local) for f in (target.fget, target.fset, target.fdel))
+        return property(get, put, drop, target.__doc__)
+    if isinstance(target, type):
+        return _decorate_class(target, options, local)
+    if isinstance(target, nn.Module):
+        raise TypeError(f"enforce decorates functions and classes; for this {type(target).__name__} use guard(model)")
+    if isinstance(target, CustomOpDef):
+        return _decorate_custom_op(target, options, local)
+    if not inspect.isroutine(target) or inspect.isbuiltin(target):
+        raise TypeError(f"enforce decorates functions and classes, not {target!r}; wrap it in a function of your own")
+    return _decorate_function(target, options, local)
+
+
+def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type:
+    local = {**local, cls.__name__: cls}
+    if issubclass(cls, nn.Module):
+        method = "forward"
+    elif "__dataclass_params__" in vars(cls):
+        method = "__init__"
+    elif dataclasses.is_dataclass(cls):
+        raise TypeError(f"{cls.__name__} is no dataclass yet: put @enforce above @dataclass")
+    elif issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        method = "__new__"
+    else:
+        raise TypeError(
+            f"enforce takes nn.Module classes, dataclasses and NamedTuples, not {cls.__name__}: decorate its methods"
+        )
+    fn = getattr(cls, method)
+    if method != "forward":
+        fn.__annotations__ = {**fn.__annotations__, **_field_hints(cls, fn, local)}
+    made = _decorate_function(fn, options, local)
+    made.__qualname__ = f"{cls.__qualname__}.{method}"
+    setattr(cls, method, made)
+    return cls
+
+
+def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
+    """The hints of a constructor that come from fields, which base classes in other modules may have written."""
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        fields |= annotations_of(base)
+    try:
+        hints = hints_of_class(cls, local)
+    except NameError:  # a forward reference: the first call will read it
+        return {}
+    except AnnotationError as error:
+        raise located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
+    own = fn.__annotations__  # another one in a constructor that the class wrote itself is what counts
+    return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
+
+
+def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
+    """A `torch.library.custom_op`: what its schema says it writes to is never cast; its registrations stay at hand."""
+    schema = op._opoverload._schema
+    written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
+    options = {**options, "mutates": options["mutates"] | written}
+
+    @functools.wraps(op._init_fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+    made = _decorate_function(call, options, local)
+    for name in dir(op):
+        if not name.startswith("_"):
+            setattr(made, name, getattr(op, name))
+    return made
+
+
+def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
+    signature = _signature(fn)
+    contract = _contract(fn, signature, options)
+    contract.checker = _is_made_up(fn)
+    contract.scoped = contract.checker or asks(fn, local)
+    try:
+        _fill(contract, fn, options, local)
+    except NameError:  # a forward reference: its name will exist at the first call
+        params = tuple(dataclasses.replace(param, spec=None) for param in contract.params)
+        bare = dataclasses.replace(contract, anchor=None, params=params, returns=None, yields=None)
+        made = build(fn, bare)
+        names, cell = made.__code__.co_freevars, CellType()
+        if "_dg_fn" in names:
+            cell = made.__closure__[names.index("_dg_fn")]
+        else:  # a generator, whose body is the contract's
+            bare.body = lambda *args, **kwargs: cell.cell_contents(*args, **kwargs)
+        cell.cell_contents = made.__dtypeguard_later__ = _resolver(cell, fn, contract, options, local)
+    else:
+        made = build(fn, contract)
+        sign(made, fn, contract)
+    made.__wrapped__ = named_after(scriptable(made, fn), made) if fn.__name__ == "forward" else fn
+    return made
+
+
+def _is_made_up(fn: Any) -> bool:
+    """Whether jaxtyping made this function up, to have a checker look at the arguments or the result of another."""
+    if "__name__" in getattr(fn, "__globals__", ("__name__",)):
+        return False
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "jaxtyping._decorator":
+        frame = frame.f_back
+    return frame is not None
+
+
+def sign(made: Any, fn: Any, contract: Contract) -> None:
+    """Note on a wrapper what it wraps, and its contract."""
+    made.__dtypeguard__ = (fn, contract, made.__code__)
+
+
+def signed(function: Any) -> tuple[Any, Contract] | None:
+    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
+    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
+    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
+
+
+def _signature(fn: Any) -> inspect.Signature:
+    try:
+        if sys.version_info >= (3, 14):  # Python < 3.14: annotations are evaluated already; goes with that floor
+            return inspect.signature(fn, annotation_format=typing.cast(Any, inspect).Format.FORWARDREF)
+        return inspect.signature(fn)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"enforce cannot read the signature of {fn!r}: {error}") from None
+
+
+def function_name(fn: Any) -> str:
+    """`Net.forward` for `test.<locals>.Net.forward`."""
+    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
+
+
+def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contract:
+    params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
+    names = [param.name for param in params]
+    name = function_name(fn)
+    asked = {*options["mutates"], *filter(None, [options["anchor"]])}
+    for stranger in sorted(asked - set(names)):
+        raise ValueError(f"{name} has no parameter {stranger!r}: its parameters are {', '.join(names)}")
+    method = bool(names) and params[0].kind in (_P.POSITIONAL_ONLY, _P.POSITIONAL_OR_KEYWORD)
+    method = method and ("." in name or names[0] == "self") and fn.__name__ != "__init__"
+    anchor = options["anchor"] or ("self" if method else None)
+    autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
+    chosen = {key: options[key] for key in ("mode", "casting", "file", "verify")}
+    mutates = options["mutates"] | {"out"}
+    modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
+    return Contract(
+        name, params, anchor=anchor, autocast=autocast, modules_only=modules_only, mutates=mutates, **chosen
+    )
+
+
+def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any]) -> None:
+    """Put the specs of the annotations into a contract.
+
+    Raises:
+        NameError: a name in an annotation does not exist yet.
+        AnnotationError: with the function and the argument in front.
+    """
+    inner = inspect.unwrap(fn)
+    annotations = annotations_of(inner)
+    unknown: NameError | None = None  # a malformed annotation after it must still be found
+    for param in contract.params:
+        if param.name in annotations:
+            try:
+                param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
+            except NameError as error:
+                unknown = error
+    if options["returns"] and "return" in annotations and _alike(fn, inner):
+        hint = resolved(contract.function, "return", annotations["return"], inner, local)
+        hint, item = stream_hints(kind_of(inner), hint)
+        contract.returns = spec_in(contract.function, "return", hint, local)
+        contract.yields = spec_in(contract.function, "yield", item, local)
+    if unknown is not None:
+        raise unknown
+
+
+def _alike(fn: Any, inner: Any) -> bool:
+    """Whether the return annotation of a function inside speaks of what a decorator's function returns.
+
+    It does not with `contextlib.contextmanager` above a generator.
+    """
+    return fn is inner or (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
+
+
+def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
+    def first_call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        cell.cell_contents = build(fn, fill(_class_around(fn, args)))
+        return cell.cell_contents(*args, **kwargs)
+
+    def fill(around: dict[str, Any] | None = None) -> Contract:
+        try:
+            _fill(contract, fn, options, {**(around or {}), **local})
+        except NameError as error:
+            text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
+            raise AnnotationError(text) from error
+        return contract
+
+    first_call.__dict__["fill"] = fill
+    return first_call
+
+
+def _class_around(fn: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    """The class that a method stands in, by its name: one inside a function is found by the object alone."""
+    name = str(getattr(fn, "__qualname__", "")).rpartition(".")[0].rpartition(".")[2]
+    first = args[0] if args else None
+    classes = first.__mro__ if isinstance(first, type) else type(first).__mro__
+    return {cls.__name__: cls for cls in classes if cls.__name__ == name}
+
+
+def _advice(fn: Any, name: str | None) -> str:
+    """What to write instead of a name that nobody knows."""
+    known = "import it at run time too, not only under TYPE_CHECKING"
+    *outside, around, _ = ("", *str(getattr(fn, "__qualname__", "")).split("."))
+    if "<locals>" in outside and name == around:
+        return f"a class inside a function is not known to its own methods: write Self, or move {name} out"
+    if "<locals>" in (*outside, around):
+        return f"{known}, or define it above, if it is of the same function"
+    return known
+
+
+_DEFAULTS: _Options = {
+    "mode": None, "casting": None, "file": None, "anchor": None, "autocast": None, "mutates": frozenset(),
+    "verify": Verify.FIRST, "returns": False,
+}  # fmt: skip
+
+
+def contract_behind(fn: Any) -> Contract:
+    """The contract of a function, enforced or not, with every annotation read by now.
+
+    Raises:
+        AnnotationError: an annotation is malformed, or names what does not exist.
+        TypeError: for what enforce does not take.
+    """
+    made = fn
+    if not hasattr(fn, "__dtypeguard_later__"):
+        made = _decorate_function(fn, _DEFAULTS, _names_around(sys._getframe(1)))
+    note = signed(made)
+    contract: Contract = note[1] if note is not None else made.__dtypeguard_later__.fill()
+    return contract
+
+
+def check(
+    value: T,
+    annotation: Any,
+    /,
+    *,
+    name: str = "value",
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+) -> T:
+    """Check one value against an annotation, and return it, repaired if the mode says so.
+
+    Args:
+        value: anything.
+        annotation: a jaxtyping annotation or a hint that contains one.
+        name: what messages call the value.
+        mode, casting: as for `enforce`.
+
+    Raises:
+        DtypeError, ShapeError, DeviceError, HintError, CastError, AnnotationError: as for `enforce`.
+
+    >>> import torch
+    >>> from jaxtyping import Float32
+    >>> from torch import Tensor
+    >>> check(torch.zeros(2), Float32[Tensor, "n"], mode="strict")
+    tensor([0., 0.])
+    """
+    __tracebackhide__ = True
+    frame, asking = caller(sys._getframe(1)), _asking(sys._getframe(1))
+    local = {**asking.f_globals, **asking.f_locals} if isinstance(annotation, str) and asking is not None else {}
+    try:
+        spec = read_annotation("check", name, annotation, check, local)
+    except NameError as error:
+        raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
+    param = Param(name, _P.POSITIONAL_ONLY, spec)
+    contract = Contract("check", (param,), file=written_in(frame), mode=as_mode(mode), casting=as_casting(casting))
+    result: T = enter(contract, (value,)).values[0]
+    return result

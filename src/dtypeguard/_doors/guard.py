@@ -1,0 +1,492 @@
+"""`guard`: contracts for models that nobody annotated.
+
+An instance's class is swapped for a generated subclass, so that
+`state_dict`, `isinstance`, hooks, optimizers and pickling stay what they were.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import sys
+import threading
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from .._base.config import (
+    LOOKS,
+    Autocast,
+    AutocastName,
+    CastingName,
+    ModeName,
+    Verify,
+    VerifyName,
+    as_casting,
+    as_mode,
+    choose,
+    written_in,
+)
+from .._base.dtypes import FLOATING
+from .._base.errors import DtypeGuardWarning, plain
+from .._base.frames import caller, warn_at
+from .._contract.anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
+from .._contract.hints import annotations_of
+from .._contract.model import Contract
+from .._wrap.build import build
+from .._wrap.script import shallow
+from .enforce import enforce, sign, signed
+from .forward import (
+    Key,
+    Options,
+    around_instance,
+    check_names,
+    check_patterns,
+    contract_of,
+    hooks_of,
+    is_torch_own,
+    matches,
+    root_of,
+    with_self,
+)
+
+M = TypeVar("M", bound=nn.Module)
+Depth = Literal["auto", "all", "boundary"]
+
+
+_arming = threading.Lock()
+
+
+@dataclass
+class Card:
+    """What an instance knows about its guard: where it stands, and how to take the guard off."""
+
+    path: str
+    key: Key
+    shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
+    hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
+    file: str | None = None  # where `guard` was called
+    skip: tuple[Any, ...] = ()  # submodules to leave alone
+    armed: bool = True  # whether what is inside is guarded as far as it ever will be
+
+    def arm(self, module: nn.Module) -> None:
+        """Guard PyTorch's own modules inside, which a side input may reach and which would refuse it."""
+        with _arming:
+            if self.armed:
+                return
+            none: frozenset[str] = frozenset()  # what was said of the model's own arguments
+            told = self.key.options
+            options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
+            for name, child in _owners(module, self.skip):
+                if "_dtypeguard" not in child.__dict__ and _refuses(child):
+                    _apply(child, f"{self.path}.{name}", options, self.file, False)
+            # The children of a replica are its own; those of the module that it is one of are still to come.
+            self.armed = not getattr(module, "_is_replica", False)
+
+    def advice(self, module: nn.Module) -> str:
+        """What to write when torch's own error comes out of a body."""
+        if isinstance(module, LOSSES):
+            odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
+            return f"; of its buffers {', '.join(odd)}" if odd else ""
+        return "" if self.key.options.depth == "all" else '; guard(model, depth="all") also checks what is born inside'
+
+
+class GuardedModule(nn.Module):
+    """Mixin of every guarded model.
+
+    `GuardedModule(model, ...)` is `guard(model, ...)`. A class that derives from it has its `forward` enforced.
+
+    >>> import torch, dtypeguard
+    >>> from jaxtyping import Float
+    >>> class Net(dtypeguard.GuardedModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.fc = torch.nn.Linear(3, 1)
+    ...     def forward(self, x: Float[torch.Tensor, "b 3"]) -> Float[torch.Tensor, "b 1"]:
+    ...         return self.fc(x)
+    >>> Net()(torch.ones(2, 3)).dtype
+    torch.float32
+    """
+
+    _dtypeguard_base: Any = None  # of a generated class: what it was generated from
+    _dtypeguard_key: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if "_dtypeguard_base" in vars(cls):  # generated: its base was registered wherever it wanted to be
+            return
+        super().__init_subclass__(**kwargs)
+        forward = vars(cls).get("forward", cls.forward)
+        needs_none = _generated(cls) is not None and not annotations_of(inspect.unwrap(forward))  # its base is guarded
+        if forward is not nn.Module.forward and signed(forward) is None and not needs_none:
+            cls.forward = enforce(forward)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if cls is GuardedModule:
+            if not args:
+                raise TypeError("GuardedModule(model) needs a model; or derive a class with a forward from it")
+            return guard(*args, **kwargs)
+        make = super().__new__
+        return make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced = super().__reduce_ex__(protocol)
+        cls = _generated(type(self))
+        if cls is not type(self) or not isinstance(reduced, tuple):
+            return reduced
+        recipe = [_swapped(part, cls, _Generated) for part in (reduced[0], *reduced[1])]
+        return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *recipe), *reduced[2:])
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        text = f"torch.jit.script sees {type(self).__name__} without its guard"
+        advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
+        warn_at(caller(), f"{text}; {advice}", DtypeGuardWarning)
+        return unguard(shallow(self))
+
+
+class _Generated:
+    """Stands in a pickle for the generated class, which no module holds."""
+
+
+def _swapped(part: Any, old: type, new: type) -> Any:
+    if isinstance(part, functools.partial):
+        func, *args = (_swapped(item, old, new) for item in (part.func, *part.args))
+        return functools.partial(func, *args, **part.keywords)
+    return new if part is old else part
+
+
+def _rebuild(base: Any, key: Key, *recipe: Any) -> Any:
+    """What a pickle calls: the model's own recipe, with the class generated anew."""
+    cls = _guarded_class(base, key)
+    make, *args = (_swapped(part, _Generated, cls) for part in recipe)
+    model = make(*args)
+    if type(model) is base:  # its own `__reduce__` names the class
+        object.__setattr__(model, "__class__", cls)
+    return model
+
+
+def guard(
+    model: M,
+    /,
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    depth: Depth = "auto",
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    autocast: AutocastName | None = None,
+    skip_args: Iterable[str] = (),
+    skip_modules: Iterable[str | type[nn.Module]] = (),
+    move_args: Iterable[str] = (),
+    verify: VerifyName = "first",
+    non_blocking: bool = False,
+    output_dtype: torch.dtype | None = None,
+) -> M:
+    """Hold a model's inputs to the dtype and device of its parameters; returns the same model.
+
+    Floating tensors, in containers too, must have the parameters' dtype; all tensors their device. Where one of them
+    has that dtype, others that differ are side inputs (a float32 timestep beside a half model): they stay as they are
+    until a module of PyTorch inside would refuse them. Annotated arguments are held to their annotations. Strict mode
+    raises, lenient mode casts and moves. Guarding a guarded model anew replaces its guard.
+
+    Args:
+        model: any nn.Module that is called; a compiled or data-parallel wrapper passes the guard on to its model.
+        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
+        casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
+        depth: 'boundary' guards the model's forward; 'all' also every module that owns floating parameters; 'auto'
+            is 'boundary' where all floating parameters agree on a dtype, else it adds PyTorch's own modules
+            (Linear, Conv2d, ...), but none of the authors' own, whose code may cast at its borders. It adds
+            them too once the model is given a side input.
+        dtype, device: expect these instead of the parameters'.
+        autocast: 'follow' (default), 'ignore' or 'disable'.
+        skip_args: names of arguments to leave alone.
+        skip_modules: name patterns (`encoder.*`) or classes of submodules to leave alone.
+        move_args: integer and bool arguments to move from the CPU too.
+        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'. Whole numbers
+            that it would change are refused at any call, but with 'never'.
+        non_blocking: move without waiting; only for pinned memory that nobody writes to meanwhile.
+        output_dtype: what floating results must be.
+
+    Raises:
+        TypeError: for what cannot be guarded; the message says what to do instead.
+        ValueError: for unknown options, and for names and patterns that match nothing.
+
+    >>> import torch, dtypeguard
+    >>> model = dtypeguard.guard(torch.nn.Linear(3, 1), mode="strict")
+    >>> model(torch.ones(2, 3)).shape
+    torch.Size([2, 1])
+    >>> model(torch.ones(2, 3, dtype=torch.float64))
+    Traceback (most recent call last):
+    ...
+    dtypeguard.DtypeError: Linear.forward: argument `input` is float64, the module's parameters are float32
+    ...
+    """
+    if depth not in ("auto", "all", "boundary"):
+        raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
+    for name, given in (("skip_args", skip_args), ("skip_modules", skip_modules), ("move_args", move_args)):
+        if isinstance(given, str):
+            raise TypeError(f"{name}={given!r} is one string: write {name}=({given!r},)")
+    for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
+        if wanted is not None and wanted not in FLOATING:
+            raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
+    skip_modules = tuple(skip_modules)
+    options = Options(
+        as_mode(mode),
+        as_casting(casting),
+        depth,
+        dtype,
+        None if device is None else torch.device(device),
+        None if autocast is None else choose(Autocast, autocast, "autocast"),
+        frozenset(skip_args),
+        frozenset(move_args),
+        choose(Verify, verify, "verify"),
+        bool(non_blocking),
+        output_dtype,
+    )
+    root = root_of(model)
+    _refuse(root)
+    before = [(module, type(module), dict(module.__dict__)) for module in root.modules()]
+    check_patterns(root, skip_modules)
+    unguard(root)
+    try:
+        targets = list(_targets(root, options, skip_modules))
+        file = written_in(sys._getframe(1))
+        contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
+        if depth == "auto" and len(targets) == 1:
+            card = root.__dict__["_dtypeguard"]
+            card.skip, card.armed = skip_modules, False
+        check_names(root, options, contracts)
+    except BaseException:  # all or nothing
+        unguard(root)
+        for module, cls, state in before:
+            _restore(module, cls, state)
+        raise
+    return model
+
+
+def _refuse(model: Any) -> None:
+    """A clear TypeError for what cannot be guarded."""
+    if isinstance(model, type):
+        raise TypeError(f"guard takes a model, not the class {model.__name__}: guard({model.__name__}(...))")
+    if not isinstance(model, nn.Module):
+        kind = "None" if model is None else f"a {type(model).__name__}"
+        advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
+        raise TypeError(f"guard takes an nn.Module, not {kind}: {advice}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError(
+            f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
+        )
+    for name, module in model.named_modules():
+        if any(isinstance(t, LAZY) for t in (*module._parameters.values(), *module._buffers.values())):
+            where = f"its submodule {name!r}" if name else "it"
+            raise TypeError(f"{where} is lazy and has no parameters yet: call the model once, then guard it")
+    if not _callable(model):
+        raise TypeError(f"{type(model).__name__} has no forward: guard the modules in it, or the model that holds it")
+
+
+def _callable(module: nn.Module) -> bool:
+    return "forward" in vars(module) or type(module).forward is not nn.Module.forward
+
+
+def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
+    """The modules to guard with their paths: the root, and by depth the owners of floating parameters."""
+    name = type(root).__name__
+    yield name, root
+    dtypes = {tensor.dtype for _, tensor in floating(root)}
+    if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
+        return
+    for path, module in _owners(root, skip):
+        # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
+        # would refuse is no such border.
+        if options.depth == "all" or _refuses(module):
+            yield f"{name}.{path}", module
+
+
+def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
+    """The submodules that own floating parameters, with their paths, but those to skip."""
+    for path, module in list(root.named_modules()):
+        owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
+        skipped = any(matches(pattern, path, module) for pattern in skip)
+        if path and owner and _callable(module) and not skipped and not _inside(module):
+            yield path, module
+
+
+def _refuses(module: nn.Module) -> bool:
+    """Whether a module raises where its floating input is wider than its parameters."""
+    return is_torch_own(type(module)) and not isinstance(module, WIDER)
+
+
+def _inside(module: nn.Module) -> bool:
+    """Machinery that is never called with a tensor from outside, or that cannot be guarded."""
+    return isinstance(module, torch.nn.utils.parametrize.ParametrizationList | torch.jit.ScriptModule)
+
+
+def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
+    """Guard one module; returns its contract."""
+    key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
+    card = Card(path, key, file=file)
+    cls: Any = type(module)
+    if isinstance(module, torch.fx.GraphModule):
+        contract = contract_of(cls, cls.forward, key)
+        card.hooks = hooks_of(module, contract)
+    else:
+        # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
+        base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
+        guarded = _guarded_class(base, key)
+        contract = guarded.forward.__dtypeguard__[1]
+        # Behind accelerate's hooks, which load weights and move inputs, stands the forward to guard.
+        hidden = "_old_forward" if "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__ else "forward"
+        shadow = module.__dict__.get(hidden)
+        try:
+            object.__setattr__(module, "__class__", _rebased(cls, base, guarded))
+        except TypeError as error:
+            raise TypeError(f"the class of {path} cannot be swapped ({error}): use enforce on its forward") from None
+        if shadow is not None:
+            made = around_instance(shadow, module, key)
+            made.__wrapped__ = type(module).forward  # accelerate goes along this to take its own wrapper off
+            module.__dict__[hidden] = types.MethodType(made, module)
+            card.shadow = (hidden, shadow, module.__dict__[hidden])
+    module.__dict__["_dtypeguard"] = card
+    return contract
+
+
+def _restore(module: nn.Module, cls: Any, state: dict[str, Any]) -> None:
+    """Put a module back as it was before a guard that failed."""
+    object.__setattr__(module, "__class__", cls)
+    module.__dict__.clear()
+    module.__dict__.update(state)
+    card = state.get("_dtypeguard")
+    if card is not None and card.hooks:
+        contract = contract_of(cls, cls.forward, card.key)
+        card.hooks = hooks_of(module, contract)
+
+
+def _generated(cls: type) -> Any:
+    """The class in an MRO that `guard` generated, or None."""
+    return next((c for c in cls.__mro__ if "_dtypeguard_base" in vars(c) and c is not GuardedModule), None)
+
+
+def _rebased(cls: Any, old: Any, new: Any) -> Any:
+    """A class with `old` in its ancestry replaced by `new`: what was put on top (a parametrization, FSDP2) stays."""
+    if cls is old:
+        return new
+    bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
+    return type(cls)(cls.__name__, bases, dict(vars(cls)))
+
+
+def _guarded_class(base: Any, key: Key) -> Any:
+    """The subclass `(GuardedModule, base)` whose forward checks first; it carries its base's names."""
+    body = inspect.getattr_static(base, "forward")
+    for known in base.__subclasses__():  # weak references: a class that nobody uses may go
+        if vars(known).get("_dtypeguard_key") == key and vars(known)["_dtypeguard_body"] is body:
+            return known
+    static = isinstance(body, staticmethod | classmethod)
+    forward = with_self(base.forward, base) if static else base.forward
+    if not inspect.isfunction(forward) and type(forward).__name__ != "cython_function_or_method":
+        kind = type(body).__name__
+        raise TypeError(f"the forward of {base.__name__} is a {kind}, which guard cannot wrap: write it as a method")
+    contract = contract_of(base, forward, key)
+    inner = signed(forward)
+    if inner is not None:  # enforced already: checked once, by one wrapper
+        forward = inner[0]
+    made = build(forward, contract, anchor=key.slots)
+    signature = inspect.signature(forward)
+    if inspect.signature(made) != signature:  # not else: `functools.wraps` copies it to where there is no `self`
+        made.__signature__ = signature
+    sign(made, forward, contract)
+    members = {name: vars(base)[name] for name in LOOKS if name in vars(base)}
+    members["__qualname__"] = base.__qualname__
+    members |= {"forward": made, "_dtypeguard_base": base, "_dtypeguard_key": key, "_dtypeguard_body": body}
+    members |= _constructors(base)
+    # The mixin's methods stand in the class itself, since they must come first whichever base does.
+    members |= {name: vars(GuardedModule)[name] for name in ("__reduce_ex__", "__prepare_scriptable__")}
+    orders = [(base,)] if issubclass(base, GuardedModule) else [(GuardedModule, base), (base, GuardedModule)]
+    cls: Any = None
+    for bases in orders:
+        cls = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        with contextlib.suppress(TypeError):
+            object.__setattr__(object.__new__(base), "__class__", cls)  # Generic or ABC first: another layout
+            break
+    return cls
+
+
+def _constructors(base: Any) -> dict[str, Any]:
+    """`__new__` and `__init__` with the base's signature; GuardedModule(model) must not draw weights anew."""
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(cls) if base.__new__ is object.__new__ else base.__new__(cls, *args, **kwargs)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not (args and args[0] is self):  # Python calls it again after `__new__` returned a guarded model
+            base.__init__(self, *args, **kwargs)
+
+    made: dict[str, Any] = {"__new__": new, "__init__": init}
+    for function in made.values():
+        function.__signature__ = inspect.signature(base.__init__)
+    return made
+
+
+def unguard(model: M, /) -> M:
+    """Take the guard off a model and all its submodules; returns the same model.
+
+    What `enforce` decorates, and the forward of a class that derives from `GuardedModule`, go on checking.
+
+    >>> import torch, dtypeguard
+    >>> model = dtypeguard.unguard(dtypeguard.guard(torch.nn.Linear(3, 1)))
+    >>> dtypeguard.is_guarded(model)
+    False
+    """
+    root = root_of(model)
+    if not isinstance(root, nn.Module):
+        _refuse(root)
+    for module in list(root.modules()):
+        card = module.__dict__.pop("_dtypeguard", None)
+        cls = _generated(type(module))
+        # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
+        if cls is not None and (card is not None or type(module) is cls):
+            object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
+        if card is None:
+            continue
+        name, original, guarded = card.shadow or ("", None, None)
+        if guarded is not None and module.__dict__.get(name) is guarded:  # not if somebody took it away meanwhile
+            module.__dict__[name] = original
+        for hook in card.hooks:
+            hook.remove()
+    return model
+
+
+def move_guards(model: nn.Module, file: str | None) -> None:
+    """Have the guards of a model count as written in another file."""
+    for module in root_of(model).modules():
+        card = module.__dict__.get("_dtypeguard")
+        if card is not None:
+            card.file = file
+
+
+def is_guarded(model: nn.Module, /) -> bool:
+    """Whether a model (or what its compiled or data-parallel wrapper holds) is guarded, by `guard` or by its own class.
+
+    What its class derives from `GuardedModule` to have enforced, `unguard` does not take away.
+
+    >>> import torch, dtypeguard
+    >>> dtypeguard.is_guarded(dtypeguard.guard(torch.nn.Linear(3, 1)))
+    True
+    """
+    return isinstance(root_of(model), GuardedModule) or is_held(model)
+
+
+def is_held(model: nn.Module) -> bool:
+    """Whether `guard` was called on a model, and nothing has taken the guard off since."""
+    root = root_of(model)
+    if not isinstance(root, nn.Module):
+        return False
+    card = vars(root).get("_dtypeguard")
+    hooks = card.hooks if card is not None else ()
+    there = {*root._forward_pre_hooks, *root._forward_hooks}  # a pickled GraphModule has lost them
+    return _generated(type(root)) is not None or (bool(hooks) and all(hook.id in there for hook in hooks))
+
+
+GuardedModule.__module__ = "dtypeguard"

@@ -1,0 +1,106 @@
+"""What was repaired, how often, and what has been said of it."""
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from .._base.frames import caller, warn_at
+
+
+@dataclass(slots=True)
+class CastRecord:
+    """One distinct repair and how often it was made.
+
+    Attributes:
+        argument: path of the repaired value, `x` or `batch[57]`.
+        function: whose contract it was repaired for.
+        from_dtype, to_dtype, from_device, to_device: what it was, what it became.
+        site: the caller's `file:line, in function`.
+        count: how many times.
+        bytes: of the copies, all together.
+        error: largest relative error of a narrowing that was verified.
+    """
+
+    argument: str
+    function: str
+    from_dtype: torch.dtype | None
+    to_dtype: torch.dtype | None
+    from_device: torch.device | None
+    to_device: torch.device | None
+    site: str | None
+    count: int = 0
+    bytes: int = 0
+    error: float | None = None
+
+
+CastRecord.__module__ = "dtypeguard"
+Key = tuple[Any, ...]
+record_lock = threading.Lock()
+records: dict[Key, CastRecord] = {}
+warned: set[Key] = set()
+_generation = 0  # of the registry: plans made before `reset_casts` are void
+
+
+def generation() -> int:
+    return _generation
+
+
+def casts() -> list[CastRecord]:
+    """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
+
+    The elements of a list share one record, under the name of the first that was repaired.
+
+    >>> import dtypeguard
+    >>> dtypeguard.reset_casts()
+    >>> dtypeguard.casts()
+    []
+    """
+    return since(None)
+
+
+Mark = dict[Key, tuple[CastRecord, int, int]]  # with count and bytes as they were
+
+
+def mark() -> Mark:
+    """Where the registry stands, for `since`."""
+    with record_lock:
+        return {key: (record, record.count, record.bytes) for key, record in records.items()}
+
+
+def since(begin: Mark | None) -> list[CastRecord]:
+    """The repairs after a mark, and after a reset that came later; all of them for None."""
+    fresh = []
+    with record_lock:
+        for key, record in records.items():
+            before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
+            if before is not record:  # it was forgotten meanwhile, and begun anew
+                count = nbytes = 0
+            if record.count > count:
+                fresh.append(dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes))
+    return fresh
+
+
+def reset_casts() -> None:
+    """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
+    global _generation
+    with record_lock:
+        records.clear()
+        warned.clear()
+        _generation += 1
+
+
+def warn_once(key: Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
+    """A warning at the caller's own line, or another frame's; what was said already is our registry, not Python's."""
+    with record_lock:
+        if key in warned:
+            return
+        warned.add(key)
+    try:
+        warn_at(frame or caller(), text, kind)
+    except Warning:  # -W error: it was not said, so it will be said again
+        warned.discard(key)
+        raise

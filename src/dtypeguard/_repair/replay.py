@@ -1,0 +1,171 @@
+"""Containers are rebuilt for casts, and what a body does to one is done to the caller's own: all of it, or nothing."""
+
+import copy
+import dataclasses
+import functools
+from collections import OrderedDict, UserDict, deque
+from typing import Any
+
+from .._contract.model import Step
+
+Items = list[tuple[Any, Any]]
+
+
+class Rebuilt:
+    """A container that was rebuilt for a cast: the caller's own, the copy that the body got, and what was in both."""
+
+    def __init__(self, argument: str, original: Any, twin: Any) -> None:
+        self.argument, self.original, self.twin = argument, original, twin
+        self._items, self._attributes = _items(twin), _attributes(twin)
+        items, attributes = dict(_items(original)), _attributes(original)
+        pairs = [(ours, items.get(key, ours)) for key, ours in self._items]
+        pairs += [(ours, attributes.get(name, ours)) for name, ours in self._attributes.items()]
+        self._own = {id(ours): theirs for ours, theirs in pairs if ours is not theirs}
+
+    def changed(self) -> bool:
+        """Whether the body has changed the copy."""
+        items, attributes = _items(self.twin), _attributes(self.twin)
+        now, then = [*items, *attributes.items()], [*self._items, *self._attributes.items()]
+        same = len(items) == len(self._items) and len(now) == len(then)
+        return not same or any(a != b or x is not y for (a, x), (b, y) in zip(now, then, strict=True))
+
+    def replay(self) -> Exception | None:
+        """Do the same to the caller's own; what stands where our copy of something stood is the caller's again.
+
+        Only what differs is touched. A class that refuses any of it (a Hugging Face `ModelOutput` deletes nothing)
+        is left exactly as it was, and says why.
+        """
+        own, original = self._own, self.original
+        kept = _Kept(original)
+        try:
+            _store(original, [(key, own.get(id(item), item)) for key, item in _items(self.twin)])
+            attributes = _attributes(self.twin)
+            for name in self._attributes.keys() - attributes.keys():
+                object.__delattr__(original, name)
+            for name, item in attributes.items():  # of frozen dataclasses too
+                if name not in self._attributes or item is not self._attributes[name]:
+                    object.__setattr__(original, name, own.get(id(item), item))
+        except Exception as error:
+            kept.put_back()
+            return error
+        return None
+
+
+def _items(value: Any) -> Items:
+    if isinstance(value, (dict, UserDict)):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, (list, deque)) else []
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    cached = functools.cached_property  # what it leaves behind is no change
+    names: Any = getattr(value, "__dict__", {})
+    attributes = {n: item for n, item in names.items() if not isinstance(getattr(type(value), n, None), cached)}
+    if isinstance(value, UserDict):
+        attributes.pop("data", None)  # the items
+    if dataclasses.is_dataclass(value):  # it may have slots
+        attributes |= {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if hasattr(value, f.name)}
+    return attributes
+
+
+def _store(original: Any, new: Items) -> None:
+    old, stay = _items(original), 0
+    if isinstance(original, (dict, UserDict)):
+        while stay < min(len(old), len(new)) and old[stay][0] == new[stay][0]:
+            stay += 1
+        for key, _ in old[stay:]:  # from the first key on that has another place they are put in anew
+            del original[key]
+    elif isinstance(original, (list, deque)):
+        stay = min(len(old), len(new))
+        while len(original) > stay:
+            original.pop()
+        original.extend(item for _, item in new[stay:])
+        new = new[:stay]
+    for n, (key, item) in enumerate(new):
+        if n >= stay or item is not old[n][1]:
+            original[key] = item
+
+
+# What a class of the user's may derive from: the methods of these put things back, whatever the class itself forbids.
+_KINDS: tuple[Any, ...] = (OrderedDict, dict, list, deque)
+
+
+def _bare(value: Any) -> tuple[Any, Any]:
+    """The container that holds the items, and what of Python's own it is."""
+    store = value.data if isinstance(value, UserDict) else value
+    return store, next((kind for kind in _KINDS if isinstance(store, kind)), None)
+
+
+def rebuild(value: Any, new: dict[Step, Any]) -> Any:
+    """A container of the same class with other items or fields."""
+    changes: dict[Any, Any] = {key: item for (_, key), item in new.items()}
+    if hasattr(value, "_fields"):
+        return value._replace(**changes)
+    if isinstance(value, tuple):
+        items = [changes.get(i, item) for i, item in enumerate(value)]
+        return tuple(items) if type(value) is tuple else type(value)(items)
+    if type(value) in (dict, list):  # a copy of these is C code, which Dynamo cannot trace
+        rebuilt: Any = {**value} if type(value) is dict else [*value]
+    else:
+        rebuilt = _copied(value)
+    for (kind, key), item in new.items():
+        if kind == "item" or isinstance(rebuilt, dict):
+            _put(rebuilt, key, item)
+        if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
+            object.__setattr__(rebuilt, key, item)
+    return rebuilt
+
+
+def _copied(value: Any) -> Any:
+    """A shallow copy, of a class too that forbids what `copy.copy` does, or gives itself for a copy."""
+    try:
+        twin = copy.copy(value)
+        if twin is not value:
+            return twin
+    except Exception:
+        twin = value
+    kind = next((kind for kind in _KINDS if isinstance(value, kind)), object)
+    twin = kind.__new__(type(value))
+    for name, item in {**_attributes(value), **getattr(value, "__dict__", {})}.items():
+        object.__setattr__(twin, name, copy.copy(item) if isinstance(value, UserDict) and name == "data" else item)
+    if kind is not object:
+        _fill(twin, kind, _items(value))
+    return twin
+
+
+def _put(twin: Any, key: Any, item: Any) -> None:
+    """Set an item of a copy that is ours, whose class may be frozen."""
+    try:
+        twin[key] = item
+    except Exception:
+        store, kind = _bare(twin)
+        if kind is None:
+            raise
+        kind.__setitem__(store, key, item)
+
+
+def _fill(store: Any, kind: Any, items: Items) -> None:
+    for key, item in items:
+        if issubclass(kind, dict):
+            kind.__setitem__(store, key, item)
+        else:
+            kind.append(store, item)
+
+
+class _Kept:
+    """A container as it is now."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+        self._attributes = {**_attributes(original), **getattr(original, "__dict__", {})}
+        self._store, self._kind = _bare(original)
+        self._held = _items(self._store)
+
+    def put_back(self) -> None:
+        for name in _attributes(self._original).keys() - self._attributes.keys():
+            object.__delattr__(self._original, name)
+        for name, item in self._attributes.items():
+            object.__setattr__(self._original, name, item)
+        if self._kind is not None:
+            self._kind.clear(self._store)
+            _fill(self._store, self._kind, self._held)

@@ -1,0 +1,101 @@
+"""Walks over the unannotated arguments of a guarded forward, as far as generated code cannot say it inline.
+
+The answer is "everything is right", else the reference checker looks again.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.config import Autocast
+from .._base.dtypes import AUTOCAST, FLOATING
+from .._check.reference import SCALARS, holds, same_device
+from .._contract.anchor import is_count, quiet
+from .._contract.model import Contract
+
+
+def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
+    """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
+    if (
+        type(value) is Tensor
+        and dtype is not None
+        and value.dtype is not dtype
+        and value.dtype in FLOATING
+        and value.ndim
+    ):
+        return False  # the usual case, after generated code has asked about autocast
+    return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
+
+
+def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
+    kind = type(value)
+    if kind is tuple or kind is list:
+        if kind is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+            return True
+        for item in value:
+            if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
+                continue
+            if type(item) is tuple:  # key/value pairs: one level without a call
+                for part in item:
+                    if type(part) is not Tensor or part.dtype is not dtype:
+                        break
+                    if not (part.is_cpu if cpu else part.device == device):
+                        break
+                else:
+                    continue
+            if type(item) not in SCALARS and not _scan(item, dtype, device, cpu, contract):
+                return False
+        return True
+    if isinstance(value, Tensor):
+        if quiet(value):
+            return _scan_tensor(value, dtype, device, contract)
+        with torch._C.DisableTorchFunctionSubclass():
+            return _scan_tensor(value, dtype, device, contract)
+    if kind is dict:
+        return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
+    return kind in SCALARS
+
+
+def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> bool:
+    found = value.dtype
+    if found in FLOATING:
+        if dtype is not None and found is not dtype:
+            follows = contract.autocast is Autocast.FOLLOW and found in AUTOCAST and dtype in AUTOCAST
+            if not (follows and torch.is_autocast_enabled(value.device.type)) and not is_count(value, dtype):
+                return False
+    elif value.is_cpu and not contract.move_args:
+        return True
+    return device is None or same_device(value.device, device) or (value.is_cpu and not value.ndim)
+
+
+def beside(
+    contract: Contract,
+    dtype: torch.dtype | None,
+    device: torch.device | None,
+    free: tuple[Any, ...],
+    told: tuple[Any, ...],
+) -> bool:
+    """Whether what differs from the anchor's dtype are side inputs, of a module whose inside is ready for some.
+
+    `free` are the module and the arguments without an annotation, `told` the annotated ones.
+    """
+    card = free[0].__dict__.get("_dtypeguard")
+    if dtype is None or card is None or not card.armed:
+        return False
+    shown, cpu = False, device is not None and device.type == "cpu"
+    for value in free[1:]:
+        if value is None:
+            continue
+        if type(value) is Tensor:
+            shown = shown or (value.dtype is dtype and value.ndim > 0)
+            if not (value.is_cpu if cpu else _scan_tensor(value, None, device, contract)):
+                return False
+        elif not _scan(value, None, device, cpu, contract):
+            return False
+    if shown:
+        return True
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(type(value) is not Tensor and holds(value, dtype) for value in free[1:]) or any(
+            holds(value, dtype) for value in told
+        )

@@ -1,0 +1,91 @@
+"""What `torch.jit.script` reads of an enforced function: its source, without checks, with annotations it knows."""
+
+import ast
+import contextlib
+import inspect
+import itertools
+import linecache
+import textwrap
+import weakref
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any, TypeVar
+
+from jaxtyping import AbstractArray
+from torch import nn
+
+from .._check.scope import closure_of
+
+M = TypeVar("M", bound=nn.Module)
+_numbers = itertools.count(1)
+
+
+def scriptable(made: Any, fn: Any) -> Any:
+    """The wrapper once more, with the source of its body: what stands behind `__wrapped__` of a forward.
+
+    Not the body itself: accelerate's unwrap_model follows `__wrapped__`, and would take the checks off silently.
+    """
+    name = f"<dtypeguard source {next(_numbers)}>"
+    linecache.cache[name] = (0, None, _Lines(fn), name)  # type: ignore[assignment]  # it asks for a list, to read it only
+    code = made.__code__.replace(co_filename=name, co_firstlineno=1)
+    twin = FunctionType(code, made.__globals__, made.__name__, made.__defaults__, made.__closure__)
+    twin.__kwdefaults__ = made.__kwdefaults__
+    weakref.finalize(twin, linecache.cache.pop, name, None).atexit = False
+    return twin
+
+
+class _Lines(Sequence[str]):
+    """The lines of a function's source, read when somebody asks for them."""
+
+    def __init__(self, fn: Any) -> None:
+        self._fn = weakref.ref(fn)
+        self._lines: list[str] | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        if self._lines is None:
+            fn: Any = self._fn()  # alive: whoever asks has come by way of its wrapper
+            self._lines = []  # a traceback asks too, and nothing may come of it
+            with contextlib.suppress(Exception):
+                self._lines = _source(inspect.unwrap(fn)).splitlines(keepends=True)
+        return self._lines[index]
+
+    def __len__(self) -> int:
+        return len(self[:])
+
+
+def _source(fn: Any) -> str:
+    """A function's source with `Tensor` for each of jaxtyping's annotations."""
+    text = textwrap.dedent(inspect.getsource(fn))
+    tree = ast.parse(text)
+    plain = _Plain({**fn.__globals__, **closure_of(fn)})
+    for node in ast.walk(tree.body[0]):
+        for field in ("annotation", "returns"):
+            if getattr(node, field, None) is not None:
+                setattr(node, field, plain.visit(getattr(node, field)))
+    return ast.unparse(tree) if plain.changed else text
+
+
+class _Plain(ast.NodeTransformer):
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+        self.changed = False
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):  # an annotation in quotes
+            with contextlib.suppress(SyntaxError):
+                return self.visit(ast.parse(node.value, mode="eval").body)
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            with contextlib.suppress(Exception):
+                found = eval(ast.unparse(node), self._names)
+                if isinstance(found, type) and issubclass(found, AbstractArray):
+                    self.changed = True
+                    return ast.Name("Tensor")
+        return self.generic_visit(node)
+
+
+def shallow(model: M) -> M:
+    """Another instance over the same parameters, buffers and (likewise shallow) submodules."""
+    twin = model.__new__(type(model))
+    twin.__dict__.update(model.__dict__)
+    twin.__dict__["_modules"] = {name: child and shallow(child) for name, child in model._modules.items()}
+    return twin

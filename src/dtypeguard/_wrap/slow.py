@@ -1,0 +1,220 @@
+"""What generated code calls: the way of a call that did not pass its checks, and of one that yields."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Generator
+from typing import Any
+
+import torch
+
+from .._base.errors import plain
+from .._check.scope import adopt, scope
+from .._check.sides import call_of, listed
+from .._contract.anchor import anchor_of
+from .._contract.model import Call, Contract
+from .._repair.plans import forget, mend, remember, settle
+from .._repair.settle import enter, leave, look_back
+
+_P = inspect.Parameter
+_compiling = torch.compiler.is_compiling
+
+
+def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
+    __tracebackhide__ = True
+    compiling = _compiling()
+    if contract.guarded and not compiling and _lapsed(contract, values[0]):
+        return _run(contract, Call(contract, values))
+    if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
+        plan, fresh, moves = mend(contract, values)
+        if plan is not None:
+            result = None  # what raises is the body: the checks are silent, so its repair was made
+            try:
+                result = contract.trial()(*fresh)
+                if result is not MISSED:
+                    return result
+            finally:
+                settle(contract, moves, result is not MISSED)
+            forget(contract, plan)  # it would make its copies in vain at every such call
+            del fresh, moves
+    call = enter(contract, values)
+    if call.records:
+        remember(call, values)
+    try:
+        result = _run(contract, call)
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+def _lapsed(contract: Contract, module: Any) -> bool:
+    """Whether a guard was taken off or replaced, while something (accelerate, a hook) still holds its wrapper."""
+    key = getattr(type(module), "_dtypeguard_key", None)
+    return key is not contract.key and key != contract.key
+
+
+MISSED: Any = object()
+
+
+def missed(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """In the place of `slow` while a known repair is tried."""
+    return MISSED
+
+
+def missed_beside(*call: Any) -> bool:
+    """In the place of `beside`: whether a caller knows the model's dtype, what was repaired cannot show."""
+    return False
+
+
+def _run(contract: Contract, call: Call) -> Any:
+    __tracebackhide__ = True
+    args, kwargs = _arguments(contract, call.values)
+    if not contract.guarded:
+        return _body(contract, call, args, kwargs)
+    try:
+        return _body(contract, call, args, kwargs)
+    except (RuntimeError, IndexError) as error:
+        note(error, call.values[0])
+        raise
+
+
+def _body(contract: Contract, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    if not contract.scoped or torch.compiler.is_compiling():
+        return contract.body(*args, **kwargs)
+    with scope(call.arguments(), call.axes, call.variadics, contract.checker) as bound:
+        result = contract.body(*args, **kwargs)
+    adopt(call, bound)
+    return result
+
+
+def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
+    """The values in the order of the parameters, as a call passes them."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for param, value in zip(contract.params, values, strict=True):
+        if param.kind is _P.VAR_POSITIONAL:
+            args.extend(value)
+        elif param.kind is _P.VAR_KEYWORD:
+            kwargs.update(value)
+        elif param.kind is _P.KEYWORD_ONLY:
+            kwargs[param.name] = value
+        else:
+            args.append(value)
+    return args, kwargs
+
+
+def judge(contract: Contract, values: tuple[Any, ...], result: Any, bound: scope | None = None) -> Any:
+    """A result that the straight-line checks did not pass; the arguments did, so they only bind their axes again."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    adopt(call, bound)
+    return leave(call, result)
+
+
+async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """`slow` of an async function."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        result = await _run(contract, call)
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    """A generator: its arguments are checked at the first `next`, then every item, and what it returns."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        result = yield from _yields(call, _run(contract, call))
+    finally:
+        look_back(call)
+    return leave(call, result)
+
+
+def yielded(call: Call, item: Any) -> Any:
+    """One item that a generator yields, checked like a result."""
+    __tracebackhide__ = True
+    if call.contract.yields is None:
+        return item
+    contract = dataclasses.replace(call.contract, returns=call.contract.yields)
+    return leave(dataclasses.replace(call, contract=contract), item)
+
+
+def _yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """What `yield from stream` does, with every item checked."""
+    __tracebackhide__ = True
+    step: Callable[[Any], Any] = stream.send
+    given: Any = None
+    while True:
+        try:
+            item = step(given)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            item = yielded(call, item)
+        except BaseException:  # between us and the caller: the body is not asked
+            stream.close()
+            raise
+        try:
+            given = yield item
+            step = stream.send
+        except GeneratorExit:
+            stream.close()
+            raise
+        except BaseException as error:
+            step, given = stream.throw, error
+
+
+async def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """An async generator, likewise; there is no `yield from` for these, so the wrapper hands it out itself."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    try:
+        stream = _run(contract, call)
+        step = stream.asend(None)
+        while True:
+            try:
+                item = await step
+            except StopAsyncIteration:
+                return
+            try:
+                item = yielded(call, item)
+            except BaseException:
+                await stream.aclose()
+                raise
+            try:
+                given = yield item
+            except GeneratorExit:
+                await stream.aclose()
+                raise
+            except BaseException as error:
+                step = stream.athrow(error)
+            else:
+                step = stream.asend(given)
+    finally:
+        look_back(call)
+
+
+_NOTE = "dtypeguard: raised inside"
+_TORCH_SAYS = re.compile(
+    r"dtype|device|scalar type|bias type|weight type|not implemented for|can't be cast|cannot be converted to type"
+    r"|must be long|used as indices|different from other|ScalarType|to have the same type"
+)
+
+
+def note(error: Exception, module: Any) -> None:
+    """Say on torch's own dtype or device error which guarded module it left; the error itself is not touched."""
+    card = vars(module).get("_dtypeguard")
+    if card is None or not _TORCH_SAYS.search(str(error)) or any(_NOTE in n for n in getattr(error, "__notes__", ())):
+        return
+    anchor = anchor_of(module)
+    facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
+    parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
+    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
+    call = call_of(module)
+    if call is not None:
+        error.add_note(f"dtypeguard: beside its parameters' dtype {card.path} was given {listed(call)}")
