@@ -81,7 +81,7 @@ def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
 
 def _begin(item: pytest.Item) -> _Watch:
     import dtypeguard
-    from dtypeguard._audit._baseline import load
+    from dtypeguard._report.baseline import load
 
     options = marked(item, "dtype_audit", _MARKER, _OPTIONS)
     default = _baseline(item.config)
@@ -156,7 +156,7 @@ def _baseline(config: pytest.Config) -> Path | None:
 
 
 def _remember(config: pytest.Config, watch: _Watch) -> None:
-    from dtypeguard._audit._baseline import rows_of
+    from dtypeguard._report.baseline import rows_of
 
     bad = [row for row in watch.report.to_dict()["findings"] if row["severity"] != "info"]
     _merge(config, rows_of(bad, _baseline(config) or ""))
@@ -184,6 +184,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if to_controller is not None:
         to_controller[_SENT] = [list(row) for row in rows]
     else:
-        from dtypeguard._audit._baseline import write_rows
+        from dtypeguard._report.baseline import write_rows
 
         write_rows(rows, path)

@@ -203,8 +203,8 @@ def test_clipping_after_unscale_is_no_reason_to_look_in_full(micro):
 
 
 def test_a_finding_that_became_worse_is_said_once_more_and_no_more():
-    from dtypeguard._ledger import Ledger
-    from dtypeguard._rules import Severity
+    from dtypeguard._watch.ledger import Ledger
+    from dtypeguard._watch.rule import Severity
 
     ledger = Ledger(dtypeguard._base.config.Mode.LENIENT)
     facts = {"names": "`a`", "share": 0.95, "found": "bfloat16", "optimizer": "SGD", "lr": 0.1}

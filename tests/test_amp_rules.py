@@ -14,7 +14,7 @@ import test_amp_rules_scaler as scaler
 import test_amp_rules_updates as updates
 from amp_programs import FIXES, SEVERITIES, run
 
-from dtypeguard._rules import RULES
+from dtypeguard._watch.rule import RULES
 
 FAMILIES = (autocast, scaler, clipping, optimizer, updates)
 BUGS = {rule: cases for family in FAMILIES for rule, cases in family.BUGS.items()}

@@ -8,9 +8,9 @@ import stat
 import pytest
 import torch
 
-from dtypeguard._audit import _baseline
-from dtypeguard._audit._baseline import load, save
-from dtypeguard._rules import Finding
+from dtypeguard._report import baseline as _baseline
+from dtypeguard._report.baseline import load, save
+from dtypeguard._watch.rule import Finding
 
 
 def finding(folder, line=7, **facts):

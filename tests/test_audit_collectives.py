@@ -10,8 +10,9 @@ import torch.distributed as dist
 from versions import since
 
 import dtypeguard
-from dtypeguard._audit import _collectives, _ranks
-from dtypeguard._rules import Severity
+from dtypeguard._rules import collectives as _collectives
+from dtypeguard._rules import ranks as _ranks
+from dtypeguard._watch.rule import Severity
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 ERROR, WARNING = Severity.ERROR, Severity.WARNING

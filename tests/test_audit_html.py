@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 from audit_page import DOCS, NASTY, big, cast, finding, held, module, report, sample, tensor
 
-from dtypeguard._audit._html import COLOURS, human, render, short
 from dtypeguard._base.dtypes import TABLE
+from dtypeguard._report.html import COLOURS, human, render, short
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 VOID = {"meta", "link", "input", "br"}

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from audit_page import big, report, sample
 
-from dtypeguard._audit._html import render
+from dtypeguard._report.html import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

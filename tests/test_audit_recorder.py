@@ -1079,7 +1079,7 @@ assert not slow & (set(sys.modules) - before), slow & set(sys.modules)
 
 
 def test_an_audit_that_cannot_begin_leaves_nothing(monkeypatch):
-    from dtypeguard._audit import _patches
+    from dtypeguard._watch import patches as _patches
 
     real, calls = _patches.Patches.replace, []
 
@@ -1444,7 +1444,7 @@ def test_a_child_of_fork_runs_and_the_parent_goes_on():
 
 
 def nodes():
-    from dtypeguard._audit._lineage import Node
+    from dtypeguard._watch.lineage import Node
 
     gc.collect()
     return sum(type(thing) is Node for thing in gc.get_objects())

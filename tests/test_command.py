@@ -11,7 +11,7 @@ import pytest
 
 import dtypeguard
 from dtypeguard.__main__ import main
-from dtypeguard._rules import RULES
+from dtypeguard._watch.rule import RULES
 
 BAD = (
     "import torch\n\ndef step(x):\n    x.to(torch.bfloat16)\n    return x\n\nstep(torch.ones(3))\n"  # DG103, in line 4
@@ -274,7 +274,7 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
     def open_code(path):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("dtypeguard._audit._command.io.open_code", open_code)
+    monkeypatch.setattr("dtypeguard._audit.command.io.open_code", open_code)
     status, _, err = command("audit", write("app.py", GOOD))
     assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot read app.py: Permission denied")
 
@@ -486,7 +486,7 @@ def test_wrong_options_are_said_before_the_program_runs(command, write, folder, 
 
 
 def test_no_permission_is_said_before_the_program_runs(command, write, folder, monkeypatch):
-    monkeypatch.setattr("dtypeguard._audit._command.os.access", lambda path, mode: False)
+    monkeypatch.setattr("dtypeguard._audit.command.os.access", lambda path, mode: False)
     status, _, err = command("audit", "--json", "a.json", write("app.py", "open('ran', 'w')"))
     assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot write a.json: permission denied")
     assert not (folder / "ran").exists()
@@ -613,7 +613,7 @@ def test_one_rule(command, name):
     assert out.startswith(
         "\nDG309 clip-before-unscale (error)\nsays    gradients of … were clipped" if out[0] == "\n" else "DG309"
     )
-    for part in (rule.why, rule.docs, *rule.source.split("; ")):
+    for part in (rule.why, rule.docs, *rule.sources):
         assert part in " ".join(out.split())
 
 

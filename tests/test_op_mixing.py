@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import dtypeguard
-from dtypeguard._audit._operations import _PROMOTING, trait_of
+from dtypeguard._watch.operations import _PROMOTING, trait_of
 
 FILE = Path(__file__).with_name("op_mixing.json")
 TABLE = json.loads(FILE.read_text()) if FILE.exists() else {"ops": {}, "operations": {}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dtypeguard._rules import RULES, Severity, select
+from dtypeguard._watch.rule import RULES, Severity, select
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,7 +31,7 @@ def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
     assert rule.severity in Severity
     assert rule.why.endswith(".")
-    assert all(source.strip().startswith("https://") for source in rule.source.split(";"))
+    assert all(source.startswith("https://") for source in rule.sources)
     assert not rule.says.endswith(".")
     assert not rule.fix.endswith(".")
     assert rule.docs.endswith(f"docs/rules/{rule.id}.md")

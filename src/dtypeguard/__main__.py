@@ -16,9 +16,9 @@ import torch
 
 import dtypeguard
 
-from ._audit._command import Usage, run
-from ._audit._select import Selection
-from ._rules import RULES, Rule, Severity, select
+from ._audit.command import Usage, run
+from ._watch.rule import RULES, Program, Rule, Severity, rule_modules, select
+from ._watch.selection import Selection
 
 _EXAMPLES = """\
 examples:
@@ -145,12 +145,12 @@ def _named(name: str) -> list[Rule]:
 
 
 def _print_table(rows: Iterable[Rule]) -> None:
-    cells = [(rule.id, rule.severity.value, rule.name, _blanks(rule.says)) for rule in rows]
+    cells = [(rule.id, rule.severity.value, rule.name, rule.summary) for rule in rows]
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("rule", "severity", "name", "says")
+        table = Table("rule", "severity", "name", "summary")
         for row in cells:
             table.add_row(*map(_plain, row))
         Console(highlight=False).print(table)
@@ -168,11 +168,17 @@ def _plain(text: str) -> Any:
 
 def _page(rule: Rule) -> str:
     facts = {
-        "says": _blanks(rule.says), "why": rule.why, "fix": _blanks(rule.fix),
-        "source": rule.source, "docs": rule.docs,
+        "summary": rule.summary, "says": _blanks(rule.says), "why": rule.why, "fix": _blanks(rule.fix),
+        "source": "; ".join(rule.sources), "docs": rule.docs,
     }  # fmt: skip
-    body = (_paragraph(name, text) for name, text in facts.items())
-    return "\n".join([f"{rule.id} {rule.name} ({rule.severity.value})", *body])
+    body = [_paragraph(name, text) for name, text in facts.items()]
+    bad: Program = next(module for module in rule_modules() if module.RULE is rule).BAD[0]
+    lines = [
+        f"{'-->' if number == bad.at else '':>4} {line}".rstrip()
+        for number, line in enumerate(bad.source.splitlines(), 1)
+    ]
+    shown = ["", "  a program with the fault:", "", *lines, "", "  what is reported:", "", f"     {bad.prints}"]
+    return "\n".join([f"{rule.id} {rule.name} ({rule.severity.value})", *body, *shown])
 
 
 def _paragraph(name: str, text: str) -> str:

@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from versions import since
 
 import dtypeguard
-from dtypeguard._audit import _collectives, _ranks
+from dtypeguard._rules import collectives as _collectives
+from dtypeguard._rules import ranks as _ranks
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from .._base.errors import plain
-from .._ledger import Ledger
+from .._watch.ledger import Ledger
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample, version_of
 

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from .._base.dtypes import FLOATING
 from .._base.errors import plain
-from .._ledger import Ledger
-from .._rules import Severity
+from .._watch.ledger import Ledger
+from .._watch.rule import Severity
 from ._names import Names
 from ._tensors import HALF, finite, is_copy, local, sample, spread
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .._base.errors import plain
-from .._ledger import Ledger, listed
+from .._watch.ledger import Ledger, listed
 from ._clipping import Additions, Clips, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import scale_of, stage_of

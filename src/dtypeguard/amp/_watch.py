@@ -15,8 +15,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
-from .._ledger import Ledger, listed
-from .._rules import Finding, Report, select
+from .._watch.ledger import Ledger, listed
+from .._watch.rule import Finding, Report, select
 from ._average import WatchedAverage
 from ._names import Names
 from ._optimizer import SELDOM, WatchedOptimizer

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._contract.anchor import find
 from .._repair.records import CastRecord
-from .._rules import Finding
+from .._watch.rule import Finding
 from ..distributed import check_ranks
 from ._run import Run
 

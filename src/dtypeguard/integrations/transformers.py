@@ -5,7 +5,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .._repair.records import CastRecord
-from .._rules import Finding
+from .._watch.rule import Finding
 from ..distributed import check_ranks
 from ._run import Run
 

@@ -19,7 +19,7 @@ from .._base.config import Verify
 from .._base.dtypes import FLOATING, name_of
 from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
 from .._doors.guard import is_held
-from .._rules import Finding
+from .._watch.rule import Finding
 from ._calls import Outcome, difference, run
 from ._matrix import Failure
 from ._trial import Trial, moved

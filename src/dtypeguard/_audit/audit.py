@@ -1,0 +1,165 @@
+"""`audit`: begin and end."""
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, overload
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from .._base import errors as _errors
+from .._report.report import AuditReport
+from .._watch import program as _program  # noqa: F401  (what it records is registered)
+from .._watch.findings import Findings
+from .._watch.mode import Mode
+from .._watch.recorder import Recorder
+from .._watch.rule import rule_modules
+from .._watch.selection import Selection
+
+P = ParamSpec("P")
+rule_modules()  # what they listen to is registered
+
+
+class Audit:
+    """An audit as a context manager, which `audit` makes: `with dtypeguard.audit() as report`. It is used once."""
+
+    def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
+        self._recorder, self._models = recorder, list(models)
+        self._report = AuditReport(recorder)
+        self._used = False
+
+    @property
+    def report(self) -> AuditReport:
+        return self._report
+
+    def __enter__(self) -> AuditReport:
+        if self._used:
+            raise ValueError("this audit was used already: begin another with dtypeguard.audit(...)")
+        self._used = True
+        for model in self._models:
+            self._recorder.name(model)
+        self._recorder.start()
+        _errors.origins.append(self._recorder.origin_of)
+        return self._report
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        _errors.origins.remove(self._recorder.origin_of)
+        try:
+            self._recorder.stop(error)
+        finally:
+            self._report._close(error)
+        return False
+
+
+@overload
+def audit(
+    model: nn.Module | Iterable[nn.Module] | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    scaler: GradScaler | None = None,
+    *,
+    rules: Iterable[str] | str | None = None,
+    ignore: Iterable[str] | str = (),
+) -> Audit: ...
+
+
+@overload
+def audit(
+    function: Callable[P, object],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> AuditReport: ...
+
+
+def audit(*args: Any, **kwargs: Any) -> Any:
+    """Watch a whole program for dtype mistakes, with the line where each was made.
+
+    `with audit() as report:` watches a block, `audit(function, *args, **kwargs)` a call. Nothing that the program
+    computes is changed, and nothing stays behind in torch when it ends. It sees every operation of the thread and of
+    threads that are started meanwhile, in forward and backward: what boundary checks cannot see. Compiled functions
+    run as they are written, not compiled.
+
+    Args:
+        function: what to call, in the second form. All other arguments are then its own, `rules=` too.
+        model: the model, or several, for their names; other modules are named after their class when they are called.
+        optimizer: the optimizer, or several, where they were made before the audit.
+        scaler: the GradScaler, where it was made before the audit.
+        rules: in the first form, those to use, by id, name or family (`DG1`); default: `[tool.dtypeguard]` of
+            pyproject.toml, else all.
+        ignore: likewise, those to leave out. A comment `# dtypeguard: ignore[DG103]` leaves one out at its line.
+
+    Returns:
+        The report; in the first form a context manager that gives it.
+
+    Raises:
+        TypeError, ValueError: no such rule, a wrong argument or a broken pyproject.toml, before the program runs.
+        Whatever the program raises: it goes through. The second form adds what was found to it as a note.
+
+    The rules: https://github.com/dtypeguard/dtypeguard/blob/main/docs/rules/index.md
+
+    >>> import torch, dtypeguard
+    >>> def program():
+    ...     x = torch.ones(3)
+    ...     x.to(torch.bfloat16)
+    ...     return x
+    >>> report = dtypeguard.audit(program)
+    >>> [finding.rule for finding in report.findings]
+    ['DG103']
+    >>> report.findings[0].message
+    '`x.to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `x` stays float32'
+    """
+    if args and callable(args[0]) and not isinstance(args[0], nn.Module):
+        return _call(args[0], args[1:], kwargs)
+    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()))
+    names = "model", "optimizer", "scaler"
+    unknown = [name for name in kwargs if name not in names]
+    if len(args) > len(names) or unknown:
+        raise TypeError(f"audit takes {', '.join(names)}, rules and ignore, not {unknown or args[3:]}")
+    twice = [name for name in names[: len(args)] if name in kwargs]
+    if twice:
+        raise TypeError(f"audit got {', '.join(twice)} twice")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    kinds = (nn.Module, Optimizer, GradScaler)
+    several = {name: _several(given.get(name), kind, name) for name, kind in zip(names, kinds, strict=True)}
+    recorder.optimizers, recorder.scalers = several["optimizer"], several["scaler"]
+    return Audit(recorder, several["model"])
+
+
+def _recorder(rules: Any = None, ignore: Any = ()) -> Recorder:
+    return Recorder(Findings(Selection.read(rules, ignore)), Mode)
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AuditReport:
+    watch = Audit(_recorder(), ())
+    report = watch.report
+    try:
+        with watch:
+            report.result = function(*args, **kwargs)
+    except Exception as error:
+        if report.findings:
+            error.add_note(f"dtypeguard.audit found:\n{report.findings}")
+        raise
+    return report
+
+
+def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
+    if what is None:
+        return []
+    several = list(what) if isinstance(what, Iterable) and not isinstance(what, kind) else [what]
+    several = [_bare(one) for one in several]
+    for one in several:
+        if not isinstance(one, kind):
+            hint = "" if name == "model" else "; to audit a call of a module: audit(model.forward, x), or a with block"
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
+            )
+    return several
+
+
+def _bare(what: Any) -> Any:
+    """The optimizer in the wrapper of a framework."""
+    inner = getattr(what, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else what

@@ -1,0 +1,1 @@
+"""What was found, as text, table, page and JSON."""

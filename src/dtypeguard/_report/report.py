@@ -1,0 +1,304 @@
+"""What an audit found: to print, to compare, to keep."""
+
+import dataclasses
+import io
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.dtypes import name_of
+from .._watch.events import ModuleRow
+from .._watch.findings import Cast as Cast
+from .._watch.recorder import Recorder
+from .._watch.rule import RULES, Finding, Report, Severity, select
+from .._watch.sites import Site
+from .._watch.text import human
+from .baseline import Baseline, load, save
+
+_SHOWN = 20  # casts of a printed report
+_NARROW = 100  # columns; below there is no room for a table
+_BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
+
+
+class AuditReport:
+    """What `audit` found; it fills while the program runs, and is complete when the audit has ended.
+
+    Attributes:
+        error: the exception that ended the program, as text, if one did.
+        seconds: how long the audit was on.
+        program: the script, of `python -m dtypeguard audit`.
+        result: what the function gave, of `audit(function, ...)`.
+        faults: exceptions of the audit itself, which the program never sees; none, unless dtypeguard has a bug.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._began = time.perf_counter()
+        self._modules: list[dict[str, Any]] | None = None
+        self.error: str | None = None
+        self.seconds = 0.0
+        self.program: str | None = None
+        self.result: Any = None
+
+    def _close(self, error: BaseException | None) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+        self._modules = self._recorder.guarded(_tree, self._recorder) or []
+
+    @property
+    def findings(self) -> Report:
+        """One `Finding` for each rule and place, the worst first."""
+        return Report(finding for finding, _ in self._recorder.findings.rows())
+
+    @property
+    def casts(self) -> list[Cast]:
+        """One `Cast` for each kind and place, by bytes."""
+        return [cast for cast, _ in self._recorder.findings.casts()]
+
+    @property
+    def faults(self) -> list[BaseException]:
+        return list(self._recorder.broken)
+
+    def origin(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now, oldest first; empty for a tensor that the audit has not seen.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     x = torch.ones(3, dtype=torch.float64)
+        ...     y = x / 255
+        >>> [line.rpartition(": ")[2] for line in report.origin(y)]
+        ['float64', 'float64']
+        """
+        return self._recorder.origin_of(tensor)
+
+    def assert_clean(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
+        """Raise where something of severity warning or error was found.
+
+        Args:
+            ignore: rules to leave out, by id, name or family.
+            baseline: a file that `save_baseline` wrote; what it holds is no longer news.
+
+        Raises:
+            AssertionError: with the findings.
+            RuntimeError: the audit is still running.
+            ValueError: no such rule, or the file is no baseline.
+            FileNotFoundError: there is no such file.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     total = torch.ones(3) + torch.ones(3)
+        >>> report.assert_clean()
+        """
+        __tracebackhide__ = True
+        self._over("assert_clean")
+        self._judge(ignore, baseline)
+
+    def _over(self, name: str) -> None:
+        """What is harmless, and what is not, is known when the audit has ended."""
+        __tracebackhide__ = True
+        if self._recorder.running:
+            raise RuntimeError(f"the audit is still running: call {name}() after the block")
+
+    def _judge(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
+        __tracebackhide__ = True
+        off = select(ignore)
+        known = None if baseline is None else load(baseline)
+        bad = [f for f in self.findings if f.severity in _BAD and f.rule not in off]
+        if known is not None:
+            bad = self._news(known, bad)
+        if bad:
+            raise AssertionError(f"the audit found {_number(len(bad), 'fault')}\n{Report(bad)}")
+
+    def save_baseline(self, path: str | os.PathLike[str]) -> None:
+        """Write what was found, so that `assert_clean(baseline=path)` fails only for what is new."""
+        self._over("save_baseline")
+        save(self.findings, path)
+
+    def _news(self, known: Baseline, findings: list[Finding]) -> list[Finding]:
+        return known.new(findings)
+
+    # ------------------------------------------------------------ as data
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data; dtypes are names (`bfloat16`)."""
+        rows = [(*_plain(finding), site) for finding, site in self._recorder.findings.rows()]
+        found = [
+            {**row, **_place(site), "name": RULES[rule].name, "docs": RULES[rule].docs} for rule, row, site in rows
+        ]
+        casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
+        ids = sorted({rule for rule, _, _ in rows})
+        return {
+            "schema": 1,
+            "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
+            "torch": torch.__version__,
+            "program": self.program,
+            "error": self.error,
+            "seconds": round(self.seconds, 3),
+            "operations": self._recorder.operations,
+            "findings": found,
+            "casts": casts,
+            "modules": _tree(self._recorder) if self._modules is None else self._modules,
+            "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
+            "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The same as JSON; written to a file too, if one is named."""
+        text = json.dumps(self.to_dict(), indent=1)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """One page that needs nothing else: module tree, casts and findings."""
+        from .html import render
+
+        Path(path).write_text(render(self.to_dict()), encoding="utf-8")
+
+    # ------------------------------------------------------------ as text
+
+    def __str__(self) -> str:
+        text = self._rich() if _has_rich() and _width() >= _NARROW else self._text()
+        return text.rstrip()
+
+    def __repr__(self) -> str:
+        counts = Counter(finding.severity for finding in self.findings)
+        what = ", ".join(_number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
+        so_far = " so far, it is still running" if self._recorder.running else ""
+        return f"<audit report: {what or 'nothing found'}; {_number(len(self.casts), 'cast')}{so_far}>"
+
+    def _text(self) -> str:
+        findings, casts = self.findings, self.casts
+        parts = [str(findings)]
+        if casts:
+            parts.append(f"\ncasts, by bytes ({_number(len(casts), 'place')})")
+            width = max(len(_arrow(cast)) for cast in casts[:_SHOWN])
+            parts += [
+                f"  {human(cast.bytes):>9} {cast.count:>6}x  {cast.kind:<9} {_arrow(cast):<{width}}  "
+                f"{cast.site}{f'  in {cast.module_path}' if cast.module_path else ''}"
+                for cast in casts[:_SHOWN]
+            ]
+            if len(casts) > _SHOWN:
+                parts.append(f"  ... {len(casts) - _SHOWN} more")
+        return "\n".join([*parts, "", repr(self)[1:-1]])
+
+    def _rich(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
+        console = Console(file=io.StringIO(), width=min(160, _width()), **plain)
+        table = Table(title="findings", title_justify="left", expand=True)
+        for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
+            table.add_column(column, ratio=wide or None, overflow="fold")
+        for f in self.findings:
+            often = f" (x{f.count})" if f.count > 1 else ""
+            chain = "".join(f"\n  {line}" for line in f.origin)
+            where = "\n".join(filter(None, [f.site, f.module_path]))
+            name = f"{f.rule}\n{RULES[f.rule].name}"
+            table.add_row(f.severity, name, _escape(f"{f.message}{often}{chain}\nfix: {f.fix}"), _escape(where))
+        if self.findings:
+            console.print(table)
+        else:
+            console.print("nothing found")
+        if self.casts:
+            table = Table(title="casts, by bytes", title_justify="left")
+            for column, side in (
+                ("bytes", "right"),
+                ("count", "right"),
+                ("kind", "left"),
+                ("cast", "left"),
+                ("where", "left"),
+            ):
+                table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]  # a literal
+            for cast in self.casts[:_SHOWN]:
+                where = "  ".join(filter(None, [cast.site, cast.module_path]))
+                table.add_row(human(cast.bytes), str(cast.count), cast.kind, _arrow(cast), _escape(where))
+            console.print(table)
+            if len(self.casts) > _SHOWN:
+                console.print(f"... {len(self.casts) - _SHOWN} more casts")
+        console.print(repr(self)[1:-1])
+        text = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+        return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _plain(finding: Finding) -> tuple[str, dict[str, Any]]:
+    return finding.rule, _fields(finding)
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in row.__slots__}
+    for name, value in values.items():
+        if isinstance(value, torch.dtype):
+            values[name] = name_of(value)
+        elif isinstance(value, tuple):
+            values[name] = list(value)
+    return values
+
+
+def _place(site: Site) -> dict[str, Any]:
+    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
+
+
+def _tree(recorder: Recorder) -> list[dict[str, Any]]:
+    """The modules that were called, and what else is in them and alive; parents before children."""
+    rows, called = {}, recorder.calls
+    roots = {path.partition(".")[0] for path in called}
+    for path, module in recorder.modules():
+        if path.partition(".")[0] in roots:
+            rows[path] = recorder.guarded(ModuleRow.of, path, module)
+    for path, row in called.items():
+        rows[path] = dataclasses.replace(row, parameters=rows[path].parameters if rows.get(path) else row.parameters)
+    return [_module(row, rows) for row in rows.values() if row is not None]
+
+
+def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
+    parent = row.path.rpartition(".")[0]
+    while parent and parent not in rows:
+        parent = parent.rpartition(".")[0]
+    return {
+        "path": row.path, "class": row.name, "parent": parent or None, "calls": row.calls,
+        "parameters": row.parameters, "inputs": row.inputs, "outputs": row.outputs,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- text
+
+
+def _arrow(cast: Cast) -> str:
+    if cast.from_dtype is cast.to_dtype:
+        return f"{name_of(cast.from_dtype)} {cast.from_device} -> {cast.to_device}"
+    return f"{name_of(cast.from_dtype)} -> {name_of(cast.to_dtype)}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 or what == 'info' else 's'}"
+
+
+def _has_rich() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("rich") is not None
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _width() -> int:
+    import shutil
+
+    return shutil.get_terminal_size((120, 40)).columns

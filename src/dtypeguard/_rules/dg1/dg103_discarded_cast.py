@@ -1,0 +1,112 @@
+"""DG103 discarded-cast."""
+
+import ast
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import size_of
+
+RULE = Rule(
+    "DG103",
+    "discarded-cast",
+    Severity.WARNING,
+    summary="The result of a cast is thrown away, so nothing was cast.",
+    says="`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
+    fix="keep the result: `{target} = {what}`",
+    why=(
+        "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what "
+        "it is called on."
+    ),
+    sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
+)
+
+_TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
+
+
+@on("cast", RULE)
+def discarded(event: Op, audit: Recorder) -> None:
+    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct:
+        source, what = event.inputs[0], event.site.expression or "the cast"
+        moved = source.dtype is event.out.dtype
+        subject = _subject(event.site)
+        facts = {
+            "what": what,
+            "dtype": str(event.out.device) if moved else name_of(event.out.dtype),
+            "was": f"on {source.device}" if moved else name_of(source.dtype),
+            "subject": f"`{subject}`" if subject else "the tensor",
+            "target": subject if isinstance(_parsed(subject), _TARGETS) else "result",
+        }
+        audit.find(
+            RULE, event.site, module=event.module, op=event.site.calls or event.name, facts=facts,
+            from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
+        )  # fmt: skip
+
+
+def _subject(site: Site) -> str:
+    """`x` of `x.to(...)`."""
+    call = _parsed(site.written)
+    return ast.unparse(call.func.value) if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
+
+
+def _parsed(code: str) -> ast.expr | None:
+    try:
+        return ast.parse(code, mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+x = torch.ones(3, dtype=torch.float64)
+x.float()
+y = x * 2
+""",
+        at=4,
+        prints="`x.float()` gives a new float32 tensor, and it is thrown away: `x` stays float64",
+    ),
+    Program(
+        """\
+import torch
+
+batch = {"pixels": torch.ones(2, 3), "labels": torch.zeros(2)}
+for name in batch:
+    batch[name].to(torch.bfloat16)
+""",
+        at=5,
+        prints="`batch[name].to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `batch[name]` "
+        "stays float32",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.arange(4)
+
+    def forward(self, x):
+        self.table.type(torch.float32)
+        return x * self.table
+
+
+Net()(torch.ones(4))
+""",
+        at=11,
+        prints="`self.table.type(torch.float32)` gives a new float32 tensor, and it is thrown away: `self.table` stays "
+        "int64",
+    ),
+]
+GOOD = [
+    Program("import torch\n\nx = torch.ones(3, dtype=torch.float64)\nx = x.float()\n"),
+    Program("from torch import nn\n\nmodel = nn.Linear(2, 2)\nmodel.double()\n"),
+    Program("import torch\n\nx = torch.ones(3)\nx.to(torch.float32)\n"),
+]

@@ -1,0 +1,19 @@
+"""DG204 unsafe-bce."""
+
+from ..._watch.rule import Rule, Severity
+
+RULE = Rule(
+    "DG204",
+    "unsafe-bce",
+    Severity.ERROR,
+    summary="",
+    says="`{what}`: {reason}",
+    fix="leave out the sigmoid and use `binary_cross_entropy_with_logits` (`nn.BCEWithLogitsLoss`)",
+    why=(
+        "The logarithm of a half probability is infinite long before that of a float32 one, so autocast "
+        "refuses `binary_cross_entropy` on a GPU."
+    ),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/amp.html#prefer-binary-cross-entropy-with-logits-over-binary-cross-entropy",
+    ),
+)

@@ -1,0 +1,17 @@
+"""DG404 eps-is-zero."""
+
+from ..._watch.rule import Rule, Severity
+
+RULE = Rule(
+    "DG404",
+    "eps-is-zero",
+    Severity.ERROR,
+    summary="",
+    says="{key}={value:g} is 0 in {found}, the dtype of {names}",
+    fix=("keep the parameters in float32 (autocast instead of `.half()`), or use a larger eps: 1e-4 in float16"),
+    why=(
+        "Adam divides by `sqrt(v) + eps`. In float16 1e-8 is 0, and squares of gradients below 2e-4 are 0 "
+        "too: the first step divides by zero, and weights become inf or NaN."
+    ),
+    sources=("https://github.com/pytorch/pytorch/issues/8860",),
+)

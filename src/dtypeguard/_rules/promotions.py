@@ -1,0 +1,334 @@
+"""DG101, DG102: operands that promote each other.
+
+Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
+back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half
+operands harms where the result leaves a module, or meets half tensors again, or is kept; not where it is cast back, or
+ends as a loss, as integers, or as numbers of Python.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.dtypes import name_of
+from .._watch.events import Call, Op, on, tensors_in
+from .._watch.lineage import FIRST, Debt, Node
+from .._watch.recorder import Recorder
+from .._watch.rule import Severity
+from .._watch.sites import Site
+from .._watch.text import human, quoted, size_of
+from .modules import dtype_of
+
+_PICKS = ["max", "min", "median", "mode", "kthvalue", "_local_scalar_dense"]
+HALF = frozenset([torch.float16, torch.bfloat16])
+
+
+@dataclass(eq=False)
+class Promotions:
+    """Those of one line, module and pair of dtypes."""
+
+    site: Site
+    module: str | None
+    op: str
+    narrow: torch.dtype
+    wide: torch.dtype
+    meant: bool  # by autocast, or by a cast on the spot
+    nodes: tuple[Node, ...]  # of the wide operands
+    narrow_node: Node | None = None
+    both_half: bool = False
+    own: bool = False  # the wide dtype is the model's: the narrow operand is the odd one
+    count: int = 0
+    closed: int = 0
+    cast_back: int = 0
+    gathered: int = 0  # in accumulators
+    harmful: int = 0
+    bytes: int = 0
+
+    @property
+    def harms(self) -> bool:
+        if self.meant or self.own or (self.cast_back and self.wide is not torch.float64):  # somebody knows of it
+            return False
+        alone = self.wide is torch.float64 or self.module is None  # a module's own business may stay in it
+        return self.closed < self.count if alone else self.harmful > 0
+
+
+@dataclass(eq=False)
+class Promoted(Debt):
+    """The cause of one result's dtype."""
+
+    row: Promotions
+    audit: Recorder
+    open: bool = True
+    harmful: bool = False
+    settled: bool = False  # for good; what ended in a softmax may still be refused later
+
+    def close(self, settled: bool = True) -> None:
+        self.settled |= settled
+        if self.open:
+            self.open = False
+            self.audit.promotions -= 1
+            self.row.closed += 1
+            self.row.harmful -= self.harmful
+
+    def harm(self) -> None:
+        if self.open and not self.harmful:
+            self.harmful = True
+            self.row.harmful += 1
+
+    def refused(self) -> None:
+        """Where it ended does not count any more."""
+        if not self.open and not self.settled:
+            self.open = True
+            self.audit.promotions += 1
+            self.row.closed -= 1
+        self.harm()
+
+
+@dataclass
+class Open:
+    rows: dict[tuple[Any, ...], Promotions] = field(default_factory=dict)
+
+
+@on("mixed", "DG101", "DG102")
+def promoted(event: Op, audit: Recorder) -> None:
+    """Floats and integers are entered at once, floats and floats wait for the end."""
+    floats = [tensor for tensor in event.inputs if _real(tensor) is not None]
+    if all(_real(tensor) is None for tensor in event.kept):
+        if floats and event.out.dtype.is_floating_point:
+            _integers(event, audit)
+        return
+    some = [tensor for tensor in floats if tensor.ndim] or floats
+    dtypes = {dtype for tensor in some if (dtype := _real(tensor)) is not None}
+    if len(dtypes) < 2:
+        return
+    wide, narrow = max(dtypes, key=lambda dtype: dtype.itemsize), min(dtypes, key=lambda dtype: dtype.itemsize)
+    both = wide.itemsize == narrow.itemsize  # float16 and bfloat16 meet in float32
+    wide = event.out.dtype if both else wide
+    rows, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
+    row = rows.get(key)
+    if row is None:
+        nodes = tuple(node for t in floats if _real(t) is wide and (node := audit.lineage.get(t)) is not None)
+        if audit.leak is not None:
+            audit.leak.met |= any(ancestor.cause is audit.leak for node in nodes for ancestor in node.ancestors())
+        meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
+        narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
+        own = False
+        if wide is torch.float64:
+            own = _parameter_of(narrow_node) is None and _is_models(nodes, event.module, audit)
+        else:
+            meant = meant or event.autocast or _is_meant(narrow_node)
+        row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
+        rows[key] = row
+    row.count += 1
+    row.bytes += size_of(event.out)
+    for tensor in floats:
+        if _real(tensor) is wide:
+            for earlier in open_promotions(tensor, audit, wide):
+                if earlier.row is row:
+                    row.meant = True  # the line meets its own result: an accumulator, which is wide for a reason
+                earlier.harm()
+    cause = Promoted(row, audit)
+    audit.promotions += 1
+    node = audit.lineage.get(event.out)
+    if node is not None:
+        node.cause = cause
+        node.owes((cause,))
+    if event.out.ndim == 0 and wide is torch.float32:
+        cause.close()
+
+
+def _real(tensor: Tensor) -> torch.dtype | None:
+    """The dtype of a floating tensor, or of the parts of a complex one."""
+    dtype = tensor.dtype
+    return dtype if dtype.is_floating_point else dtype.to_real() if dtype.is_complex else None
+
+
+def _asked_for(node: Node, site: Site) -> bool:
+    """Whether somebody widened it by hand, in the same function."""
+    birth = node.birth
+    cast = birth.op == "_to_copy" and birth.cause is None and birth.parents
+    return bool(cast) and birth.site.file == site.file and birth.site.function == site.function
+
+
+def _is_models(nodes: tuple[Node, ...], module: str | None, audit: Recorder) -> bool:
+    """Whether float64 is what the model is in, as a whole: the one that runs, or the one that the tensors come from."""
+    if dtype_of(module, audit) is torch.float64:
+        return True
+    parameters = (parameter.op.partition(" ")[2] for node in nodes if (parameter := _parameter_of(node)) is not None)
+    return any(dtype_of(path, audit) is torch.float64 for path in parameters)
+
+
+def _parameter_of(node: Node | None) -> Node | None:
+    """The nearest parameter that a tensor was computed from."""
+    ancestors = () if node is None else node.ancestors()
+    return next((ancestor for ancestor in ancestors if ancestor.op.startswith("parameter ")), None)
+
+
+def _integers(event: Op, audit: Recorder) -> None:
+    source = event.kept[0]
+    audit.find(
+        "DG102", event.site, module=event.module, op=event.name, severity=Severity.INFO,
+        facts=_facts(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+def _is_meant(node: Node | None) -> bool:
+    """Whether the narrow operand is autocast's, or a parameter of which an average is kept."""
+    if node is None:
+        return False
+    return node.op.startswith("parameter ") or any(ancestor.cause == "autocast" for ancestor in node.ancestors())
+
+
+@on("cast", "DG101", "DG102")
+def cast_back(event: Op, audit: Recorder) -> None:
+    """Somebody narrows what was promoted."""
+    source, out = event.inputs[0], event.out
+    if event.kind == "explicit" and out.dtype.is_floating_point and out.dtype.itemsize < source.dtype.itemsize:
+        for promoted in _promotions(source, audit):
+            promoted.row.cast_back += promoted.open
+            promoted.close()
+
+
+@on("after", "DG101", ops="add_ sub_ copy_ lerp_ addcmul_ addcdiv_ index_add_ scatter_add_ index_put_".split())
+def gathered(event: Op, audit: Recorder) -> None:
+    """`mean += (x - mean) / n`: nothing comes of it but what somebody keeps in float64 on purpose."""
+    if audit.promotions and event.inputs[0].dtype is torch.float64:
+        node = audit.lineage.get(event.inputs[0])
+        for tensor in event.inputs[1:] if node is not None and _was_made_so(node) else ():
+            for promoted in open_promotions(tensor, audit, torch.float64):
+                promoted.row.gathered += 1
+                promoted.close()
+
+
+def _was_made_so(node: Node) -> bool:
+    """Whether somebody asked for its dtype: it came neither from NumPy's data, nor from a promotion or its results."""
+    birth = node.birth
+    promoted = isinstance(birth.cause, Promoted) or any(isinstance(debt, Promoted) and debt.open for debt in node.debts)
+    return not promoted and (birth.op != "tensor" or "dtype" in birth.site.written)
+
+
+@on("scalar", "DG102")
+def reduced(event: Op, audit: Recorder) -> None:
+    """A loss is one number; in float32 it is as it should be."""
+    if event.out.dtype is torch.float32:
+        _close(event.out, audit, (torch.float32,))
+
+
+@on("ended", "DG102")
+@on(
+    "after",
+    "DG102",
+    ops=[
+        "_softmax",
+        "_log_softmax",
+        "softmax",
+        "log_softmax",
+        "logsumexp",
+        "topk",
+        "sort",
+        "linalg_vector_norm",
+        *_PICKS,
+    ],
+)
+def ended(event: Op, audit: Recorder) -> None:
+    """What autocast too would compute in float32, or what gives integers and bools."""
+    for tensor in event.inputs:
+        for promoted in open_promotions(tensor, audit, torch.float32):
+            promoted.close(settled=False)
+
+
+@on("start", "DG102")
+def replace(audit: Recorder) -> None:
+    for name in ("tolist", "numpy"):
+        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
+
+
+def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if audit.promotions and not audit.local.paused:
+            audit.guarded(_close, self, audit, (torch.float32,))
+        return original(self, *args, **kwargs)
+
+    return leave
+
+
+def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> None:
+    for promoted in open_promotions(tensor, audit, *wide):
+        promoted.close()
+
+
+def open_promotions(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
+    """The promotions that a tensor comes from, and nobody has closed."""
+    every = _promotions(tensor, audit) if audit.promotions else []
+    return [promoted for promoted in every if promoted.open and promoted.row.wide in wide]
+
+
+def _promotions(tensor: Tensor, audit: Recorder) -> list[Promoted]:
+    node = audit.lineage.get(tensor) if audit.state(Open).rows else None
+    return [] if node is None else [debt for debt in node.debts if isinstance(debt, Promoted)]
+
+
+@on("left", "DG102")
+def leaves_module(call: Call, audit: Recorder) -> None:
+    """What a module gives is not what it was given."""
+    if audit.promotions:
+        for _, tensor in tensors_in(call.output):
+            if tensor.dtype is torch.float32:
+                for promoted in open_promotions(tensor, audit, torch.float32):
+                    promoted.harm()
+
+
+@on("end", "DG101", "DG102")
+def judge(audit: Recorder) -> None:
+    for row in audit.state(Open).rows.values():
+        if row.gathered == row.count:
+            continue
+        rule = "DG101" if row.wide is torch.float64 and not row.own else "DG102"
+        nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
+        origin = nodes[0].line() if nodes else ()
+        facts = _facts(row.site, row.op, row.narrow, row.wide, row.bytes)
+        if row.both_half:
+            facts |= {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
+        if row.own:
+            facts["advice"] = f"`.to(torch.{name_of(row.wide)})` on the {name_of(row.narrow)} operand: the model is so"
+        if rule == "DG101":
+            facts |= creep(row.nodes, row.narrow)
+        finding = audit.find(
+            rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO, facts=facts,
+            from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=origin,
+        )  # fmt: skip
+        if finding is not None:
+            finding.count += row.count - 1
+        if row.harms:
+            audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
+
+
+def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
+    """The facts of DG101."""
+    birth = nodes[0].birth if nodes else None
+    where = (
+        ""
+        if birth is None or birth.named or birth.op == FIRST
+        else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
+    )
+    return {
+        "how": "mixes",
+        "other": name_of(other),
+        "where": where,
+        "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
+    }
+
+
+def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
+    back = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
+    advice = f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(wide)})` on the other"
+    if not narrow.is_floating_point:
+        advice = f"`.to(torch.{name_of(wide)})`, if it is meant"
+    pair, what = f"{name_of(narrow)} and {name_of(wide)}", site.expression or op
+    return {"what": what, "pair": pair, "wide": name_of(wide), "size": f", {human(size)}", "advice": advice}

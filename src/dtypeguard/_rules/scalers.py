@@ -1,0 +1,281 @@
+"""DG301 to DG314 but DG302 and DG305: GradScalers that the audit meets where they are used."""
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler, OptState
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
+
+from .._watch.events import Op, on
+from .._watch.recorder import Recorder
+from .._watch.sites import Site
+from ..amp._scaler import HEARD, is_generated, tell
+from ..amp._scaling import Driven, Scaling
+from ..amp._watch import under_watch, unreal
+from .optimizers import Book, Lines, Optimizers
+from .steps import unseen
+
+_RULES = [f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)]
+_WRITES = "mul_ div_ clamp_ clamp_min_ clamp_max_ copy_".split()
+_LISTS = "_foreach_mul_ _foreach_div_ _foreach_clamp_min_ _foreach_clamp_max_ _foreach_copy_".split()
+_TORCHS = ("unscale_", "update")
+_FRAMES = 8  # between an operation and the function that clips
+
+
+class Scaled(Scaling):
+    """The rules for one scaler; what goes wrong in them never reaches the program."""
+
+    follows = True
+
+    def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
+        self._audit, self._at = audit, audit.state(Lines).at
+        self._writes: dict[int, Site] = {}  # by optimizer: which line wrote to its gradients while they were scaled
+        super().__init__(scaler, [], Book(audit))
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self._audit.live:
+            self._audit.guarded(super()._backward_begins, gradient)
+
+    def _backward_ended(self) -> None:
+        if self._audit.live:
+            self._audit.guarded(super()._backward_ended)
+
+    def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
+        result = super().scaling(outputs, scaled)
+        if isinstance(outputs, Tensor) and not outputs.requires_grad:  # only to make the scale, which is used by hand
+            for driven in self._driven:
+                driven.losses, driven.by_hand = driven.losses - 1, True
+        return result
+
+    def _look_at_gradients(self, driven: Driven, op: str) -> None:
+        site = self._writes.pop(id(driven), None)
+        if site is not None:
+            self._at["DG309"] = site
+        try:
+            super()._look_at_gradients(driven, op)
+        finally:
+            self._at.clear()
+
+    @property
+    def open(self) -> bool:
+        """Whether there are gradients that are multiplied by the scale."""
+        return any(driven.scaled for driven in self._driven)
+
+    def wrote(self, gradient: Tensor, site: Site) -> None:
+        """A line of the program changes a gradient."""
+        for driven in self._driven:
+            if driven.scaled and any(mine is gradient for _, mine in driven.watched.gradients()):
+                self._writes[id(driven)] = site
+
+    def prune(self) -> None:
+        """Forget optimizers that are gone."""
+        for driven in [driven for driven in self._driven if driven.watched.optimizer is None]:
+            driven.stepped()
+            self._driven.remove(driven)
+
+
+class Scalers:
+    """The scalers that an audit has met; none of them is kept alive."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, Scaled] = {}
+        self._inside = threading.local()
+
+    def __iter__(self) -> Iterator[Scaled]:
+        return (scaled for scaled in list(self._met.values()) if scaled.scaler is not None)
+
+    def meet(self, audit: Recorder, scaler: GradScaler) -> Scaled:
+        scaled = self._met.get(id(scaler))
+        if scaled is None or not scaled.watches(scaler):
+            scaled = self._met[id(scaler)] = Scaled(scaler, audit)
+        scaled.prune()
+        optimizers = audit.state(Optimizers)
+        for watched in under_watch():  # the program's own watches know some
+            optimizers.meet(audit, watched.optimizer)
+        for met in optimizers:
+            if met.scaler is None:  # it may be this one's
+                scaled.join(met.watched, named=False)
+        return scaled
+
+    def name(self, audit: Recorder, scaled: Scaled, optimizer: Any) -> None:
+        """A scaler is called with an optimizer, so no other one drives it."""
+        met = audit.state(Optimizers).meet(audit, optimizer)
+        if met is not None and met.scaler is not scaled:
+            met.scaler = scaled
+            scaled.join(met.watched, named=True)
+            for other in self:
+                if other is not scaled:
+                    other.part(optimizer)
+
+    @contextlib.contextmanager
+    def within(self, scaler: GradScaler, name: str) -> Iterator[bool]:
+        """Whether a method is called from outside, and not by the same one of a subclass."""
+        inside: set[tuple[int, str]] = vars(self._inside).setdefault("calls", set())
+        key = id(scaler), name
+        if key in inside:
+            yield False
+            return
+        inside.add(key)
+        try:
+            yield True
+        finally:
+            inside.discard(key)
+
+    def forget(self) -> None:
+        for scaled in self._met.values():
+            scaled.close()
+        self._met.clear()
+
+
+class Heard:
+    """Stands between a scaler and its rules: what goes wrong in them never reaches the program."""
+
+    def __init__(self, audit: Recorder, scaled: Scaled) -> None:
+        self._audit, self._scaled = audit, scaled
+
+    def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
+        return self._around(self._scaled.scaling, outputs, call=scaled)
+
+    def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
+        self._name(optimizer)
+        return self._around(self._scaled.stepping, optimizer, stage, call=step)
+
+    def unscaling(self, optimizer: Optimizer, stage: OptState) -> None:
+        self._name(optimizer)
+        self._audit.guarded(self._scaled.unscaling, optimizer, stage)
+
+    def refused(self, optimizer: Optimizer) -> None:
+        self._audit.guarded(self._scaled.refused, optimizer)
+
+    def updated(self, given: bool) -> None:
+        self._audit.guarded(self._scaled.updated, given)
+
+    def asked(self) -> None:
+        self._audit.guarded(self._scaled.asked)
+
+    def _name(self, optimizer: Any) -> None:
+        self._audit.guarded(self._audit.state(Scalers).name, self._audit, self._scaled, optimizer)
+
+    def _around(self, rules: Callable[..., Any], *event: Any, call: Callable[[], Any]) -> Any:
+        """Run rules that run the call; it is recorded, they are not, and it runs once, whatever they do."""
+        local = self._audit.local
+        outside = local.paused
+        results: list[Any] = []
+        raised: list[BaseException] = []
+
+        def run() -> Any:
+            inside, local.paused = local.paused, outside
+            try:
+                results.append(call())
+            except BaseException as error:
+                raised.append(error)
+                raise
+            finally:
+                local.paused = inside
+            return results[0]
+
+        local.paused += 1
+        try:
+            return rules(*event, run)
+        except Exception as error:
+            if error not in raised:
+                self._audit.fault(error)
+        finally:
+            local.paused = outside
+        if raised:
+            raise raised[0]
+        return results[0] if results else call()
+
+
+# ---------------------------------------------------------------- hearing
+
+
+@on("start", *_RULES)
+def replace(audit: Recorder) -> None:
+    for kind in (GradScaler, *_subclasses(GradScaler)):
+        for name in HEARD:
+            if name in vars(kind):
+                audit.patches.replace(kind, name, functools.partial(_method, audit, name))
+    for scaler in audit.scalers:
+        audit.state(Scalers).meet(audit, scaler)
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for below in kind.__subclasses__():
+        if not is_generated(below):
+            yield below
+            yield from _subclasses(below)
+
+
+def _method(audit: Recorder, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    scalers = audit.state(Scalers)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not audit.live or audit.local.paused or unreal():
+            return original(self, *args, **kwargs)
+        with scalers.within(self, name) as outermost:
+            scaled = audit.guarded(scalers.meet, audit, self) if outermost else None
+            call = functools.partial(original, self, *args, **kwargs)
+            if name in _TORCHS:
+                call = functools.partial(_quietly, audit, call)
+            if scaled is None:
+                return call()
+            return tell(name, self, [Heard(audit, scaled)], call, args, kwargs)
+
+    return method
+
+
+def _quietly(audit: Recorder, call: Callable[[], Any]) -> Any:
+    """What torch computes with its own scale is no work of the program."""
+    with unseen(audit):
+        return call()
+
+
+@on("end", *_RULES)
+def close(audit: Recorder) -> None:
+    audit.state(Scalers).forget()
+
+
+# ---------------------------------------------------------------- DG309: who writes to gradients
+
+
+@on("before", "DG309", ops=_LISTS)
+def lists(args: Any, audit: Recorder) -> None:
+    """Without it there is no word after operations on lists."""
+
+
+@on("after", "DG309", ops=_WRITES + _LISTS)
+def wrote(event: Op, audit: Recorder) -> None:
+    target = event.args[0]
+    gradient = target[0] if isinstance(target, (list, tuple)) and target else target
+    for scaled in audit.state(Scalers):
+        if scaled.open and isinstance(gradient, Tensor):
+            scaled.wrote(gradient, event.site)
+            clipped = _clipping(sys._getframe(1))
+            if clipped is not None:
+                scaled.clipped(gradient, *clipped)
+
+
+def _clipping(frame: FrameType | None) -> tuple[str, float] | None:
+    """How torch's own functions clip, if they are at work."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_filename == clip_grad.__file__:
+            values = frame.f_locals
+            if "clip_value" in values:
+                bound = float(values["clip_value"])
+                return f"to values between -{bound:g} and {bound:g}", bound
+            if "max_norm" in values:
+                bound = float(values["max_norm"])
+                return f"to norm {bound:g}", bound
+        frame = frame.f_back
+    return None

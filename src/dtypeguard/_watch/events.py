@@ -1,0 +1,217 @@
+"""What happens in a program, as rules hear of it.
+
+A rule is a function over one kind of event, registered with `on`. Kinds:
+
+    start, end   the audit begins, ends                                      (audit)
+    cast         a tensor became one of another dtype or device, in forward  (Op, audit)
+    write        a tensor was written into one of another dtype              (Op, audit)
+    mixed        operands of several dtypes met, and promoted each other     (Op, audit)
+    before       one of the named operations is about to run                 (Op, audit)
+    after        one of the named operations has run                         (Op, audit)
+    scalar       an operation in forward reduced tensors to one float        (Op, audit)
+    ended        an operation in forward gave no floats, while promotions are open  (Op, audit)
+    summed       an operation in forward added up half tensors, without a gradient (Op, audit)
+    half         an operation in forward gave float16                        (Op, audit)
+    integer      an operation in forward took integers that `Recorder.integers` names  (Op, audit)
+    backward     operands of several dtypes met in backward                  (Op, audit)
+    swapped      `torch.utils.swap_tensors` is about to be called               (Tensor, Tensor, audit)
+    refused      an exception left a module, or the audit                    (Refusal, audit)
+    entered, left  a module's forward begins, has ended                      (Call, audit)
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.dtypes import TABLE, Kind, name_of
+from .._base.errors import summary
+from .lineage import Node
+from .rule import Rule
+from .sites import Site, direct
+from .text import shape_of, size_of, tensors_of
+
+_LEAVES, _DEEP = 64, 4
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
+_STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
+_PLAIN = frozenset([Tensor, torch.nn.Parameter])
+_mode_of = torch._C._get_dispatch_mode
+_INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
+KINDS = tuple(
+    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
+    "left".split()
+)
+Handler = Callable[..., None]
+_HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
+
+
+def on(kind: str, *rules: Rule | str, ops: Iterable[str] = ()) -> Callable[[Handler], Handler]:
+    """Call the function at each event of a kind.
+
+    Args:
+        kind: of event.
+        rules: that the function finds; it is not called where none of them is wanted. None: it always is.
+        ops: for "before" and "after", the operations that it wants to hear of (`mul_`).
+    """
+
+    def register(function: Handler) -> Handler:
+        ids = frozenset(rule if isinstance(rule, str) else rule.id for rule in rules)
+        _HANDLERS[kind].append((function, ids, frozenset(ops)))
+        return function
+
+    return register
+
+
+def handlers(kind: str, wanted: frozenset[str]) -> list[Handler]:
+    """The functions to call at events of a kind."""
+    return [function for function, rules, _ in _HANDLERS[kind] if not rules or rules & wanted]
+
+
+def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
+    """The same by operation."""
+    table: dict[str, list[Handler]] = {}
+    for function, rules, ops in _HANDLERS[kind]:
+        if not rules or rules & wanted:
+            for op in ops:
+                table.setdefault(op, []).append(function)
+    return table
+
+
+def readable(*tensors: Any) -> bool:
+    """Whether tensors have values to look at: none is fake, on meta, sparse, quantized, or of a subclass."""
+    for tensor in tensors:
+        if isinstance(tensor, Tensor):
+            plain = type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_meta
+            if not plain or tensor.is_nested or tensor.dtype in _STORED or tensor.is_quantized:
+                return False
+    if _mode_of(_INFRA[0]) is not None or _mode_of(_INFRA[1]) is not None:
+        return False
+    cuda: Any = torch.cuda  # which torch leaves untyped
+    return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
+@dataclass(slots=True)
+class Op:
+    """One operation of torch."""
+
+    name: str  # `mul`, as in `aten.mul.Tensor`
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    inputs: list[Tensor]
+    site: Site
+    module: str | None
+    backward: bool
+    autocast: bool  # in an enabled region
+    kind: str = ""  # of a cast
+    kept: Any = None  # what `before` left for `after`
+    frame: FrameType | None = None  # that called torch
+    _readable: bool | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether the user's own line called it, with no code of torch between."""
+        return self.frame is not None and direct(self.frame)
+
+    @property
+    def readable(self) -> bool:
+        """Whether its tensors have values that can be looked at now."""
+        if self._readable is None:
+            self._readable = readable(*self.inputs, self.out)
+        return self._readable
+
+
+@dataclass(slots=True)
+class Operand:
+    """What is known of a tensor that was refused; it may be gone when that is told."""
+
+    name: str
+    text: str  # `f32[3,4] on cpu`
+    dtype: torch.dtype
+    device: str
+    size: int
+    node: Node | None
+    held: bool  # by a module, as a parameter
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, node: Node | None) -> "Operand":
+        held = isinstance(tensor, torch.nn.Parameter) or (node is not None and node.op.startswith("parameter "))
+        return cls(name, summary(tensor), tensor.dtype, str(tensor.device), size_of(tensor), node, held)
+
+    def __str__(self) -> str:
+        birth = None if self.node is None else self.node.birth
+        since = f", since {birth.parents[0]}" if birth is not None and birth.named and birth.parents else ""
+        return f"`{self.name}` = {self.text}" + (f" ({birth}{since})" if birth is not None else "")
+
+
+@dataclass(slots=True)
+class Refusal:
+    """An exception on its way through the user's program."""
+
+    error: BaseException
+    site: Site
+    frame: FrameType  # the innermost
+    module: str | None
+    autocast: bool
+    op: str | None
+    operands: list[Operand]  # of the operation, where it reached the dispatcher
+    function: type | None  # the autograd.Function whose backward ran
+    caller: Site  # the line that called the function in which it was raised
+    final: bool  # it ends the audit, or a thread; else the program may catch it
+
+
+@dataclass(slots=True)
+class ModuleRow:
+    """A module in the report; it may be gone by then."""
+
+    path: str
+    name: str  # of its class
+    parameters: list[dict[str, Any]]
+    calls: int = 0
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+    outputs: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, path: str, module: torch.nn.Module) -> "ModuleRow":
+        rows = []
+        for kind, name, tensor in tensors_of(module):
+            row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
+            rows.append({**row, "shape": shape_of(tensor), "bytes": size_of(tensor)})
+        return cls(path, type(module).__name__, rows)
+
+
+@dataclass(slots=True)
+class Call:
+    """The forward of a module, which may be called often."""
+
+    module: torch.nn.Module
+    path: str
+    output: Any = None
+    kept: dict[str, Any] = field(default_factory=dict)  # what `entered` leaves for `left`, by rule
+
+
+def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in nested containers, with their paths as Python writes them; not all of many."""
+    if isinstance(value, Tensor):
+        yield path, value
+        return
+    parts: Iterable[tuple[str, Any]] = ()
+    fields_of: Any = getattr(value, "_fields", ())  # of a NamedTuple
+    if depth >= _DEEP:
+        return
+    if isinstance(value, dict):
+        parts = ((f"{path}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, tuple) and fields_of:
+        parts = ((f"{path}.{name}", getattr(value, name)) for name in fields_of)
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{path}[{number}]", part) for number, part in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ((f"{path}.{field.name}", getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    for name, part in itertools.islice(parts, _LEAVES):
+        yield from tensors_in(part, name, depth + 1)

@@ -1,0 +1,119 @@
+"""The findings and casts of one audit, one row for each place."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .ledger import listed
+from .rule import RULES, Finding, Rule, Severity
+from .selection import Selection
+from .sites import Site
+
+_WORSE = [severity.value for severity in Severity]
+
+
+@dataclass(slots=True)
+class Cast:
+    """Conversions of one kind at one line of one module.
+
+    Attributes:
+        kind: "explicit" (somebody wrote it), "promotion" (operands of several dtypes met), "autocast", "write" (into a
+            tensor of another dtype), "device" or "backward".
+        op: the operation.
+        from_dtype: what came.
+        to_dtype: what it became.
+        from_device: where it was.
+        to_device: where it went.
+        site: `file:line, in function`; of a cast in backward the line in forward that caused it, where that is known.
+        module_path: the module whose forward ran.
+        count: how often.
+        bytes: of what was made, in all.
+    """
+
+    kind: str
+    op: str
+    from_dtype: torch.dtype
+    to_dtype: torch.dtype
+    from_device: str
+    to_device: str
+    site: str
+    module_path: str | None
+    count: int = 0
+    bytes: int = 0
+
+
+class Findings:
+    """What was found so far."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.wanted, self._selection = selection.rules, selection
+        self._lock = threading.Lock()
+        self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
+        self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}
+
+    def rows(self) -> list[tuple[Finding, Site]]:
+        """Worst first, then as they came."""
+        return sorted(self._findings.values(), key=lambda row: -_WORSE.index(row[0].severity))
+
+    def casts(self) -> list[tuple[Cast, Site]]:
+        """By bytes."""
+        return sorted(self._casts.values(), key=lambda row: -row[0].bytes)
+
+    def add(
+        self,
+        rule: Rule | str,
+        site: Site,
+        *,
+        facts: dict[str, Any],
+        severity: Severity | None = None,
+        module: str | None = None,
+        about: str | None = None,
+        again: bool = False,
+        parameters: Iterable[str] = (),
+        **fields: Any,
+    ) -> Finding | None:
+        """Enter a finding, or count one more; None if nobody wants to hear of it.
+
+        Findings are one if they are of one rule, line, module and pair of dtypes, and `about` the same. See `Finding`
+        for the other fields; `facts` are what the rule's formats ask for.
+        """
+        rule = RULES[rule] if isinstance(rule, str) else rule
+        severity = severity or rule.severity
+        if not self._selection.on(rule.id, site.file, site.line, severity):
+            return None
+        with self._lock:
+            key = (rule.id, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
+            known = self._findings.get(key)
+            worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
+            size = fields.pop("bytes", 0)
+            if known is None or worse:
+                names = tuple(parameters)
+                facts = {"names": listed(names), **facts}
+                finding = Finding(rule.id, severity.value, rule.says.format(**facts), str(site), module, **fields)
+                finding.fix, finding.parameters, finding.count = rule.fix.format(**facts), names, 0
+                finding.file, finding.line, finding.function = site.file, site.line, site.function
+                finding.source = site.source
+                if known is not None:
+                    finding.count, finding.bytes = known[0].count, known[0].bytes
+                self._findings[key] = known = (finding, site)
+            if not again or not known[0].count:  # else it is the same event, seen worse
+                known[0].count += 1
+                known[0].bytes += size
+            return known[0]
+
+    def cast(
+        self, kind: str, op: str, source: torch.Tensor, dtype: torch.dtype, device: torch.device, size: int,
+        site: Site, module: str | None,
+    ) -> None:  # fmt: skip
+        """Count a conversion of `source`."""
+        key = (kind, op, source.dtype, dtype, site, module, device)
+        with self._lock:
+            row = self._casts.get(key)
+            if row is None:
+                cast = Cast(kind, op, source.dtype, dtype, str(source.device), str(device), str(site), module)
+                row = self._casts[key] = (cast, site)
+            row[0].count += 1
+            row[0].bytes += size

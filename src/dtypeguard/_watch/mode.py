@@ -1,0 +1,289 @@
+"""The dispatch mode of the recorder: every operation of torch, in forward and backward.
+
+What takes time is done only where dtypes differ. A function mode is not used: it turns off the fast paths of
+`nn.TransformerEncoderLayer` and `nn.MultiheadAttention`, and so changes what they compute.
+"""
+
+import sys
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .apart import apart
+from .compiler import unseen
+from .events import Op
+from .lineage import FIRST, Node
+from .operations import Trait, trait_of
+from .recorder import Recorder
+from .sites import Site, site_of
+from .text import size_of
+
+_CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+_HALF = frozenset([torch.float16, torch.bfloat16])
+_NUMBERS = frozenset([int, float, bool, type(None)])
+_current_node = torch._C._current_autograd_node
+_tracing = torch._C._get_tracing_state
+
+
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Sees every operation."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # `unseen` does that too, and costs nothing at each operation
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        recorder = self._recorder
+        kwargs = kwargs or {}
+        if not recorder.running or recorder.local.paused or _tracing() is not None:
+            return func(*args, **kwargs)
+        trait = trait_of(func)
+        kept = None
+        if trait.name in recorder.before:
+            kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
+        try:
+            if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
+                out = _under_autocast(recorder, func, args, kwargs)
+            else:
+                out = func(*args, **kwargs)
+        except Exception as error:
+            recorder.guarded(recorder.saw, error, trait.name, _tensors(args, kwargs))
+            raise
+        try:
+            recorder.operations += 1
+            with apart():
+                self._look(recorder, trait, func, args, kwargs, out, kept)
+        except Exception as error:  # a fault of the audit must not be one of the program
+            recorder.fault(error)
+        return out
+
+    def _look(self, recorder: Recorder, trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+        if trait.several and kept is None and trait.name not in recorder.after:
+            return
+        inputs = _tensors(args, kwargs)
+        single = isinstance(out, Tensor)
+        if trait.same:
+            self._hand_on(recorder, trait, inputs, out, single)
+            return
+        if trait.cast and inputs and out is inputs[0]:  # it was of that dtype
+            return
+        dtype = out.dtype if single else None
+        mixed = integer = False
+        integers = recorder.integers
+        for tensor in inputs:
+            other = tensor.dtype
+            if other is not dtype:
+                mixed = single
+            if other in integers:
+                integer = True
+        backward = _current_node() is not None
+        if backward and not mixed:
+            return
+        asked = recorder.after.get(trait.name)
+        sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
+        summed = trait.sums and dtype in _HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
+        ended = recorder.promotions and single and not out.is_floating_point() and not backward
+        scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
+        integer = integer and bool(recorder.on["integer"]) and not backward
+        born = not trait.updates and not backward and (single or isinstance(out, (tuple, list)))
+        wanted = mixed or trait.cast or asked or ended or scalar or summed or sixteen or integer or kept
+        if not (born or wanted):
+            return
+        try:
+            frame = sys._getframe(2)
+        except ValueError:  # a thread without Python, of a process group
+            return
+        if backward and trait.cast:
+            _cast_back(recorder, inputs, out, frame)
+            return
+        site, module = recorder.line(frame), recorder.module()
+        for part in () if not born else (out,) if single else out:
+            if isinstance(part, Tensor):
+                self._bear(recorder, trait, inputs, part, site, module)
+        if not wanted:
+            return
+        if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
+            return
+        event = Op(
+            trait.name,
+            func,
+            args,
+            kwargs,
+            out,
+            inputs,
+            site,
+            module,
+            backward,
+            recorder.autocast(),
+            kept=kept,
+            frame=frame,
+        )
+        if trait.cast:
+            self._cast(recorder, event, frame)
+        elif trait.write or (mixed and trait.updates and trait.promotes):
+            self._write(recorder, event)
+        elif mixed and backward:
+            recorder.emit("backward", event)
+        elif mixed and trait.promotes and dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+            self._promote(recorder, event)
+        if asked:
+            recorder.call(asked, event)
+        if ended:
+            recorder.emit("ended", event)
+        if scalar:
+            recorder.emit("scalar", event)
+        if summed:
+            recorder.emit("summed", event)
+        if sixteen:
+            recorder.emit("half", event)
+        if integer:
+            recorder.emit("integer", event)
+
+    def _hand_on(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
+        """A view has the lines of what it shows."""
+        lineage = recorder.lineage
+        node = lineage.get(inputs[0]) if inputs else None
+        if trait.lifted and inputs:
+            site = recorder.line(sys._getframe(3))
+            if node is None or node.site is not site:
+                node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
+        if node is None:
+            return
+        for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():
+            if isinstance(tensor, Tensor):
+                if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
+                    node = Node(trait.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
+                lineage.set(tensor, node)
+
+    def _bear(
+        self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site, module: str | None
+    ) -> None:
+        """A new tensor: where its dtype comes from."""
+        lineage, dtype = recorder.lineage, out.dtype
+        parents: list[Node] = []
+        for tensor in inputs:
+            node = lineage.get(tensor)
+            if node is None:
+                node = Node(FIRST, site, tensor.dtype)
+                lineage.set(tensor, node)
+            if tensor.dtype is dtype:
+                parents.insert(0, node)
+            else:
+                parents.append(node)
+        if parents:
+            first = parents[0]
+            same = first.site is site and first.dtype is dtype and not first.named and first.op != FIRST
+            if same and all(parent is first for parent in parents):
+                lineage.set(out, first)
+                return
+        cause: Any = "autocast" if trait.cast and recorder.autocast() else None
+        if not inputs and dtype is recorder.leaked_dtype:
+            cause = recorder.leak
+        node = Node(trait.name, site, dtype, tuple(parents[:2]), module, cause)
+        for parent in parents[2:]:
+            node.owes(parent.debts)
+        lineage.set(out, node)
+
+    def _cast(self, recorder: Recorder, event: Op, frame: Any) -> None:
+        if not event.inputs:  # of a transform of torch.func
+            return
+        source, out, site, module = event.inputs[0], event.out, event.site, event.module
+        if source.dtype is out.dtype and source.device == out.device:
+            return
+        if source.dtype is out.dtype:
+            event.kind = "device"
+        elif event.autocast and site_of(frame).calls not in _CASTING:
+            event.kind = "autocast"
+        else:
+            event.kind = "explicit"
+        recorder.remember(event.inputs, site, module)
+        if event.kind != "autocast":
+            node = recorder.lineage.get(out)
+            if node is not None and node.cause == "autocast":
+                node.cause = None
+        recorder.cast(event.kind, "to", source, out, size_of(out), site, module)
+        recorder.emit("cast", event)
+
+    def _write(self, recorder: Recorder, event: Op) -> None:
+        if not isinstance(event.out, Tensor):
+            return
+        sources = [t for t in event.inputs[1:] if t.dtype is not event.out.dtype and t.dtype is not torch.bool]
+        if event.name == "index_put_":
+            sources = [t for t in sources if t is event.inputs[-1]]
+        if not sources or event.backward:
+            return
+        source = sources[0]
+        recorder.cast("write", event.name, source, event.out, _bytes_as(source, event.out), event.site, event.module)
+        recorder.emit("write", event)
+
+    def _promote(self, recorder: Recorder, event: Op) -> None:
+        """Operands without axes promote nothing, unless there is nothing else."""
+        out = event.out
+        alone = all(tensor.ndim == 0 for tensor in event.inputs)
+        odd = [t for t in event.inputs if t.dtype is not out.dtype and t.dtype is not torch.bool and (t.ndim or alone)]
+        if not odd:
+            return
+        recorder.remember(event.inputs, event.site, event.module)
+        for tensor in odd:
+            size = _bytes_as(tensor, out)
+            recorder.cast("promotion", event.name, tensor, out, size, event.site, event.module)
+        event.kept = odd
+        recorder.emit("mixed", event)
+
+
+unseen(Mode.__torch_dispatch__, inside=True)
+
+
+def _under_autocast(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+    """Below a mode no region is enabled; when this one ends, the program's is still on."""
+    device, dtype = recorder.region()
+    try:
+        with torch.autocast(device, dtype=dtype):
+            return func(*args, **kwargs)
+    finally:
+        recorder.local.regions[device] = True
+
+
+def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameType) -> None:
+    """A cast in backward belongs to the line in forward that caused it; no rule is about it."""
+    if not inputs or any(tensor._has_symbolic_sizes_strides for tensor in inputs):
+        return
+    source = inputs[0]
+    if source.dtype is not out.dtype or source.device != out.device:
+        site, module = recorder.cause() or (recorder.line(frame), recorder.module())
+        recorder.cast("backward", "to", source, out, size_of(out), site, module)
+
+
+def _has_gradient(inputs: list[Tensor]) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+
+
+def _bytes_as(tensor: Tensor, like: Tensor) -> int:
+    return tensor.numel() * like.element_size()
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found = []
+    for value in args:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            found.append(value)
+        elif kind is list:
+            if value and type(value[0]) is not int:  # sizes
+                found += [part for part in value if isinstance(part, Tensor)]
+        elif kind not in _NUMBERS and isinstance(value, Tensor):
+            found.append(value)
+    if kwargs:
+        found += [value for key, value in kwargs.items() if isinstance(value, Tensor) and key != "out"]
+    return found

@@ -1,0 +1,192 @@
+"""What the program calls besides operations: modules, autocast regions, threads, data that torch does not dispatch."""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.jit import ScriptModule
+from torch.utils import dlpack
+
+from .._base.dtypes import name_of
+from .events import Call, ModuleRow, on, tensors_in
+from .lineage import Node
+from .recorder import Recorder
+from .sites import Door
+from .text import shape_of
+
+_LEAVES, _ROWS = 64, 20_000
+
+
+@on("start")
+def replace(audit: Recorder) -> None:
+    """Replace, for the time of the audit, what the mode does not see."""
+    patches = audit.patches
+    patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
+    patches.replace(torch, "set_autocast_enabled", functools.partial(_switch, audit))
+    patches.replace(torch.autocast, "__exit__", functools.partial(_region_ends, audit))
+    patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
+    patches.replace(torch, "compile", audit.eager.around)
+    audit.eager.needed()
+    patches.replace(torch.utils, "swap_tensors", functools.partial(_swap, audit))
+    creation = functools.cache(functools.partial(_creation, audit))  # torch.from_dlpack stands in two places
+    for owner, name in (
+        (torch, "from_dlpack"),
+        (dlpack, "from_dlpack"),
+        (torch, "frombuffer"),
+    ):
+        patches.replace(owner, name, creation)
+
+
+# ---------------------------------------------------------------- modules
+
+
+def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    local, entered, left = audit.local, audit.on["entered"], audit.on["left"]
+
+    @functools.wraps(original)
+    def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if not audit.live or local.paused or torch._C._get_tracing_state() is not None:
+            return original(self, *args, **kwargs)
+        if not local.modules:
+            local.failure = None  # ids of exceptions are used again
+        call = Call(self, audit.known_path(self) or audit.guarded(audit.path_of, self) or type(self).__name__)
+        audit.call(entered, call)
+        row = audit.calls.get(call.path)
+        if row is None:
+            row = audit.guarded(ModuleRow.of, call.path, self) or ModuleRow(call.path, type(self).__name__, [])
+            row.inputs = audit.guarded(_leaves, args, kwargs) or []
+            if len(audit.calls) < _ROWS:
+                audit.calls[call.path] = row
+        local.modules.append(call.path)
+        local.doors.append(Door(sys._getframe()))
+        try:
+            if isinstance(self, ScriptModule):  # TorchScript keeps no text of an error that comes out of a mode
+                with audit.unseen():
+                    out = original(self, *args, **kwargs)
+            else:
+                out = original(self, *args, **kwargs)
+        except Exception as error:
+            audit.guarded(audit.saw, error)
+            if len(local.modules) == 1:
+                audit.guarded(audit.leaves, error)
+            raise
+        finally:
+            local.modules.pop()
+            local.doors.pop()
+        if not row.calls:
+            row.outputs = audit.guarded(_leaves, (out,), {}, True) or []
+        row.calls += 1
+        call.output = out
+        audit.call(left, call)
+        return out
+
+    return call_module
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False) -> list[dict[str, Any]]:
+    """What tensors a module was given, or gave."""
+    rows: list[dict[str, Any]] = []
+    for name, value in (*((str(n), value) for n, value in enumerate(args)), *kwargs.items()):
+        name = "" if result else name
+        for path, tensor in tensors_in(value, name):
+            if len(rows) < _LEAVES:
+                dtype, device = name_of(tensor.dtype), str(tensor.device)
+                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": shape_of(tensor)})
+    return rows
+
+
+# ---------------------------------------------------------------- autocast
+
+
+def _switch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.set_autocast_enabled`, which `torch.autocast` calls when it begins and when it ends."""
+
+    @functools.wraps(original)
+    def set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        device, enabled = args if len(args) == 2 else ("cuda", *args)
+        audit.local.regions[device] = bool(enabled)
+        return result
+
+    return set_autocast_enabled
+
+
+def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(self: Any, *error: Any) -> Any:
+        if audit.live and len(error) == 3 and isinstance(error[1], Exception):
+            audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
+        return original(self, *error)
+
+    return leave
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _thread_start(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> Any:
+        run, own = self.run, vars(self).get("run")  # of a subclass; set by the program, or by an audit around this one
+
+        def put_back() -> None:
+            vars(self).pop("run", None)
+            if own is not None:
+                self.run = own  # type: ignore[method-assign]  # as it was
+
+        def audited() -> None:
+            put_back()
+            with audit.in_thread():
+                run()
+
+        if not audit.live:
+            return original(self)
+        self.run = audited  # type: ignore[method-assign]  # until it begins
+        try:
+            return original(self)
+        except BaseException:
+            put_back()
+            raise
+
+    return start
+
+
+# ---------------------------------------------------------------- data
+
+
+def _creation(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that makes a tensor past the dispatcher."""
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        tensor = original(*args, **kwargs)
+        if audit.live and isinstance(tensor, Tensor):
+            name = getattr(original, "__name__", "tensor")
+            audit.guarded(lambda: audit.lineage.set(tensor, Node(name, audit.here(), tensor.dtype)))
+        return tensor
+
+    return make
+
+
+def _swap(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """It refuses tensors that have weak references."""
+
+    @functools.wraps(original)
+    def swap_tensors(t1: Tensor, t2: Tensor) -> None:
+        if audit.live:
+            nodes = audit.lineage.get(t1), audit.lineage.get(t2)
+            audit.lineage.forget(t1, t2)
+            audit.emit("swapped", t1, t2)
+            original(t1, t2)
+            for tensor, node in zip((t2, t1), nodes, strict=True):
+                if node is not None:
+                    audit.lineage.set(tensor, node)
+        else:
+            original(t1, t2)
+
+    return swap_tensors

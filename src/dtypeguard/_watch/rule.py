@@ -1,0 +1,194 @@
+"""What a rule is, what it finds, and the table of all rules."""
+
+import dataclasses
+import enum
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
+AMP = "https://docs.pytorch.org/docs/stable/amp.html"
+AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
+GITHUB = "https://github.com"
+
+
+class Severity(enum.Enum):
+    """How bad a finding is; `info` is intended or harmless, and never warns or raises."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """What a rule is called, and its texts.
+
+    Attributes:
+        id: `DG103`.
+        name: `discarded-cast`.
+        severity: of its findings, where nothing else is known of them.
+        summary: one sentence without numbers, for lists and pages.
+        says: the message, a format over the facts of a finding.
+        fix: what to write instead, a format too.
+        why: prose for the rule's page.
+        sources: addresses of what it rests on.
+    """
+
+    id: str
+    name: str
+    severity: Severity
+    summary: str
+    says: str
+    fix: str
+    why: str
+    sources: tuple[str, ...]
+
+    @property
+    def docs(self) -> str:
+        return f"{DOCS}/rules/{self.id}.md"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Program:
+    """A script that a rule finds a fault in (`BAD`), or that looks alike and is right (`GOOD`).
+
+    Attributes:
+        source: the script. A line that calls `dtypeguard.amp.watch` stands for the watch, and is left out elsewhere.
+        at: the number of the line that is named, counted from 1.
+        prints: the message of the finding, where there is one.
+        severity: of the finding, where it is not the rule's own.
+    """
+
+    source: str
+    at: int = 0
+    prints: str = ""
+    severity: Severity | None = None
+
+
+class _Table(Mapping[str, Rule]):
+    """All rules by id: each module of `_rules` that has a `RULE`. They are looked for when first asked for."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Rule] = {}
+
+    def _found(self) -> dict[str, Rule]:
+        if not self._rules:
+            found = [module.RULE for module in rule_modules()]
+            self._rules = {rule.id: rule for rule in sorted(found, key=lambda rule: rule.id)}
+        return self._rules
+
+    def __getitem__(self, rule: str) -> Rule:
+        return self._found()[rule]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+
+def rule_modules() -> list[Any]:
+    """The modules of the rules; importing them registers what they listen to."""
+    root = __package__.rpartition(".")[0] + "._rules"
+    path = importlib.import_module(root).__path__
+    names = sorted(module.name for module in pkgutil.walk_packages(path, f"{root}."))
+    return [module for name in names if hasattr(module := importlib.import_module(name), "RULE")]
+
+
+RULES: Mapping[str, Rule] = _Table()
+
+
+@dataclasses.dataclass(slots=True)
+class Finding:
+    """What a rule found, at one place.
+
+    Attributes:
+        rule: its id, `DG301`.
+        severity: "info", "warning" or "error".
+        message: one line, with numbers.
+        site: `file:line, in function` of the user's code, outside of installed packages where there is such a line.
+        module_path: the module it is about, if one is.
+        op: what was running (`Adam.step`, `GradScaler.unscale_`).
+        from_dtype: the dtype that was found.
+        to_dtype: the dtype that stands against it.
+        count: in how many looks it was seen; not every step is looked at.
+        bytes: of the tensors it is about.
+        fix: what to write instead.
+        parameters: names of the parameters, as the model has them.
+        origin: where the dtype came from, line by line, the oldest first (of an audit).
+        file: of the site (of an audit, as the next ones).
+        line: of the site.
+        function: of the site.
+        source: the text of the line.
+    """
+
+    rule: str
+    severity: str
+    message: str
+    site: str | None = None
+    module_path: str | None = None
+    op: str | None = None
+    from_dtype: torch.dtype | None = None
+    to_dtype: torch.dtype | None = None
+    count: int = 1
+    bytes: int = 0
+    fix: str = ""
+    parameters: tuple[str, ...] = ()
+    origin: tuple[str, ...] = ()
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    source: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule} {RULES[self.rule].name}: {self.message}"
+
+
+Finding.__module__ = "dtypeguard.amp"
+
+
+class Report(list[Finding]):
+    """Findings, in the order in which they were made; it prints as a list to read."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(_paragraph, self)) or "nothing found"
+
+    __repr__ = __str__
+
+
+Report.__module__ = "dtypeguard.amp"
+
+
+_LINES = 3  # of an origin, the newest
+
+
+def _paragraph(finding: Finding) -> str:
+    often = f" x{finding.count}" if finding.count > 1 else ""
+    title = f"{finding.severity:<8}{finding.rule} {RULES[finding.rule].name}{often}  {finding.site or ''}".rstrip()
+    lines = "".join(f"\n        from: {line}" for line in finding.origin[-_LINES:])
+    return f"{title}\n        {finding.message}{lines}\n        fix: {finding.fix}"
+
+
+def select(ids: Any, what: str = "ignore") -> frozenset[str]:
+    """The rule ids named by `ids`: ids, names, or families (`DG3`).
+
+    Raises:
+        TypeError: for what is no string or collection of strings.
+        ValueError: for a name that no rule has; it lists the families.
+    """
+    names = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
+    chosen: set[str] = set()
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} takes rule ids such as 'DG301', not {name!r} ({type(name).__name__})")
+        family = len(name) == 3
+        found = {r.id for r in RULES.values() if name in (r.id, r.name) or (family and r.id.startswith(name))}
+        if not found:
+            families = ", ".join(sorted({rule[:3] for rule in RULES}))
+            raise ValueError(f"{what}={name!r} is no rule: use ids or names, as in [{min(RULES)!r}], or {families}")
+        chosen |= found
+    return frozenset(chosen)

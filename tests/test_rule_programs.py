@@ -1,0 +1,176 @@
+"""The programs beside each rule: what is bad is found at its line, what is good is not, in each way of watching.
+
+A program runs alone first; watched it must compute the same, to the bit.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from audit_cases import same
+from torch import nn
+
+import dtypeguard
+from dtypeguard import AmpError, AmpWarning
+from dtypeguard._watch.rule import rule_modules
+
+pytest_plugins = ["pytester"]
+MODULES = {module.RULE.id: module for module in rule_modules()}
+BAD = [pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}") for m in MODULES.values() for n, p in enumerate(getattr(m, "BAD", ()), 1)]
+GOOD = [pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}") for m in MODULES.values() for n, p in enumerate(getattr(m, "GOOD", ()), 1)]
+WATCHED = ("DG3", "DG4")  # by `amp.watch` too
+WATCH = re.compile(r"^.*\bdtypeguard\.amp\.watch\(.*\n", re.MULTILINE)
+ALIKE = ("warning", "error")
+
+
+def those(rows, families):
+    return [row for row in rows if row.values[0].id.startswith(families)]
+
+
+@pytest.fixture(autouse=True)
+def as_before(tmp_path, monkeypatch):
+    """Each program runs in an empty folder, and leaves torch as it was."""
+    monkeypatch.chdir(tmp_path)
+    dtype, state = torch.get_default_dtype(), torch.get_rng_state()
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_rng_state(state)
+
+
+def script(path, source, watched=False):
+    """The program as a file; but for a watch its line is left blank."""
+    path.write_text(source if watched else WATCH.sub("\n", source))
+    return path
+
+
+def run(path):
+    """What a program leaves in its names; the exception that ended it among them."""
+    torch.manual_seed(0)
+    names = {"__name__": "__main__", "__file__": str(path)}
+    try:
+        exec(compile(path.read_text(), path, "exec"), names)
+    except AmpError:
+        raise
+    except Exception as error:
+        names["exception"] = f"{type(error).__name__}: {error}"
+    return names
+
+
+def left(names):
+    """The tensors among them."""
+    values = {name: v.state_dict() if isinstance(v, nn.Module) else v for name, v in names.items()}
+    kept = (torch.Tensor, dict, list, tuple, str, float, int)
+    return {name: v for name, v in values.items() if isinstance(v, kept) and not name.startswith("__")}
+
+
+def audited(tmp_path, source):
+    """The report on a program, which computes what it computes alone."""
+    path = script(tmp_path / "program.py", source)
+    alone = left(run(path))
+    with dtypeguard.audit() as report:
+        names = run(path)
+    assert same(alone, left(names))
+    assert report.faults == []
+    return report
+
+
+def lines_of(findings, rule):
+    return {int(re.search(r":(\d+)", finding.site)[1]) for finding in findings if finding.rule == rule.id}
+
+
+@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+def test_a_rule_has_programs_on_both_sides(module):
+    assert len(module.BAD) >= 3
+    assert len(module.GOOD) >= 3
+    assert all(program.at and program.prints for program in module.BAD)
+    assert module.RULE.summary.endswith(".")
+    assert "{" not in module.RULE.summary
+
+
+@pytest.mark.parametrize(("rule", "program"), BAD)
+def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
+    report = audited(tmp_path, program.source)
+    found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.at]
+    assert [finding.message for finding in found] == [program.prints], report.findings
+    assert found[0].severity == (program.severity or rule.severity).value
+
+
+@pytest.mark.parametrize(("rule", "program"), GOOD)
+def test_what_is_right_is_not_reported_by_an_audit(rule, program, tmp_path):
+    report = audited(tmp_path, program.source)
+    assert [f for f in report.findings if f.severity in ALIKE or f.rule == rule.id] == [], report.findings
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient", "off"])
+@pytest.mark.parametrize(("rule", "program"), those(BAD, WATCHED))
+def test_a_fault_is_found_by_a_watch(rule, program, mode, tmp_path):
+    alone = left(run(script(tmp_path / "program.py", program.source)))
+    path = script(tmp_path / "program.py", program.source, watched=True)
+    bad = (program.severity or rule.severity).value in ALIKE
+    with dtypeguard.mode(mode), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", AmpWarning)
+        if mode == "strict" and bad:
+            with pytest.raises(AmpError) as error:
+                run(path)
+            assert error.value.rule == rule.id
+            return
+        names = run(path)
+    watched = names.pop("watched")
+    findings = watched.report()
+    assert same(alone, left(names))
+    begun = path.read_text()[: WATCH.search(path.read_text()).start()].count("\n") + 1  # what is known at once is there
+    assert bool({program.at, begun} & lines_of(findings, rule)) is (mode != "off"), findings
+    assert any(rule.id in str(w.message) for w in caught) is (mode == "lenient" and bad)
+
+
+@pytest.mark.parametrize(("rule", "program"), those(GOOD, WATCHED))
+def test_what_is_right_is_not_reported_by_a_watch(rule, program, tmp_path):
+    alone = left(run(script(tmp_path / "program.py", program.source)))
+    with dtypeguard.mode("strict"):
+        names = run(script(tmp_path / "program.py", program.source, watched=True))
+    assert [f for f in names.pop("watched").report() if f.rule == rule.id] == []
+    assert same(alone, left(names))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "program"), BAD)
+def test_a_fault_is_found_by_the_command(rule, program, tmp_path):
+    script(tmp_path / "program.py", program.source)
+    command = [sys.executable, "-m", "dtypeguard", "audit", "--json", "report.json", "program.py"]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    findings = json.loads((tmp_path / "report.json").read_text())["findings"]
+    assert (rule.id, program.at) in [(finding["rule"], finding["line"]) for finding in findings]
+
+
+def test_faults_are_found_by_the_marker(pytester):
+    """All at once: each program is a test that fails for its rule."""
+    tests = []
+    for row in BAD:
+        rule, program = row.values
+        if (program.severity or rule.severity).value in ALIKE:
+            name = row.id.replace("-", "_")
+            (pytester.path / f"{name}.py").write_text(WATCH.sub("\n", program.source))
+            tests.append(f"def test_{name}():\n    run({name!r})\n")
+    head = """
+import pytest, torch
+pytestmark = pytest.mark.dtype_audit
+@pytest.fixture(autouse=True)
+def as_before():
+    dtype = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(dtype)
+def run(name):
+    path = f"{name}.py"
+    try:
+        exec(compile(open(path).read(), path, "exec"), {"__name__": "__main__"})
+    except Exception as error:
+        print(type(error))
+"""
+    pytester.makepyfile(head + "\n".join(tests))
+    result = pytester.runpytest_subprocess("-rA", "-p", "no:cacheprovider")
+    failed = {line.split("::test_")[1].split()[0] for line in result.outlines if line.startswith("FAILED ")}
+    assert failed == {test.split("test_")[1].split("(")[0] for test in tests}
