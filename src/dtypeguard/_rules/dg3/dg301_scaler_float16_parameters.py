@@ -48,4 +48,4 @@ for step in range(3):
         "gradients",
     ),
 ]
-GOOD = []
+GOOD: list[Program] = []
