@@ -3,7 +3,7 @@
 import pytest
 from differential import annotation_of, enforce_says, jaxtyping_says
 from hypothesis import HealthCheck, given, settings
-from jaxtyping import Float
+from jaxtyping import Float, _array_types
 from strategies import cases, dim_strs
 from torch import Tensor
 
@@ -30,6 +30,8 @@ def _as_jaxtyping_has_it(dim):
 
 
 def _theirs(dim):
+    if type(dim) is object:  # jaxtyping < 0.3.10: nameless dims were sentinels; goes with that floor
+        return "_AnonymousVariadicDim" if dim is _array_types._anonymous_variadic_dim else "_AnonymousDim"
     fields = [getattr(dim, name) for name in getattr(dim, "__dataclass_fields__", {})]
     return (type(dim).__name__, *fields) if fields else type(dim).__name__
 

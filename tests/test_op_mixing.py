@@ -22,6 +22,7 @@ from audit_cases import BF16, F16, F32, F64
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from versions import need
 
 import dtypeguard
 from dtypeguard._watch.operations import _PROMOTING, trait_of
@@ -229,6 +230,8 @@ MARKED = {
 @pytest.mark.parametrize("name", [name for name, rule in TABLE["operations"].items() if rule != "none"])
 def test_the_audit_marks_what_promotes(name):
     library, operation, overload = name.split(".")
+    if operation == "ldexp":
+        need("torch", "2.13", "it is known as an operation of one dtype")
     trait = trait_of(getattr(getattr(getattr(torch.ops, library), operation), overload))
     assert trait.promotes is MARKED.get(operation, TABLE["operations"][name] in PROMOTE)
 

@@ -1001,7 +1001,7 @@ def _state():
         "rng": torch.get_rng_state().cpu().numpy().tobytes(),
         "numpy rng": pickle.dumps(np.random.get_state()),
         "default dtype": torch.get_default_dtype(),
-        "default device": torch.get_default_device(),
+        "default device": torch.empty(0).device,
         "inference": torch.is_inference_mode_enabled(),
         "grad": torch.is_grad_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),

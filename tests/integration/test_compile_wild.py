@@ -21,6 +21,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
+from versions import since
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, DtypeGuardError, enforce, guard, is_guarded, unguard
@@ -883,7 +884,7 @@ def test_torchs_own_error_comes_out_of_a_compiled_guarded_model_as_out_of_the_ba
     errors = []
     for each in (bare, model):
         torch._dynamo.reset()
-        with pytest.raises(Exception, match=r"cannot be multiplied|fake tensor call") as caught:
+        with pytest.raises(Exception, match=r"cannot be multiplied|fake tensor call|same reduction dim") as caught:
             compiled(each)(torch.ones(2, 7))
         errors.append(caught.value)
     assert type(errors[0]) is type(errors[1])
@@ -1059,7 +1060,12 @@ OPERATORS = {
 LONG = {"jacrev", "per-sample gradients", "while_loop", "scan"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=slow if name in LONG else ()) for name in OPERATORS])
+UNKNOWN = {"vmap, guarded": since("torch", "2.10", "Dynamo cannot trace `vmap` of a module, guarded or not")}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=slow if name in LONG else UNKNOWN.get(name, ())) for name in OPERATORS]
+)
 def test_higher_order_operators_call_enforced_and_guarded_code(name, strict):
     program, counter = OPERATORS[name], CompileCounter()
     call = compiled(program, counter)

@@ -168,6 +168,15 @@ def same(a, b):
     return len(a) == len(b) > 0 and all(x.dtype is y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
+pytestmark = [
+    pytest.mark.filterwarnings(text)
+    for text in (  # torch's own, of FSDP1 and of its checkpoints, before 2.10
+        "ignore:Deallocating Tensor that still has live PyObject references",
+        "ignore:TypedStorage is deprecated",
+    )
+]
+
+
 def refusal(call):
     with pytest.raises(DtypeError) as caught:
         call()

@@ -29,6 +29,7 @@ from architectures import (
 from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers.modeling_outputs import MaskedLMOutput
+from versions import need
 
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DtypeError, InplaceOnCastWarning, enforce, guard, is_guarded, unguard
@@ -339,6 +340,8 @@ def test_float_labels_of_a_half_model_can_be_left_to_the_loss(problem):
     with pytest.raises(DtypeError) as caught:
         guard(model, mode="strict")(**inputs)
     assert caught.value.argument == "labels"
+    if problem == "regression":
+        need("torch", "2.13", "mse_loss has no gradient for two dtypes")
     expected = learned(twin, **inputs)
     assert expected["loss"].dtype is F32
     for mode in ("strict", "lenient"):

@@ -4,6 +4,7 @@
 fast path. Nothing here ever writes to the caller's tensors.
 """
 
+import ctypes
 import logging
 from types import FrameType
 from typing import Any
@@ -62,15 +63,16 @@ def _arm(module: Any) -> None:
     if card is None or card.armed:
         return
     if torch.compiler.is_dynamo_compiling():
-        _arm_traced(module)
+        _arm_traced(id(module))  # torch < 2.13: a module itself is no constant; goes with that floor
     else:
         card.arm(module)
 
 
-def _arm_traced(module: Any) -> None:
+def _arm_traced(address: int) -> None:
     """The same while Dynamo traces, which may have seen the modules as they were: it begins anew."""
     from torch._dynamo.exc import UnspecializeRestartAnalysis
 
+    module = ctypes.cast(address, ctypes.py_object).value  # it is alive: its call is traced
     module.__dict__["_dtypeguard"].arm(module)
     raise UnspecializeRestartAnalysis(restart_reason="dtypeguard: the modules inside are guarded now")
 

@@ -178,7 +178,7 @@ def array_of(maker: Maker, spec: TensorSpec, dtype: torch.dtype, shape: tuple[in
         return tensor.numpy()
     device = chosen(options.device, draw)
     if device is None:
-        device = torch.get_default_device() if maker.anchor is None else maker.anchor.device
+        device = torch.empty(0).device if maker.anchor is None else maker.anchor.device
     if tensor.is_quantized and device is not None and torch.device(device).type == "meta":
         raise Unfit  # torch has no such tensors
     tensor = _moved(tensor, device, lay)
