@@ -68,7 +68,7 @@ ENUMS = {  # in the order of their members
 }
 # Mutants that the tests of the core cannot tell from the original: room, a part of what is printed, and why.
 EQUIVALENT = [
-    ("_repair/records", "_generation = 1", "where a counter starts that is only compared with itself"),
+    ("_repair/records", "generation = 1", "where a counter starts that is only compared with itself"),
     ("_repair/settle", "is_compiling() and (not (call.copies", "an early exit: there is nothing to loop over"),
     ("_base/dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
     ("_wrap/emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
@@ -85,7 +85,7 @@ EQUIVALENT = [
         "such a contract is read, but nothing runs under it",
     ),
     ("_doors/guard", "stacklevel=3", "both places are in one file of torch"),
-    ("_repair/plans", "if isinstance(values[0], nn.Module):", "a plan for one module, where any would do"),
+    ("_repair/plans", "if isinstance(values[0], nn.Module) else", "a plan for one module, where any would do"),
     ("_contract/spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
     ("_contract/spec", "specs[-0]", "there is one"),
     ("_repair/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),

@@ -64,8 +64,8 @@ class Contract:
     checker: bool = (
         False  # of jaxtyping's decorator, which runs the body itself: in its scope, with the caller's values
     )
-    trial: Any = None  # makes a wrapper that gives up where this one would ask the reference
-    plans: list[Any] = field(default_factory=list)  # repairs made before, see `_mend`
+    wrapper: Any = None  # the function that checks and calls the body; None for one that is suspended and resumed
+    plans: list[Any] = field(default_factory=list)  # repairs made before
 
     def file_for(self, values: tuple[Any, ...]) -> str | None:
         """Where the contract of a call with these values is written; None if nobody knows."""

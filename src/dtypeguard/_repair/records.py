@@ -42,11 +42,7 @@ Key = tuple[Any, ...]
 record_lock = threading.Lock()
 records: dict[Key, CastRecord] = {}
 warned: set[Key] = set()
-_generation = 0  # of the registry: plans made before `reset_casts` are void
-
-
-def generation() -> int:
-    return _generation
+generation = 0  # of the registry: plans made before `reset_casts` are void
 
 
 def casts() -> list[CastRecord]:
@@ -86,11 +82,11 @@ def since(begin: Mark | None) -> list[CastRecord]:
 
 def reset_casts() -> None:
     """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
-    global _generation
+    global generation
     with record_lock:
         records.clear()
         warned.clear()
-        _generation += 1
+        generation += 1
 
 
 def warn_once(key: Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:

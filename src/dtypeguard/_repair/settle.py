@@ -328,7 +328,7 @@ def _verify(call: Call, edit: Edit, fresh: Any, count: int, first: bool) -> floa
         name = plain(fresh.dtype)
         fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
         raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", fix)
-    look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1)
+    look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1, None)
     odd = changed(source, fresh) if look else None
     if odd is not None:
         out = "annotate it with a wider dtype"

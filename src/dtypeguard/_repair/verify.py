@@ -75,22 +75,25 @@ _READERS: dict[torch.dtype, Any] = {torch.float64: ctypes.c_double, torch.float3
 
 
 @functools.cache
-def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int], bool]:
+def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int, bool | None], bool]:
     """Whether whole numbers are looked for when a tensor, of that dtype, is narrowed for the n-th time.
 
     On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
-    waits for it, so that the 1st, 2nd, 4th, 8th ... time must do.
+    waits for it, so that the 1st, 2nd, 4th, 8th ... time must do. `dense` says
+    whether its elements lie side by side, where that is known.
     """
     element = _READERS.get(dtype)
     if not on_cpu:
-        return lambda source, n: not n & (n - 1)
+        return lambda source, n, dense: not n & (n - 1)
     if element is None:
-        return lambda source, n: True
+        return lambda source, n, dense: True
     read, size, isfinite = element.from_address, dtype.itemsize, math.isfinite
 
-    def look(source: Tensor, n: int) -> bool:
+    def look(source: Tensor, n: int, dense: bool | None) -> bool:
         try:
-            if _tracing() is None and source.is_contiguous() and (address := source.data_ptr()):
+            if dense is None:
+                dense = source.is_contiguous()
+            if dense and _tracing() is None and (address := source.data_ptr()):
                 middle = read(address + source.numel() // 2 * size).value
                 return middle.is_integer() or not isfinite(middle)
         except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory

@@ -21,7 +21,7 @@ from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
 from .emit import attempt
-from .slow import judge, missed, missed_beside, note, slow, slow_coroutine, slow_generator, slow_stream
+from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `named_after` puts there
@@ -203,12 +203,13 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     code = _compiled(f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return wrapper\n")
     namespace: dict[str, Any] = {}
     exec(code, getattr(fn, "__globals__", {}), namespace)
-    factory = namespace["_dg_factory"]
-    wrapper = factory(**closure)
+    wrapper = namespace["_dg_factory"](**closure)
     named_after(wrapper, fn)
-    if kind == "function" and "_dg_slow" in closure:
-        contract.trial = functools.cache(functools.partial(_trial, factory, closure))
-    _await_anchor(wrapper)
+    if kind == "function":
+        contract.wrapper = wrapper
+    if "_dg_slot" in wrapper.__code__.co_freevars:  # the first call of a wrapper that knows no module finds the anchor
+        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
+        cell.cell_contents = _first_look(cell)
     return wrapper
 
 
@@ -218,21 +219,6 @@ def _compiled(text: str) -> Any:
     filename = f"<dtypeguard checks {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     return compile(text, filename, "exec")
-
-
-def _trial(factory: Any, closure: dict[str, Any]) -> Any:
-    """The same wrapper once more, one that says MISSED where the other would ask the reference."""
-    other = {"_dg_slow": missed, "_dg_beside": missed_beside}
-    trial = factory(**{name: other.get(name, value) for name, value in closure.items()})
-    _await_anchor(trial)
-    return trial
-
-
-def _await_anchor(wrapper: Any) -> None:
-    """Have the first call of a wrapper that knows no module yet find the anchor."""
-    if "_dg_slot" in wrapper.__code__.co_freevars:
-        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
-        cell.cell_contents = _first_look(cell)
 
 
 def named_after(wrapper: Any, fn: Any) -> Any:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -13,7 +14,7 @@ from .._check.scope import adopt, scope
 from .._check.sides import call_of, listed
 from .._contract.anchor import anchor_of
 from .._contract.model import Call, Contract
-from .._repair.plans import forget, mend, remember, settle
+from .._repair.plans import MISSED, follow, is_repaired, remember
 from .._repair.settle import enter, leave, look_back
 
 _P = inspect.Parameter
@@ -26,18 +27,12 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     compiling = _compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
         return _run(contract, Call(contract, values))
-    if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
-        plan, fresh, moves = mend(contract, values)
-        if plan is not None:
-            result = None  # what raises is the body: the checks are silent, so its repair was made
-            try:
-                result = contract.trial()(*fresh)
-                if result is not MISSED:
-                    return result
-            finally:
-                settle(contract, moves, result is not MISSED)
-            forget(contract, plan)  # it would make its copies in vain at every such call
-            del fresh, moves
+    if not compiling:  # in this order: Dynamo would guard on the plans
+        wrapper = sys._getframe(1)
+        if is_repaired(wrapper):
+            return MISSED
+        if contract.plans and (result := follow(contract, values, wrapper)) is not MISSED:
+            return result
     call = enter(contract, values)
     if call.records:
         remember(call, values)
@@ -52,19 +47,6 @@ def _lapsed(contract: Contract, module: Any) -> bool:
     """Whether a guard was taken off or replaced, while something (accelerate, a hook) still holds its wrapper."""
     key = getattr(type(module), "_dtypeguard_key", None)
     return key is not contract.key and key != contract.key
-
-
-MISSED: Any = object()
-
-
-def missed(contract: Contract, values: tuple[Any, ...]) -> Any:
-    """In the place of `slow` while a known repair is tried."""
-    return MISSED
-
-
-def missed_beside(*call: Any) -> bool:
-    """In the place of `beside`: whether a caller knows the model's dtype, what was repaired cannot show."""
-    return False
 
 
 def _run(contract: Contract, call: Call) -> Any:
