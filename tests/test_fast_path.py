@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DtypeGuardError, enforce, guard
-from dtypeguard._repair import settle as _cast
+from dtypeguard._repair import settle as _settle
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 @pytest.fixture
 def asked(monkeypatch):
     """One entry for each call that the reference checker got."""
-    calls, check = [], _cast.check
+    calls, check = [], _settle.check
 
     def spy(contract, values):
         calls.append(contract.function)
         return check(contract, values)
 
-    monkeypatch.setattr(_cast, "check", spy)
+    monkeypatch.setattr(_settle, "check", spy)
     return calls
 
 

@@ -129,7 +129,7 @@ class Violation:
     hint: str  # the annotation, as written
     like: tuple[str, Any] | None = None  # the parameter that stands for the module: name, tensor
     fix: str = ""
-    fixed: bool = True  # whether lenient mode could have repaired it
+    repairable: bool = True  # whether lenient mode can repair it
 
 
 def plain(fact: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from jaxtyping import _storage
 
 from .._contract.hints import named
-from .._contract.model import Call
+from .state import CallState
 
 _Names = dict[str, Any]
 _memo: Any = _storage.get_shape_memo
@@ -56,7 +56,7 @@ class scope:  # noqa: N801  (a context manager, named like a function)
         return None if shape is None else list(shape)
 
 
-def adopt(call: Call, bound: scope | None) -> None:
+def adopt(call: CallState, bound: scope | None) -> None:
     """Have the result of a call held to the axes that its body bound."""
     if bound is None:
         return

@@ -16,9 +16,10 @@ from .._base.config import Autocast, Mode, Verify
 from .._base.dtypes import Casting
 from .._base.errors import AnnotationError
 from .._check.reference import check
+from .._check.state import CallState
 from .._contract.anchor import Slots
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint
-from .._contract.model import Call, Contract, Param, Rest
+from .._contract.model import Contract, Param, Rest
 from .._repair.settle import enter, leave
 from .._wrap.annotations import read_annotation
 from .._wrap.build import build
@@ -211,7 +212,7 @@ class _PostHook:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         __tracebackhide__ = True
-        call = Call(self.contract, _values(self.contract, (module, *args), kwargs))
+        call = CallState(self.contract, _values(self.contract, (module, *args), kwargs))
         if call.mode is Mode.OFF:
             return result
         if self.contract.returns is not None:  # its axes are those of the arguments

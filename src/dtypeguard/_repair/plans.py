@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from .._base.config import Base, Mode, Verify, base, modes_around
 from .._base.frames import caller
 from .._check.reference import holds, region_of
+from .._check.state import CallState, Edit
 from .._contract.anchor import floating, owner_of
-from .._contract.model import Call, Contract, Edit
+from .._contract.model import Contract
 from . import records as _records
+from .cast import warn_of_copy
 from .records import CastRecord, record_lock
-from .settle import look_back_at
 from .verify import changed, narrows, whole
 
 _MOST = 64  # plans for one function, and lines for one plan
@@ -127,7 +128,7 @@ def _agree(slots: list[_Slot]) -> bool:
     return True
 
 
-def remember(call: Call, values: tuple[Any, ...]) -> None:
+def remember(call: CallState, values: tuple[Any, ...]) -> None:
     """Make a plan of what the reference just did, if it was simple: at most two whole dense tensors, each cast once."""
     contract, edits, frame = call.contract, list(call.edits.values()), caller()
     names = [param.name for param in contract.params]
@@ -223,7 +224,7 @@ def _written(contract: Contract, plan: RepairPlan, indexes: list[int], edits: li
     """The function `call` of a plan."""
     names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed, "missed": MISSED}
     names |= {"contract": contract, "plan": plan, "records_for": _records_for, "forget": _forget}
-    names |= {"lock": record_lock, "look_back": look_back_at, "Error": RuntimeError}
+    names |= {"lock": record_lock, "look_back": warn_of_copy, "Error": RuntimeError}
     applies, copies = [], []
     for n, (i, edit) in enumerate(zip(indexes, edits, strict=True)):
         source: Tensor = edit.value

@@ -12,8 +12,9 @@ import torch
 from .._base.errors import plain
 from .._check.scope import adopt, scope
 from .._check.sides import call_of, listed
+from .._check.state import CallState
 from .._contract.anchor import anchor_of
-from .._contract.model import Call, Contract
+from .._contract.model import Contract
 from .._repair.plans import MISSED, follow, is_repaired, remember
 from .._repair.settle import enter, leave, look_back
 
@@ -26,7 +27,7 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     __tracebackhide__ = True
     compiling = _compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
-        return _run(contract, Call(contract, values))
+        return _run(contract, CallState(contract, values))
     if not compiling:  # in this order: Dynamo would guard on the plans
         wrapper = sys._getframe(1)
         if is_repaired(wrapper):
@@ -49,7 +50,7 @@ def _lapsed(contract: Contract, module: Any) -> bool:
     return key is not contract.key and key != contract.key
 
 
-def _run(contract: Contract, call: Call) -> Any:
+def _run(contract: Contract, call: CallState) -> Any:
     __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
     if not contract.guarded:
@@ -61,7 +62,7 @@ def _run(contract: Contract, call: Call) -> Any:
         raise
 
 
-def _body(contract: Contract, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _body(contract: Contract, call: CallState, args: list[Any], kwargs: dict[str, Any]) -> Any:
     __tracebackhide__ = True
     if not contract.scoped or torch.compiler.is_compiling():
         return contract.body(*args, **kwargs)
@@ -117,7 +118,7 @@ def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any
     return leave(call, result)
 
 
-def yielded(call: Call, item: Any) -> Any:
+def yielded(call: CallState, item: Any) -> Any:
     """One item that a generator yields, checked like a result."""
     __tracebackhide__ = True
     if call.contract.yields is None:
@@ -126,7 +127,7 @@ def yielded(call: Call, item: Any) -> Any:
     return leave(dataclasses.replace(call, contract=contract), item)
 
 
-def _yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """What `yield from stream` does, with every item checked."""
     __tracebackhide__ = True
     step: Callable[[Any], Any] = stream.send
