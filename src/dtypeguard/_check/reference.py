@@ -17,7 +17,7 @@ from .._base.errors import AnnotationError, DeviceError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
 from .._contract.containers import children, leaves, members
-from .._contract.model import Contract, Path, argument_of, given, written
+from .._contract.model import Contract, Path, PathStep, argument_of, given, written
 from .._contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -307,52 +307,51 @@ def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallSt
     scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
     if not isinstance(value, spec.origin) or scalar:
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    before = len(call.violations)
-    held, rebuilt = members(value)
-    for step, item in held:
-        _CHECKERS[type(spec.item)](spec.item, item, (*path, step), call)
-    if not rebuilt:
-        _not_repairable(before, call)
-    call.open.pop()
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        _check_items(value, [(spec.item, *item) for item in held], path, call, rebuildable)
 
 
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin) or len(value) != len(spec.items):
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    before = len(call.violations)
-    held, rebuilt = members(value)
-    for item_spec, (step, item) in zip(spec.items, held, strict=True):
-        if item_spec is not None:
-            _CHECKERS[type(item_spec)](item_spec, item, (*path, step), call)
-    if not rebuilt:
-        _not_repairable(before, call)
-    call.open.pop()
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True)]
+        _check_items(value, items, path, call, rebuildable)
 
 
 def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin):
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    mapping: Any = value
+    elif not _is_open(value, call):
+        mapping: Any = value
+        keys = [(spec.key, ("member", f"key {i}"), key) for i, key in enumerate(mapping)] if spec.key else []
+        _check_items(value, keys, path, call, False)  # a copy is another key
+        items = [(spec.value, ("item", key), item) for key, item in mapping.items()] if spec.value else []
+        _check_items(value, items, path, call, children(value) is not None)
+
+
+def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
+    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
+    if not isinstance(value, spec.origin) or missing:
+        report_kind(call, path, value, spec.hint, True, *missing)
+    elif not _is_open(value, call):
+        items = [(spec.fields.get(step[1]), step, item) for step, item in children(value) or ()]
+        _check_items(value, items, path, call)
+
+
+def _check_items(
+    value: Any, items: list[tuple[Any, PathStep, Any]], path: Path, call: CallState, rebuildable: bool = True
+) -> None:
+    """Check what a container holds; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
-    for i, key in enumerate(mapping) if spec.key is not None else ():
-        _CHECKERS[type(spec.key)](spec.key, key, (*path, ("member", f"key {i}")), call)
-    _not_repairable(before, call)  # a copy is another key
-    before = len(call.violations)
-    for key, item in mapping.items() if spec.value is not None else ():
-        _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
-    _check_rebuildable(value, before, call)
+    for spec, step, item in items:
+        if spec is not None:
+            _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    if not rebuildable:
+        _not_repairable(before, call)
     call.open.pop()
 
 
@@ -370,21 +369,6 @@ def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: CallState)
 def _check_self(spec: SelfSpec, value: Any, path: Path, call: CallState) -> None:
     if not is_own(call.contract.function, call.values, value):
         report_kind(call, path, value, spec.hint)
-
-
-def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
-    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
-    if not isinstance(value, spec.origin) or missing:
-        report_kind(call, path, value, spec.hint, True, *missing)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    for step, child in children(value) or ():
-        field_spec = spec.fields.get(step[1])
-        if field_spec is not None:
-            _CHECKERS[type(field_spec)](field_spec, child, (*path, step), call)
-    call.open.pop()
 
 
 _CHECKERS: dict[type, Callable[[Any, Any, Path, CallState], None]] = {
@@ -423,10 +407,11 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
         pass  # a long list of numbers or strings
     elif type(value) not in SCALARS and not _is_open(value, call):
         call.open.append(value)
-        before = len(call.violations)
-        for step, child in children(value) or leaves(value):
+        before, held = len(call.violations), children(value)
+        for step, child in held or leaves(value):
             _check_guarded(child, (*path, step), call)
-        _check_rebuildable(value, before, call)
+        if held is None:
+            _not_repairable(before, call)
         call.open.pop()
 
 
@@ -474,12 +459,7 @@ def _is_open(value: Any, call: CallState) -> bool:
     return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
 
 
-def _check_rebuildable(value: Any, before: int, call: CallState) -> None:
-    """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
-    if children(value) is None:
-        _not_repairable(before, call)
-
-
 def _not_repairable(before: int, call: CallState) -> None:
+    """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
     for violation in call.violations[before:]:
         violation.repairable = False
