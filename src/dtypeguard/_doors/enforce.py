@@ -33,7 +33,7 @@ from .._contract.model import Contract, Param
 from .._contract.spec import holds_tensor
 from .._repair.settle import enter
 from .._wrap.annotations import located, read_annotation, resolved, spec_in, stream_hints
-from .._wrap.build import build, kind_of, named_after
+from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
 T = TypeVar("T")
@@ -299,17 +299,6 @@ def _is_made_up(fn: Any) -> bool:
     return frame is not None
 
 
-def sign(made: Any, fn: Any, contract: Contract) -> None:
-    """Note on a wrapper what it wraps, and its contract."""
-    made.__dtypeguard__ = (fn, contract, made.__code__)
-
-
-def signed(function: Any) -> tuple[Any, Contract] | None:
-    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
-    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
-    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
-
-
 def _signature(fn: Any) -> inspect.Signature:
     try:
         if sys.version_info >= (3, 14):  # Python < 3.14: annotations are evaluated already; goes with that floor
@@ -317,11 +306,6 @@ def _signature(fn: Any) -> inspect.Signature:
         return inspect.signature(fn)
     except (ValueError, TypeError) as error:
         raise TypeError(f"enforce cannot read the signature of {fn!r}: {error}") from None
-
-
-def function_name(fn: Any) -> str:
-    """`Net.forward` for `test.<locals>.Net.forward`."""
-    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
 
 
 def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contract:

@@ -22,8 +22,7 @@ from .._contract.hints import annotations_of, is_array_hint, resolve_hint
 from .._contract.model import Contract, Param, Rest
 from .._repair.settle import enter, leave
 from .._wrap.annotations import read_annotation
-from .._wrap.build import build
-from .enforce import function_name, signed
+from .._wrap.build import build, function_name, signed
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -37,9 +37,9 @@ from .._base.frames import caller, warn_at
 from .._contract.anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
-from .._wrap.build import build
+from .._wrap.build import build, sign, signed
 from .._wrap.script import shallow
-from .enforce import enforce, sign, signed
+from .enforce import enforce
 from .forward import (
     Key,
     Options,

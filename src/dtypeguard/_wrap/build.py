@@ -241,6 +241,22 @@ def named_after(wrapper: Any, fn: Any) -> Any:
     return wrapper
 
 
+def sign(made: Any, fn: Any, contract: Contract) -> None:
+    """Note on a wrapper what it wraps, and its contract."""
+    made.__dtypeguard__ = (fn, contract, made.__code__)
+
+
+def signed(function: Any) -> tuple[Any, Contract] | None:
+    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
+    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
+    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
+
+
+def function_name(fn: Any) -> str:
+    """`Net.forward` for `test.<locals>.Net.forward`."""
+    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
+
+
 _READER = """\
 def read(self):
     try: found = {path}
@@ -252,7 +268,7 @@ def read(self):
 def _without_autocast(fn: Any) -> Any:
     """The body with autocast off around it; what `custom_fwd(cast_inputs=...)` does."""
     if kind_of(fn) != "function":
-        name = f"{fn.__qualname__.rpartition('<locals>.')[2]} is a {kind_of(fn)}"
+        name = f"{function_name(fn)} is a {kind_of(fn)}"
         raise TypeError(
             f"autocast='disable' needs a plain function, and {name}: use a `with torch.autocast(...)` inside"
         )

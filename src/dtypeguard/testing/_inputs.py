@@ -22,9 +22,10 @@ from .._contract.anchor import LAZY
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint, show
 from .._contract.model import Contract, Param
 from .._contract.spec import OtherSpec, Spec, UnpackedSpec
-from .._doors.enforce import contract_behind, signed
+from .._doors.enforce import contract_behind
 from .._doors.forward import root_of
 from .._wrap.annotations import read_annotation
+from .._wrap.build import signed
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible
