@@ -192,7 +192,7 @@ def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
 def _prefer(
     spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: CallState
 ) -> torch.dtype | None:
-    """Which member of a family a stranger becomes: the anchor's, the default, the usual ones, the widest."""
+    """The member of a family that another dtype is cast to: the anchor's, the default, the usual ones, the widest."""
     if spec.dtypes is None:
         return None
     default = torch.get_default_dtype()
@@ -426,7 +426,7 @@ def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tup
 
 
 def _is_side(call: CallState) -> bool:
-    """Whether an unannotated argument of another dtype than the anchor's is the author's business."""
+    """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
     if call.evident is None:
         dtype = call.anchor.dtype if call.anchor is not None else None
         call.evident = call.contract.sides and evident(call.contract, call.values, dtype)

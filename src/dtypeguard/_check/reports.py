@@ -1,4 +1,4 @@
-"""Violations are recorded: what a value is, what was asked for, what to write, and whether it can be repaired."""
+"""Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def report_shape(call: CallState, path: Path, value: Any, spec: TensorSpec, actu
 
 
 def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
-    """The value is of another kind than its hint; with `count` the text says how long a tuple is."""
+    """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
     actual = f"is a {type(value).__qualname__}"
     if count and isinstance(value, tuple):
         actual = f"is a tuple of {len(value)}"
@@ -72,7 +72,7 @@ def report_dtype(
     anchor: Anchor | None = None,
     family: bool = False,
 ) -> None:
-    """The value's dtype is not `target`, which the anchor, else the annotation, wants; of a family it is an example."""
+    """Record that a dtype is not `target`: the anchor's or else the annotation's, of a family one example."""
     source, casting = value.dtype, call.casting
     if not isinstance(source, torch.dtype):
         source = BY_NAME.get(name_of(source), source)

@@ -44,7 +44,7 @@ class Contract:
     verify: Verify = Verify.FIRST
     mutates: frozenset[str] = frozenset()
     guarded: bool = False  # unannotated floating tensors follow the anchor too
-    sides: bool = False  # but where one of them has the anchor's dtype, the others are the author's business
+    sides: bool = False  # but if one of them has the anchor's dtype, those of another dtype pass as side inputs
     masks: frozenset[str] = frozenset()  # attention masks: float32 is right beside half, where PyTorch takes it
     key: Any = None  # of the generated class that a guard's contract belongs to
     dtype: torch.dtype | None = None
@@ -62,7 +62,7 @@ class Contract:
     plans: list[Any] = field(default_factory=list)  # repairs made before
 
     def file_for(self, values: tuple[Any, ...]) -> str | None:
-        """Where the contract of a call with these values is written; None if nobody knows."""
+        """The file in which the contract of a call with these values is written; None if it is not known."""
         return getattr(values[0].__dict__.get("_dtypeguard"), "file", None) if self.guarded else self.file
 
     def mode_for(self, values: tuple[Any, ...]) -> Mode:

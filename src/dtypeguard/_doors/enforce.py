@@ -140,7 +140,7 @@ def _made(target: Any, options: _Options, frame: FrameType) -> Any:
 
 
 def _idle(made: Any) -> str:
-    """What to say of something enforced whose annotations have no tensor; empty where all is well, or not known yet."""
+    """The warning where annotations have no tensor; empty if they have one, or cannot be read yet."""
     functions = [made]
     if isinstance(made, property):
         functions = [function for function in (made.fget, made.fset, made.fdel) if function is not None]
@@ -249,7 +249,7 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
-    """A `torch.library.custom_op`: what its schema says it writes to is never cast; its registrations stay at hand."""
+    """A `torch.library.custom_op`: arguments that its schema marks as written are never cast; its methods are kept."""
     schema = op._opoverload._schema
     written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
     options = {**options, "mutates": options["mutates"] | written}
@@ -387,7 +387,7 @@ def _class_around(fn: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _advice(fn: Any, name: str | None) -> str:
-    """What to write instead of a name that nobody knows."""
+    """What to write instead of a name that cannot be resolved."""
     known = "import it at run time too, not only under TYPE_CHECKING"
     *outside, around, _ = ("", *str(getattr(fn, "__qualname__", "")).split("."))
     if "<locals>" in outside and name == around:
@@ -427,7 +427,7 @@ def check(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
 ) -> T:
-    """Check one value against an annotation, and return it, repaired if the mode says so.
+    """Check one value against an annotation, and return it, in lenient mode repaired.
 
     Args:
         value: anything.

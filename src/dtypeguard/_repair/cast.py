@@ -66,8 +66,8 @@ def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
         with np.errstate(over="ignore"):  # what became infinite is refused below, with more words
             fresh = source.astype(plain(edit.dtype))
     if torch.compiler.is_compiling():
-        said = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
-        _record_traced(*said, str(source.device), str(fresh.device))
+        facts = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
+        _record_traced(*facts, str(source.device), str(fresh.device))
         return fresh
     _record(call, edit, fresh, alike)
     if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():

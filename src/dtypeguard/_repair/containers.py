@@ -37,7 +37,7 @@ class Rebuilt:
         """Do the same to the caller's own; what stands where our copy of something stood is the caller's again.
 
         Only what differs is touched. A class that refuses any of it (a Hugging Face `ModelOutput` deletes nothing)
-        is left exactly as it was, and says why.
+        is left exactly as it was; its exception is returned.
         """
         own, original = self._own, self.original
         kept = _Kept(original)

@@ -1,4 +1,4 @@
-"""What was repaired, how often, and what has been said of it."""
+"""The registry of repairs: what was repaired, how often, and which warnings were given."""
 
 import dataclasses
 import threading
@@ -90,13 +90,13 @@ def reset_casts() -> None:
 
 
 def warn_once(key: Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
-    """A warning at the caller's own line, or another frame's; what was said already is our registry, not Python's."""
+    """Warn at the caller's own line, or at another frame's, once; the registry of Python's warnings is not used."""
     with record_lock:
         if key in warned:
             return
         warned.add(key)
     try:
         warn_at(frame or caller(), text, kind)
-    except Warning:  # -W error: it was not said, so it will be said again
+    except Warning:  # -W error: nothing was shown, so the next call warns again
         warned.discard(key)
         raise

@@ -20,7 +20,7 @@ from .records import warn_once
 
 
 def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
-    """Check the arguments of a call, then raise, repair, report or pass, as the mode says.
+    """Check the arguments of a call, then raise, repair, warn or let pass, by the mode.
 
     The returned call's `values` are what the body must get.
     """

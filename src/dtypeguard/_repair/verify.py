@@ -35,7 +35,7 @@ def part(tensor: Any) -> Any:
 
 
 def size(fresh: Any) -> int:
-    """Bytes of a copy: of its storage where it has one, else as far as it tells."""
+    """Bytes of a copy: of its storage if it has one, else its `nbytes`."""
     fresh = part(fresh)
     try:
         return int(fresh.untyped_storage().nbytes())
@@ -46,7 +46,7 @@ def size(fresh: Any) -> int:
 
 
 def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
-    """The largest relative error of a narrowing cast, if it can be told; and whether finite values became infinite."""
+    """The largest relative error of a narrowing cast, if it can be computed; whether finite values became infinite."""
     source, fresh = part(source), part(fresh)
     if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or not _readable(source):
         return None, False
@@ -78,9 +78,9 @@ _READERS: dict[torch.dtype, Any] = {torch.float64: ctypes.c_double, torch.float3
 def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int, bool | None], bool]:
     """Whether whole numbers are looked for when a tensor, of that dtype, is narrowed for the n-th time.
 
-    On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
-    waits for it, so that the 1st, 2nd, 4th, 8th ... time must do. `dense` says
-    whether its elements lie side by side, where that is known.
+    On the CPU they always are, unless one element that is read first is no whole number. On an accelerator each look
+    waits for the device, so they are at the 1st, 2nd, 4th, 8th ... time. The third argument is `is_contiguous()`, if
+    it is known.
     """
     element = _READERS.get(dtype)
     if not on_cpu:

@@ -1,9 +1,7 @@
 """The wrapper around a function: its checks inline, the reference checker behind them.
 
-`build` generates a wrapper whose code answers one question: is
-everything right? If so the body is called; if not, `_run` repeats a repair
-that is known, or asks the reference checker. The generated code never
-explains and never repairs.
+`build` generates a wrapper whose code only finds out whether everything is right. If so the body is called; if not,
+`slow` repeats a known repair, or asks the reference checker. The generated code never explains and never repairs.
 """
 
 import functools
@@ -215,7 +213,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
 
 @functools.lru_cache(4096)
 def _compiled(text: str) -> Any:
-    """Code for a text; what tells functions apart is in their closures, so many have the same."""
+    """Code for a text; functions that differ in their closures only share it."""
     filename = f"<dtypeguard checks {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     return compile(text, filename, "exec")

@@ -1,6 +1,6 @@
-"""Walks over the unannotated arguments of a guarded forward, as far as generated code cannot say it inline.
+"""Walks over unannotated arguments of a guarded forward, for what is too long to be generated.
 
-The answer is "everything is right", else the reference checker looks again.
+They return True if everything is right; at False the reference checker looks again.
 """
 
 import sys
