@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DtypeGuardError, enforce, guard
-from dtypeguard._repair import settle as _cast
+from dtypeguard._repair import settle as _settle
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 @pytest.fixture
 def asked(monkeypatch):
     """One entry for each call that the reference checker got."""
-    calls, check = [], _cast.check
+    calls, check = [], _settle.check
 
     def spy(contract, values):
         calls.append(contract.function)
         return check(contract, values)
 
-    monkeypatch.setattr(_cast, "check", spy)
+    monkeypatch.setattr(_settle, "check", spy)
     return calls
 
 
@@ -457,3 +457,23 @@ def test_a_plan_that_mends_a_part_is_forgotten(asked):
     for y in (None, None, wide(), wide(), wide()):
         scaled(wide(), y)
     assert len(asked) == 2
+
+
+def test_a_repair_is_made_again_where_the_body_calls_itself(asked):
+    @enforce
+    def halved(x: Float32[Tensor, "n"], depth: int):
+        return halved(x.double() / 2, depth - 1) if depth else x
+
+    assert [halved(wide() + 8, 2).dtype for _ in range(3)] == [F32] * 3
+    assert [record.count for record in dtypeguard.casts()] == [3, 6]
+    assert len(asked) == 2
+
+
+def test_a_repair_is_made_again_of_two_decorators_on_one_function(asked):
+    @enforce
+    @enforce
+    def twice(x: Float32[Tensor, "n"], y: Float32[Tensor, "n"] | None = None):
+        return x.dtype
+
+    assert [twice(wide(), y) for y in (None, None, wide(), None, None)] == [F32] * 5
+    assert [record.count for record in dtypeguard.casts()] == [5, 1]

@@ -90,7 +90,7 @@ def _as_directory(value: Any) -> str | None:
 
 
 class Base(NamedTuple):
-    """What counts where nobody else says anything, everywhere or only for what is written below a directory."""
+    """Mode and casting where neither a contract nor a block names one: everywhere, or for files below a directory."""
 
     mode: Mode | None = None
     casting: Casting | None = None
@@ -143,7 +143,7 @@ def set_mode(
 
     Args:
         value: 'strict', 'lenient', 'warn', 'off' or None.
-        casting: what lenient mode may cast where the contract does not say: 'safe', 'precision' (the default),
+        casting: what lenient mode may cast where the contract names no casting: 'safe', 'precision' (the default),
             'promote' or 'unsafe'.
         under: a directory. Mode and casting then count only for contracts written in files below it: where the line
             stands that calls `enforce`, `check` or `guard`, or derives from `GuardedModule`. Packages that are

@@ -118,7 +118,7 @@ for _public in [*globals().values()]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Violation:
-    """One offender, as plain facts; texts are made only when somebody will read them."""
+    """One offender, as plain facts; texts are made only when a message is."""
 
     error: type[DtypeGuardError]
     argument: str  # path, as Python writes it
@@ -129,7 +129,7 @@ class Violation:
     hint: str  # the annotation, as written
     like: tuple[str, Any] | None = None  # the parameter that stands for the module: name, tensor
     fix: str = ""
-    fixed: bool = True  # whether lenient mode could have repaired it
+    repairable: bool = True  # whether lenient mode can repair it
 
 
 def plain(fact: Any) -> str:
@@ -242,5 +242,5 @@ def error_of(
     return error
 
 
-# Audits that are running say where the dtype of a tensor was born, line by line.
+# Functions of running audits that return the lines at which a tensor got its dtype.
 origins: list[Callable[[torch.Tensor], tuple[str, ...]]] = []

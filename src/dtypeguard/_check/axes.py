@@ -6,11 +6,13 @@ import torch
 
 from .._base.errors import AnnotationError
 from .._contract.dims import Dim, DimKind, axis_argument
-from .._contract.model import Call, Path, report_shape, written
+from .._contract.model import Path, written
 from .._contract.spec import TensorSpec
+from .reports import report_shape
+from .state import CallState
 
 
-def check_dims(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
     if len(spec.dims) == 1 and spec.dims[0].variadic and spec.dims[0].kind is DimKind.ANONYMOUS:
         return
     where = spec.variadic
@@ -78,7 +80,7 @@ def _axes(count: int) -> str:
     return f"{count} {'axis' if count == 1 else 'axes'}"
 
 
-def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call) -> Fault:
+def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: CallState) -> Fault:
     if dim.kind is DimKind.ANONYMOUS or (dim.broadcast and not surely(size != 1)):
         return None
     if dim.kind is DimKind.FIXED:
@@ -99,7 +101,7 @@ def _check_dim(dim: Dim, size: int, index: int, axes: dict[str, int], call: Call
     return f"has axis {dim.text}={size}", f"but {dim.text}={bound}{f' in `{owner}`' if owner else ''}"
 
 
-def evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
+def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
     """The value of an expression over axes; an f-string over the call's arguments first, where it has braces."""
     try:
         if dim.function is not None and dim.names is not None:
@@ -114,7 +116,7 @@ def evaluate(dim: Dim, axes: dict[str, int], call: Call) -> Any:
 
 
 def _check_variadic(
-    dim: Dim, shape: tuple[int, ...], variadics: dict[str, tuple[bool, tuple[int, ...]]], call: Call
+    dim: Dim, shape: tuple[int, ...], variadics: dict[str, tuple[bool, tuple[int, ...]]], call: CallState
 ) -> Fault:
     if dim.kind is DimKind.ANONYMOUS:
         return None

@@ -1,9 +1,7 @@
-"""The reference checker: complete, slow, and the one that explains.
+"""The reference checker: complete and slow.
 
-`check` walks a call's arguments against their specs and collects
-every violation together with the repair that would mend it. The generated
-wrappers of `_codegen` only answer "is everything right?" and come here on the
-first no.
+`check` walks over a call's arguments and collects every violation with the repair that would mend it. The generated
+wrappers of `_wrap` only answer whether everything is right, and come here where it is not.
 """
 
 import dataclasses
@@ -19,18 +17,7 @@ from .._base.errors import AnnotationError, DeviceError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
 from .._contract.containers import children, leaves, members
-from .._contract.model import (
-    Call,
-    Contract,
-    Path,
-    argument_of,
-    edit_at,
-    given,
-    report,
-    report_dtype,
-    report_kind,
-    written,
-)
+from .._contract.model import Contract, Path, PathStep, argument_of, given, written
 from .._contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -46,11 +33,13 @@ from .._contract.spec import (
     ValidatedSpec,
 )
 from .axes import check_dims
+from .reports import report, report_dtype, report_kind
+from .state import CallState
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
 
-def check(contract: Contract, values: tuple[Any, ...]) -> Call:
+def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of one call; `values` stand in the order of `contract.params`.
 
     Raises:
@@ -60,20 +49,20 @@ def check(contract: Contract, values: tuple[Any, ...]) -> Call:
         return _check(contract, values)
 
 
-def _check(contract: Contract, values: tuple[Any, ...]) -> Call:
-    call = Call(contract, values, find_anchor(contract, values))
+def _check(contract: Contract, values: tuple[Any, ...]) -> CallState:
+    call = CallState(contract, values, find_anchor(contract, values))
     for param, path, value in given(contract, values):
         _check_argument(param.spec, value, path, call)
     return call
 
 
-def check_result(call: Call, result: Any) -> Call:
-    """Check what the body returned against the same axes; the violations found stand in a new Call."""
+def check_result(call: CallState, result: Any) -> CallState:
+    """Check what the body returned against the same axes; the violations found stand in a new CallState."""
     with torch._C.DisableTorchFunctionSubclass():
         return _check_result(call, result)
 
 
-def _check_result(call: Call, result: Any) -> Call:
+def _check_result(call: CallState, result: Any) -> CallState:
     contract = call.contract
     outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
@@ -95,7 +84,7 @@ def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
             if param.name == contract.anchor and isinstance(value, Tensor):
                 dtype = value.dtype
                 if param.spec is not None:  # what lenient mode will make of it
-                    alone = Call(contract, values)
+                    alone = CallState(contract, values)
                     _check_argument(param.spec, value, (param.name,), alone)
                     dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), dtype)
                 reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
@@ -110,7 +99,7 @@ def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     return anchor
 
 
-def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> None:
+def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) -> None:
     if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
         return
     try:
@@ -128,7 +117,7 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: Call) -> No
 # ---------------------------------------------------------------- arrays
 
 
-def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None
@@ -140,7 +129,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
         report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
         if tensor is None:
             return
-        edit_at(call, path, value).convert = True
+        call.edit(path, value).convert = True
         value = tensor
     _check_dtype(spec, value, path, call)
     if isinstance(value, Tensor):
@@ -174,7 +163,7 @@ def from_numpy(value: Any) -> Tensor | None:
         return None
 
 
-def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: Call) -> None:
+def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
     anchor = call.anchor
     if not isinstance(value, Tensor):
         if not names_accept(spec.names, name_of(value.dtype)):
@@ -200,8 +189,10 @@ def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
     return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
 
 
-def _prefer(spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> torch.dtype | None:
-    """Which member of a family a stranger becomes: the anchor's, the default, the usual ones, the widest."""
+def _prefer(
+    spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: CallState
+) -> torch.dtype | None:
+    """The member of a family that another dtype is cast to: the anchor's, the default, the usual ones, the widest."""
     if spec.dtypes is None:
         return None
     default = torch.get_default_dtype()
@@ -227,7 +218,7 @@ def region_of(device_type: str) -> torch.dtype | None:
     return torch.get_autocast_dtype(device_type) if autocast_enabled(device_type) else None
 
 
-def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: Call) -> bool:
+def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: CallState) -> bool:
     """Whether autocast itself makes the difference of dtypes harmless inside the body."""
     contract = call.contract
     return (
@@ -240,7 +231,7 @@ def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dty
     )
 
 
-def _home(value: Tensor, call: Call) -> torch.device:
+def _home(value: Tensor, call: CallState) -> torch.device:
     """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
     anchor = call.anchor
     if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
@@ -248,7 +239,7 @@ def _home(value: Tensor, call: Call) -> torch.device:
     return anchor.device
 
 
-def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: str) -> None:
+def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, hint: str) -> None:
     anchor = call.anchor
     if anchor is None or anchor.device is None or same_device(value.device, anchor.device):
         return
@@ -263,7 +254,7 @@ def _check_device(value: Tensor, path: Path, call: Call, annotated: bool, hint: 
     reason = f"{'the guard was told' if told else f'{anchor.reason} on'} {anchor.device}"
     like = None if told else anchor.like
     report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
-    edit_at(call, path, value).device = anchor.device
+    call.edit(path, value).device = anchor.device
 
 
 def same_device(a: torch.device, b: torch.device) -> bool:
@@ -273,9 +264,9 @@ def same_device(a: torch.device, b: torch.device) -> bool:
 # ---------------------------------------------------------------- containers and other hints
 
 
-def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
+def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> None:
     options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
-    best: Call | None = None
+    best: CallState | None = None
     for option in options:
         trial = call.attempt()
         _CHECKERS[type(option)](option, value, path, trial)
@@ -291,112 +282,96 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: Call) -> None:
         call.adopt(best)
 
 
-def _badness(trial: Call, value: Any) -> tuple[bool, int, int, bool]:
+def _badness(trial: CallState, value: Any) -> tuple[bool, int, int, bool]:
     """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can.
 
     Between dtypes that are equally wrong, the one that autocast computes in is the best.
     """
-    strangers = any(violation.error is HintError and not violation.fixed for violation in trial.violations)
+    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
     region = region_of(value.device.type) if isinstance(value, Tensor) else None
     other = region is not None and all(violation.expected is not region for violation in trial.violations)
-    return strangers, sum(not violation.fixed for violation in trial.violations), len(trial.violations), other
+    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations), other
 
 
-def _check_none(spec: NoneSpec, value: Any, path: Path, call: Call) -> None:
+def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None:
     if value is not None:
         report_kind(call, path, value, spec.hint)
 
 
-def _check_other(spec: OtherSpec, value: Any, path: Path, call: Call) -> None:
+def _check_other(spec: OtherSpec, value: Any, path: Path, call: CallState) -> None:
     if not bearable(spec, value):
         report_kind(call, path, value, spec.hint)
 
 
-def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: Call) -> None:
+def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallState) -> None:
     scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
     if not isinstance(value, spec.origin) or scalar:
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    before = len(call.violations)
-    held, rebuilt = members(value)
-    for step, item in held:
-        _CHECKERS[type(spec.item)](spec.item, item, (*path, step), call)
-    if not rebuilt:
-        _settle(before, call)
-    call.open.pop()
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        _check_items(value, [(spec.item, *item) for item in held], path, call, rebuildable)
 
 
-def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: Call) -> None:
+def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin) or len(value) != len(spec.items):
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    before = len(call.violations)
-    held, rebuilt = members(value)
-    for item_spec, (step, item) in zip(spec.items, held, strict=True):
-        if item_spec is not None:
-            _CHECKERS[type(item_spec)](item_spec, item, (*path, step), call)
-    if not rebuilt:
-        _settle(before, call)
-    call.open.pop()
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True)]
+        _check_items(value, items, path, call, rebuildable)
 
 
-def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: Call) -> None:
+def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin):
         report_kind(call, path, value, spec.hint, count=True)
-        return
-    if _is_open(value, call):
-        return
-    mapping: Any = value
+    elif not _is_open(value, call):
+        mapping: Any = value
+        keys = [(spec.key, ("member", f"key {i}"), key) for i, key in enumerate(mapping)] if spec.key else []
+        _check_items(value, keys, path, call, False)  # a copy is another key
+        items = [(spec.value, ("item", key), item) for key, item in mapping.items()] if spec.value else []
+        _check_items(value, items, path, call, children(value) is not None)
+
+
+def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
+    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
+    if not isinstance(value, spec.origin) or missing:
+        report_kind(call, path, value, spec.hint, True, *missing)
+    elif not _is_open(value, call):
+        items = [(spec.fields.get(step[1]), step, item) for step, item in children(value) or ()]
+        _check_items(value, items, path, call)
+
+
+def _check_items(
+    value: Any, items: list[tuple[Any, PathStep, Any]], path: Path, call: CallState, rebuildable: bool = True
+) -> None:
+    """Check what a container holds; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
-    for i, key in enumerate(mapping) if spec.key is not None else ():
-        _CHECKERS[type(spec.key)](spec.key, key, (*path, ("member", f"key {i}")), call)
-    _settle(before, call)  # a copy is another key
-    before = len(call.violations)
-    for key, item in mapping.items() if spec.value is not None else ():
-        _CHECKERS[type(spec.value)](spec.value, item, (*path, ("item", key)), call)
-    _settle_opaque(value, before, call)
+    for spec, step, item in items:
+        if spec is not None:
+            _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    if not rebuildable:
+        _not_repairable(before, call)
     call.open.pop()
 
 
-def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: Call) -> None:
+def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: CallState) -> None:
     before = len(call.violations)
     _CHECKERS[type(spec.spec)](spec.spec, value, path, call)
     if all(violation.error is not HintError for violation in call.violations[before:]):
         _check_other(spec.validators, value, path, call)
 
 
-def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: Call) -> None:
+def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: CallState) -> None:
     _CHECKERS[type(spec.whole)](spec.whole, value, path, call)
 
 
-def _check_self(spec: SelfSpec, value: Any, path: Path, call: Call) -> None:
+def _check_self(spec: SelfSpec, value: Any, path: Path, call: CallState) -> None:
     if not is_own(call.contract.function, call.values, value):
         report_kind(call, path, value, spec.hint)
 
 
-def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: Call) -> None:
-    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
-    if not isinstance(value, spec.origin) or missing:
-        report_kind(call, path, value, spec.hint, True, *missing)
-        return
-    if _is_open(value, call):
-        return
-    call.open.append(value)
-    for step, child in children(value) or ():
-        field_spec = spec.fields.get(step[1])
-        if field_spec is not None:
-            _CHECKERS[type(field_spec)](field_spec, child, (*path, step), call)
-    call.open.pop()
-
-
-_CHECKERS: dict[type, Callable[[Any, Any, Path, Call], None]] = {
+_CHECKERS: dict[type, Callable[[Any, Any, Path, CallState], None]] = {
     TensorSpec: _check_tensor,
     UnionSpec: _check_union,
     NoneSpec: _check_none,
@@ -411,7 +386,7 @@ _CHECKERS: dict[type, Callable[[Any, Any, Path, Call], None]] = {
 }
 
 
-def _check_guarded(value: Any, path: Path, call: Call) -> None:
+def _check_guarded(value: Any, path: Path, call: CallState) -> None:
     """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
     if isinstance(value, Tensor):
         anchor = call.anchor
@@ -432,10 +407,11 @@ def _check_guarded(value: Any, path: Path, call: Call) -> None:
         pass  # a long list of numbers or strings
     elif type(value) not in SCALARS and not _is_open(value, call):
         call.open.append(value)
-        before = len(call.violations)
-        for step, child in children(value) or leaves(value):
+        before, held = len(call.violations), children(value)
+        for step, child in held or leaves(value):
             _check_guarded(child, (*path, step), call)
-        _settle_opaque(value, before, call)
+        if held is None:
+            _not_repairable(before, call)
         call.open.pop()
 
 
@@ -449,8 +425,8 @@ def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tup
     return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
 
 
-def _is_side(call: Call) -> bool:
-    """Whether an unannotated argument of another dtype than the anchor's is the author's business."""
+def _is_side(call: CallState) -> bool:
+    """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
     if call.evident is None:
         dtype = call.anchor.dtype if call.anchor is not None else None
         call.evident = call.contract.sides and evident(call.contract, call.values, dtype)
@@ -478,17 +454,12 @@ def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -
     return any(holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
-def _is_open(value: Any, call: Call) -> bool:
+def _is_open(value: Any, call: CallState) -> bool:
     """Whether a container is inside itself; not asked of Dynamo, which could not have traced such a one."""
     return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
 
 
-def _settle_opaque(value: Any, before: int, call: Call) -> None:
+def _not_repairable(before: int, call: CallState) -> None:
     """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
-    if children(value) is None:
-        _settle(before, call)
-
-
-def _settle(before: int, call: Call) -> None:
     for violation in call.violations[before:]:
-        violation.fixed = False
+        violation.repairable = False

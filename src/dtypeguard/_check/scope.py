@@ -1,7 +1,7 @@
 """jaxtyping's own scope around a body that asks `isinstance(y, Float[Tensor, "b c"])`.
 
-The scope costs more than the checks do, so it is entered only where names say that somebody asks: in the body,
-in what is written inside it, or in a helper that it calls.
+The scope costs more than the checks do, so it is entered only where the names in the code show such a question: in the
+body, in functions inside it, or in a helper that it calls.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any, get_args
 from jaxtyping import _storage
 
 from .._contract.hints import named
-from .._contract.model import Call
+from .state import CallState
 
 _Names = dict[str, Any]
 _memo: Any = _storage.get_shape_memo
@@ -56,7 +56,7 @@ class scope:  # noqa: N801  (a context manager, named like a function)
         return None if shape is None else list(shape)
 
 
-def adopt(call: Call, bound: scope | None) -> None:
+def adopt(call: CallState, bound: scope | None) -> None:
     """Have the result of a call held to the axes that its body bound."""
     if bound is None:
         return
@@ -66,14 +66,14 @@ def adopt(call: Call, bound: scope | None) -> None:
             call.owners.setdefault(name, "isinstance")
 
 
-# ---------------------------------------------------------------- who asks
+# ---------------------------------------------------------------- which code asks
 
 
 def asks(fn: Any, local: _Names) -> bool:
-    """Whether names say that `isinstance(y, Float[Tensor, "b c"])` is asked while a body runs.
+    """Whether the body may ask `isinstance(y, Float[Tensor, "b c"])`, to judge by the names in its code.
 
-    It is, if `isinstance` is named in the body, or in a function behind one of its decorators; and if a helper that the
-    body names names both `isinstance` and something of jaxtyping's. Helpers are functions of the same module (also
+    It may if `isinstance` is named in the body, or in a function behind one of its decorators; and if a helper named in
+    the body names both `isinstance` and something of jaxtyping's. Helpers are functions of the same module (also
     those still to come, and methods) with those that they name in turn, and functions of other modules without.
     """
     layers = [fn]

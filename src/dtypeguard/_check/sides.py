@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from .._base.errors import summary
-from .._contract.model import Call, Path, report_dtype, written
+from .._contract.model import Path, written
 from .reference import check
+from .reports import report_dtype
+from .state import CallState
 
 _WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
 
@@ -22,17 +24,17 @@ _WRAPPER = "<dtypeguard checks "  # how the names of files of generated code beg
 class Need(NamedTuple):
     """An outer call whose side inputs reached a module that refuses them."""
 
-    call: Call
+    call: CallState
     frame: FrameType  # of the outer call's wrapper
     paths: list[Path]  # of the side inputs that the refused values are, or are views of; none where they were computed
 
 
-def call_of(module: Any) -> Call | None:
+def call_of(module: Any) -> CallState | None:
     """The innermost call of a guarded module, if it has side inputs."""
     return next((call for call, _ in _calls() if call.values[0] is module), None)
 
 
-def need(call: Call, values: list[Any]) -> Need | None:
+def need(call: CallState, values: list[Any]) -> Need | None:
     """Where values that a module inside refuses come from; None for a model's own door, and while compiling."""
     if not call.contract.guarded or torch.compiler.is_compiling():
         return None
@@ -54,7 +56,7 @@ def _same(side: Tensor, value: Any) -> bool:
     return memory is not None and memory == _memory(value)
 
 
-def _calls() -> Iterator[tuple[Call, FrameType]]:
+def _calls() -> Iterator[tuple[CallState, FrameType]]:
     """The guarded calls with side inputs that are running, from the inside out, with the frames of their wrappers."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -75,7 +77,7 @@ def _memory(tensor: Tensor) -> int | None:
         return None
 
 
-def refusal(found: Need) -> Call:
+def refusal(found: Need) -> CallState:
     """The outer call, with the side inputs that were refused as its violations."""
     outer, anchor = found.call, found.call.anchor
     for path, side in outer.sides:
@@ -85,6 +87,6 @@ def refusal(found: Need) -> Call:
     return outer
 
 
-def listed(call: Call) -> str:
+def listed(call: CallState) -> str:
     """The side inputs of a call, as messages show them."""
     return ", ".join(f"{written(path)} = {summary(side)}" for path, side in call.sides)

@@ -25,7 +25,7 @@ WIDER: tuple[type[nn.Module], ...] = (nn.RMSNorm, *LOSSES)
 
 @dataclass(slots=True, eq=False, repr=False)
 class Anchor:
-    """What the floating tensors at a module's door must be; None where the module does not say."""
+    """The dtype and device that a module's floating inputs must have; None where its parameters disagree."""
 
     dtype: torch.dtype | None
     device: torch.device | None
@@ -65,7 +65,7 @@ class _Facts:
 
 
 def facts(value: Any) -> Any:
-    """What to ask about a tensor: itself, or what it says without its `__torch_function__`.
+    """The object to read a tensor's dtype and shape from: the tensor, or what it has without its `__torch_function__`.
 
     Raises:
         TypeError: what is no tensor has no facts.

@@ -1,4 +1,4 @@
-"""Hints without tensors: what beartype says, and which class a method's `Self` is."""
+"""Hints without tensors: beartype's verdict, and the class that a method's `Self` is."""
 
 from typing import Any
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree
 
-from .model import Step
+from .model import PathStep
 
 # What may be iterated over at any time, by its own word; an iterator would be used up, a data loader set going.
 _HELD = (collections.abc.Sequence, collections.abc.Set, collections.abc.Mapping, collections.abc.MappingView)
 _INDEXED = (list, tuple, deque)
 
 
-def children(value: Any) -> list[tuple[Step, Any]] | None:
+def children(value: Any) -> list[tuple[PathStep, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
     if isinstance(
         value, (dict, UserDict)
@@ -37,14 +37,14 @@ def children(value: Any) -> list[tuple[Step, Any]] | None:
     return None
 
 
-def leaves(value: Any) -> Iterator[tuple[Step, Any]]:
+def leaves(value: Any) -> Iterator[tuple[PathStep, Any]]:
     """The leaves of any other registered pytree, a Hugging Face cache for one: checked, never cast."""
     if type(value) in _pytree.SUPPORTED_NODES:
         for i, leaf in enumerate(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]):
             yield ("item", i), leaf
 
 
-def members(value: Any) -> tuple[list[tuple[Step, Any]], bool]:
+def members(value: Any) -> tuple[list[tuple[PathStep, Any]], bool]:
     """What iterating over a collection gives, with the steps that lead there; whether it can be rebuilt with others."""
     held = children(value) if isinstance(value, _INDEXED) else None
     if held is not None and len(held) == len(value):

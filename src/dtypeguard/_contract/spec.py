@@ -114,7 +114,7 @@ class UnpackedSpec:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ValidatedSpec:
-    """`Annotated[X, Is[...]]`: a spec, and what beartype's validators say besides."""
+    """`Annotated[X, Is[...]]`: a spec, and the validators of beartype that must hold as well."""
 
     hint: str
     spec: "Spec"
@@ -130,7 +130,7 @@ class SelfSpec:
 
 @dataclass(slots=True, eq=False, repr=False)
 class OtherSpec:
-    """A hint without tensors, which is beartype's; or one whose tensors nobody can look at: of it the class counts."""
+    """A hint without tensors, which beartype checks; or one whose tensors cannot be reached: the class is checked."""
 
     hint: str
     annotation: Any
@@ -138,7 +138,7 @@ class OtherSpec:
 
     @property
     def classes(self) -> tuple[type, ...] | None:
-        """The classes for `isinstance`, where these say all; int is a float to PEP 484, and nothing is a Never."""
+        """The classes for `isinstance`, if they are the whole check; PEP 484 takes an int for a float."""
         if self.annotation is typing.Never or self.annotation is typing.NoReturn:
             return ()
         if self.alone is not None:
@@ -182,7 +182,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
     """The spec of a resolved hint, or None where nothing is to be checked.
 
     Raises:
-        AnnotationError: a jaxtyping annotation inside is malformed, or nobody could check it.
+        AnnotationError: a jaxtyping annotation inside is malformed, or cannot be checked.
     """
     if hint is Any or hint is object or isinstance(hint, _PARAMETERS):
         return None
@@ -210,7 +210,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
 
 
 def _no_annotation(hint: Any) -> str:
-    """What somebody wrote who forgot the brackets, or gave a dtype or a value for a hint."""
+    """The message for a family without brackets, and for a dtype or a tensor in place of a hint."""
     if isinstance(hint, Tensor):
         return "a tensor is no annotation; the value comes first, the annotation second"
     name = family = hint.__name__ if isinstance(hint, type) else str(hint)

@@ -33,7 +33,7 @@ from .._contract.model import Contract, Param
 from .._contract.spec import holds_tensor
 from .._repair.settle import enter
 from .._wrap.annotations import located, read_annotation, resolved, spec_in, stream_hints
-from .._wrap.build import build, kind_of, named_after
+from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ def _made(target: Any, options: _Options, frame: FrameType) -> Any:
 
 
 def _idle(made: Any) -> str:
-    """What to say of something enforced whose annotations have no tensor; empty where all is well, or not known yet."""
+    """The warning where annotations have no tensor; empty if they have one, or cannot be read yet."""
     functions = [made]
     if isinstance(made, property):
         functions = [function for function in (made.fget, made.fset, made.fdel) if function is not None]
@@ -249,7 +249,7 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
 
 
 def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
-    """A `torch.library.custom_op`: what its schema says it writes to is never cast; its registrations stay at hand."""
+    """A `torch.library.custom_op`: arguments that its schema marks as written are never cast; its methods are kept."""
     schema = op._opoverload._schema
     written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
     options = {**options, "mutates": options["mutates"] | written}
@@ -299,17 +299,6 @@ def _is_made_up(fn: Any) -> bool:
     return frame is not None
 
 
-def sign(made: Any, fn: Any, contract: Contract) -> None:
-    """Note on a wrapper what it wraps, and its contract."""
-    made.__dtypeguard__ = (fn, contract, made.__code__)
-
-
-def signed(function: Any) -> tuple[Any, Contract] | None:
-    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
-    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
-    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
-
-
 def _signature(fn: Any) -> inspect.Signature:
     try:
         if sys.version_info >= (3, 14):  # Python < 3.14: annotations are evaluated already; goes with that floor
@@ -317,11 +306,6 @@ def _signature(fn: Any) -> inspect.Signature:
         return inspect.signature(fn)
     except (ValueError, TypeError) as error:
         raise TypeError(f"enforce cannot read the signature of {fn!r}: {error}") from None
-
-
-def function_name(fn: Any) -> str:
-    """`Net.forward` for `test.<locals>.Net.forward`."""
-    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
 
 
 def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contract:
@@ -403,7 +387,7 @@ def _class_around(fn: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _advice(fn: Any, name: str | None) -> str:
-    """What to write instead of a name that nobody knows."""
+    """What to write instead of a name that cannot be resolved."""
     known = "import it at run time too, not only under TYPE_CHECKING"
     *outside, around, _ = ("", *str(getattr(fn, "__qualname__", "")).split("."))
     if "<locals>" in outside and name == around:
@@ -443,7 +427,7 @@ def check(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
 ) -> T:
-    """Check one value against an annotation, and return it, repaired if the mode says so.
+    """Check one value against an annotation, and return it, in lenient mode repaired.
 
     Args:
         value: anything.

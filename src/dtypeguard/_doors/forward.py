@@ -16,20 +16,20 @@ from .._base.config import Autocast, Mode, Verify
 from .._base.dtypes import Casting
 from .._base.errors import AnnotationError
 from .._check.reference import check
+from .._check.state import CallState
 from .._contract.anchor import Slots
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint
-from .._contract.model import Call, Contract, Param, Rest
+from .._contract.model import Contract, Param, Rest
 from .._repair.settle import enter, leave
 from .._wrap.annotations import read_annotation
-from .._wrap.build import build
-from .enforce import function_name, signed
+from .._wrap.build import build, function_name, signed
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `guard` was told; part of the key of a generated class, so it can be pickled."""
+    """The arguments of `guard`; part of the key of a generated class, so it can be pickled."""
 
     mode: Mode | None
     casting: Casting | None
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What tells one generated class of a base from another."""
+    """The key of a generated class among those of one base."""
 
     options: Options
     slots: Slots | None
@@ -122,7 +122,7 @@ def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
     """The parameters of a forward.
 
     A decorator that takes `*args, **kwargs` must get a call as it was given: it may look for a keyword, or add one.
-    Only where an annotation must find its argument does the function inside say what the parameters are.
+    Only where an annotation must find its argument are the parameters those of the function inside.
     """
     inner, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
     if by_name and any(param.kind in _SEVERAL for param in outer.parameters.values()):
@@ -211,7 +211,7 @@ class _PostHook:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         __tracebackhide__ = True
-        call = Call(self.contract, _values(self.contract, (module, *args), kwargs))
+        call = CallState(self.contract, _values(self.contract, (module, *args), kwargs))
         if call.mode is Mode.OFF:
             return result
         if self.contract.returns is not None:  # its axes are those of the arguments
@@ -227,7 +227,7 @@ def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) 
     return tuple(values)
 
 
-# ---------------------------------------------------------------- names that a guard was told
+# ---------------------------------------------------------------- names in the arguments of `guard`
 
 
 def check_names(root: nn.Module, options: Options, contracts: list[Contract]) -> None:

@@ -1,4 +1,4 @@
-"""`guard`: contracts for models that nobody annotated.
+"""`guard`: contracts for models without annotations.
 
 An instance's class is swapped for a generated subclass, so that
 `state_dict`, `isinstance`, hooks, optimizers and pickling stay what they were.
@@ -37,9 +37,9 @@ from .._base.frames import caller, warn_at
 from .._contract.anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
-from .._wrap.build import build
+from .._wrap.build import build, sign, signed
 from .._wrap.script import shallow
-from .enforce import enforce, sign, signed
+from .enforce import enforce
 from .forward import (
     Key,
     Options,
@@ -78,7 +78,7 @@ class Card:
         with _arming:
             if self.armed:
                 return
-            none: frozenset[str] = frozenset()  # what was said of the model's own arguments
+            none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = self.key.options
             options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
             for name, child in _owners(module, self.skip):
@@ -196,10 +196,10 @@ def guard(
         model: any nn.Module that is called; a compiled or data-parallel wrapper passes the guard on to its model.
         mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
         casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
-        depth: 'boundary' guards the model's forward; 'all' also every module that owns floating parameters; 'auto'
-            is 'boundary' where all floating parameters agree on a dtype, else it adds PyTorch's own modules
-            (Linear, Conv2d, ...), but none of the authors' own, whose code may cast at its borders. It adds
-            them too once the model is given a side input.
+        depth: which forwards are guarded. 'boundary': the model's. 'all': the model's, and that of each submodule with
+            floating parameters of its own. 'auto': the model's; and if its floating parameters differ in dtype, or
+            once it is given a side input, those of the submodules that are PyTorch's own (Linear, Conv2d, ...). The
+            authors' own submodules are left out then, since their code may cast.
         dtype, device: expect these instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
         skip_args: names of arguments to leave alone.
@@ -207,11 +207,11 @@ def guard(
         move_args: integer and bool arguments to move from the CPU too.
         verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'. Whole numbers
             that it would change are refused at any call, but with 'never'.
-        non_blocking: move without waiting; only for pinned memory that nobody writes to meanwhile.
+        non_blocking: move without waiting; only for pinned memory that is not written to meanwhile.
         output_dtype: what floating results must be.
 
     Raises:
-        TypeError: for what cannot be guarded; the message says what to do instead.
+        TypeError: for what cannot be guarded; the message names what to do instead.
         ValueError: for unknown options, and for names and patterns that match nothing.
 
     >>> import torch, dtypeguard

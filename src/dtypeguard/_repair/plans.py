@@ -2,16 +2,16 @@
 
 A data loader that yields float64 breaks the same contract at the
 same line at every step. Once the reference has repaired a call, what it did
-to which dtypes is a plan; a later call with the same dtypes follows it, and
-the generated check then says whether the outcome is right. If anything is
+to which dtypes is a plan; a later call with the same dtypes follows it: the
+wrapper is called once more, with the repaired values. If anything is
 unusual the reference is asked again.
 """
 
 import inspect
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -20,97 +20,89 @@ from torch import Tensor, nn
 from .._base.config import Base, Mode, Verify, base, modes_around
 from .._base.frames import caller
 from .._check.reference import holds, region_of
+from .._check.state import CallState, Edit
 from .._contract.anchor import floating, owner_of
-from .._contract.model import Call, Contract, Edit
-from .records import CastRecord, generation, record_lock
-from .settle import look_back_at
+from .._contract.model import Contract
+from . import records as _records
+from .cast import warn_of_copy
+from .records import CastRecord, record_lock
 from .verify import changed, narrows, whole
 
 _MOST = 64  # plans for one function, and lines for one plan
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LENIENT = Mode.LENIENT
+_FILE = "<dtypeguard repairs>"  # of the code that is generated here
 _any_autocast = torch._C._is_any_autocast_enabled
 
-Moves = tuple[tuple[CastRecord, Tensor, Tensor], ...]  # the record, what was given, its copy
-Made = tuple[tuple[Any, ...], Moves]  # the values that the body gets
+MISSED: Any = object()  # instead of a result: no plan made the call right, and the body did not run
 _Slot = tuple[weakref.ref[nn.Module], str, str]  # the owner, which of its tables, and the name in it
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Plan:
+class RepairPlan:
     """What a repair does; the record of every line that it was made for."""
 
-    indexes: list[int]  # of the arguments that it repairs
-    applies: Callable[[tuple[Any, ...]], bool]  # whether it was made for such values
-    repair: Callable[
-        [tuple[Any, ...], list[CastRecord]], list[Tensor] | None
-    ]  # the copies; None if one of them changed whole numbers
+    key: tuple[Any, ...]  # which arguments it repairs, what they are and what they become
     devices: frozenset[str]  # that these arguments come from and go to
     regions: frozenset[tuple[str, torch.dtype]]  # of these devices, where autocast was on
     generation: int
     base: Base  # whose casting allowed them
     modes: Any  # in force around it
-    module: Any  # a weak reference
-    slots: list[_Slot]  # the module's floating parameters, which must still agree
+    call: Callable[[tuple[Any, ...], FrameType], Any] = None  # type: ignore[assignment]  # written for this plan
+    module: Any = None  # a weak reference
+    slots: list[_Slot] = field(default_factory=list)  # the module's floating parameters, which must still agree
     anchor: torch.dtype | None = None  # what unannotated arguments became, unless another argument has that dtype
     others: list[tuple[int, Any]] = field(default_factory=list)  # the other arguments, and their defaults
     records: dict[tuple[int, int], tuple[Any, list[CastRecord]]] = field(default_factory=dict)
 
 
-_NOTHING: tuple[None, Any, Moves] = (None, (), ())
-_UNKNOWN: tuple[None, list[CastRecord]] = (None, [])
+_UNKNOWN: tuple[None, None] = (None, None)
 
 
-def mend(contract: Contract, values: tuple[Any, ...]) -> tuple[Plan | None, Any, Moves]:
-    """The plan of the usual repair, the values with it, and what was moved; no plan if the reference must look."""
+def is_repaired(wrapper: FrameType) -> bool:
+    """Whether the running wrapper was called by a plan, with repaired values."""
+    around = wrapper.f_back
+    return around is not None and around.f_code.co_filename is _FILE
+
+
+def follow(contract: Contract, values: tuple[Any, ...], wrapper: FrameType) -> Any:
+    """The result of a call whose usual repair is known; MISSED if the reference must look."""
+    __tracebackhide__ = True
     autocast = _any_autocast()
     for plan in contract.plans:
-        if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and _applies(plan, values):
-            break
-    else:
-        return _NOTHING
+        if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and (
+            plan.module is None or plan.module() is values[0]
+        ):
+            result = plan.call(values, wrapper)
+            if result is not MISSED:
+                return result
+    return MISSED
+
+
+def _records_for(
+    contract: Contract, plan: RepairPlan, values: tuple[Any, ...], wrapper: FrameType
+) -> list[CastRecord] | None:
+    """The records of a plan for the user's line; None if the plan may not be followed now, or not from there."""
     if not _current(plan):
-        return _NOTHING
+        return None
     known = plan.base.under is None and plan.modes is modes_around()  # the mode is that of the repair before
     if not known and contract.mode_for(values) is not _LENIENT:
-        return _NOTHING
-    frame = caller(sys._getframe(1))
+        return None
+    frame = caller(wrapper.f_back)
     if frame is None or (plan.slots and not _agree(plan.slots)):
-        return _NOTHING
+        return None
     code, records = plan.records.get((id(frame.f_code), frame.f_lasti), _UNKNOWN)
-    if code is not frame.f_code:
-        return _NOTHING
-    if plan.others and _evident(plan, values):
-        return _NOTHING
-    made = plan.repair(values, records)
-    return _NOTHING if made is None else (plan, *made)
+    if code is not frame.f_code or (plan.others and _evident(plan, values)):
+        return None
+    return records
 
 
-def settle(contract: Contract, moves: Moves, made: bool) -> None:
-    """Write the repair of one call down, if it was made, and say what the body did to the copies."""
-    with record_lock:
-        for record, _, copy in moves if made else ():
-            record.count += 1
-            record.bytes += copy.nbytes
-    for record, source, copy in moves:
-        try:
-            touched = copy._version > 0 or copy.requires_grad is not source.requires_grad
-        except RuntimeError:  # made in inference mode, it counts no versions
-            continue
-        if touched and not source.is_inference():  # a copy of such a source is not of version 0 when new
-            look_back_at(contract, record.argument, source, copy, 0)
-
-
-def _applies(plan: Plan, values: tuple[Any, ...]) -> bool:
-    return (plan.module is None or plan.module() is values[0]) and plan.applies(values)
-
-
-def _current(plan: Plan) -> bool:
+def _current(plan: RepairPlan) -> bool:
     """Whether nothing was set or reset since a plan was made."""
-    return plan.generation == generation() and plan.base is base()
+    return plan.generation == _records.generation and plan.base is base()
 
 
-def _evident(plan: Plan, values: tuple[Any, ...]) -> bool:
+def _evident(plan: RepairPlan, values: tuple[Any, ...]) -> bool:
     """Whether another argument has the dtype that the plan casts to: what it would cast are side inputs then."""
     given = [values[index] for index, default in plan.others if values[index] is not default]
     if not given:
@@ -136,14 +128,14 @@ def _agree(slots: list[_Slot]) -> bool:
     return True
 
 
-def remember(call: Call, values: tuple[Any, ...]) -> None:
+def remember(call: CallState, values: tuple[Any, ...]) -> None:
     """Make a plan of what the reference just did, if it was simple: at most two whole dense tensors, each cast once."""
     contract, edits, frame = call.contract, list(call.edits.values()), caller()
     names = [param.name for param in contract.params]
     sources = [edit.value for edit in edits]
     if (
         frame is None
-        or contract.trial is None
+        or contract.wrapper is None
         or contract.verify is Verify.ALWAYS
         or any(edit.path[1:] or type(edit.value) is not Tensor for edit in edits)
         or len({id(source) for source in sources}) < len(sources)
@@ -160,17 +152,21 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
         if device is not None
     )
     regions = _regions(devices)
-    plan = next((p for p in current if p.indexes == indexes and p.regions == regions and _applies(p, values)), None)
+    module = values[0] if contract.anchor == "self" and isinstance(values[0], nn.Module) else None
+    facts = tuple((e.value.dtype, e.value.device, e.dtype, e.device) for e in edits)
+    key = (tuple(indexes), facts, regions)
+    alike = (plan for plan in current if plan.key == key)
+    plan = next((plan for plan in alike if module is None or plan.module() is module), None)
     if plan is None:
-        applies, repair = _written(contract, indexes, edits)
-        plan = Plan(indexes, applies, repair, devices, regions, generation(), base(), modes_around(), None, [])
-        if contract.anchor == "self" and isinstance(values[0], nn.Module):
-            plan.module = weakref.ref(values[0], lambda _: forget(contract, plan))
+        plan = RepairPlan(key, devices, regions, _records.generation, base(), modes_around())
+        plan.call = _written(contract, plan, indexes, edits)
+        if module is not None:
+            plan.module = weakref.ref(module, lambda _: _forget(contract, plan))
             if contract.dtype is None:
                 plan.slots = [
                     (weakref.ref(owner), table, path[-1])
-                    for path, _ in floating(values[0])
-                    for owner, table in [owner_of(values[0], path)]
+                    for path, _ in floating(module)
+                    for owner, table in [owner_of(module, path)]
                 ]
         free = {
             index: edit.dtype
@@ -182,7 +178,7 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
             plan.others = [(i, contract.params[i].default) for i in rest]
             plan.anchor = next(iter(free.values()))
         # A plan of more steps is tried first: it does not apply where one of fewer does.
-        contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.indexes))
+        contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.key[0]))
     if len(plan.records) >= _MOST:
         plan.records.clear()  # a line that is compiled anew for each call is another one each time
     # An instruction is known at once, while Python counts up to its line. The result may add records of its own.
@@ -191,43 +187,65 @@ def remember(call: Call, values: tuple[Any, ...]) -> None:
 
 # What a plan does is written out for its arguments: expanded tensors and 0-dim ones have ways of their own.
 _APPLIES = """\
-    x = values[{index}]
-    if type(x) is not Tensor or x.dtype is not source{index} or x.{is_on} or x.layout is not strided: return False
-    if x.is_nested or not x.dim() or not x.is_contiguous() and 0 in x.stride(): return False
+    x{i} = values[{i}]
+    if type(x{i}) is not Tensor or x{i}.dtype is not source{i} or x{i}.{is_on}: return missed
+    if x{i}.layout is not strided or x{i}.is_nested or not x{i}.dim(): return missed
+    dense{i} = x{i}.is_contiguous()
+    if not dense{i} and 0 in x{i}.stride(): return missed
 """
-_ONCE = "    if values[{0}] is values[{1}]: return False\n"
-_CAST = {torch.float32: "float()", torch.float16: "half()", torch.bfloat16: "bfloat16()"}  # a fifth quicker than `to`
-_REPAIR = "    copy{index} = values[{index}].{to}\n"
-_LOOK = """\
-    if whole{index}(values[{index}], records[{n}].count + 1) and changed(values[{index}], copy{index}) is not None:
-        return None
+_ONCE = "    if x{0} is x{1}: return missed\n"
+_KNOWN = "    known = records_for(contract, plan, values, wrapper)\n    if known is None: return missed\n"
+_TO = {torch.float32: "float()", torch.float16: "half()", torch.bfloat16: "bfloat16()"}  # a fifth quicker than `to`
+_COPY = "    record{i} = known[{n}]\n    copy{i} = x{i}.{to}\n"
+_LOOK = "    if {why} and changed(x{i}, copy{i}) is not None: return missed\n"
+# What raises is the body: the checks are silent, so its repair was made. A plan that mends a part makes its copies in
+# vain at each such call.
+_CALL = """\
+    result = None
+    try:
+        result = contract.wrapper({fresh})
+        return result
+    finally:
+        if result is missed: forget(contract, plan)
+        else:
+            with lock: {counts}
+{looks}
+"""
+_COUNT = "record{i}.count += 1; record{i}.bytes += copy{i}.nbytes"
+# A copy made in inference mode counts no versions; one of such a source is not of version 0 when new.
+_LOOK_BACK = """\
+        try: touched = copy{i}._version > 0 or copy{i}.requires_grad is not x{i}.requires_grad
+        except Error: touched = False
+        if touched and not x{i}.is_inference(): look_back(contract, record{i}.argument, x{i}, copy{i}, 0)
 """
 
 
-def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> tuple[Any, Any]:
-    """The functions `applies` and `repair` of a plan."""
-    applies, repair = [_ONCE.format(*indexes)] if len(indexes) > 1 else [], []
-    names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed}
-    for n, (index, edit) in enumerate(zip(indexes, edits, strict=True)):
+def _written(contract: Contract, plan: RepairPlan, indexes: list[int], edits: list[Edit]) -> Any:
+    """The function `call` of a plan."""
+    names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed, "missed": MISSED}
+    names |= {"contract": contract, "plan": plan, "records_for": _records_for, "forget": _forget}
+    names |= {"lock": record_lock, "look_back": warn_of_copy, "Error": RuntimeError}
+    applies, copies = [], []
+    for n, (i, edit) in enumerate(zip(indexes, edits, strict=True)):
         source: Tensor = edit.value
-        names |= {f"source{index}": source.dtype, f"origin{index}": source.device, f"dtype{index}": edit.dtype}
-        names |= {f"device{index}": edit.device, f"whole{index}": whole(source.dtype, source.is_cpu)}
-        is_on = "is_cpu is False" if source.is_cpu else f"device != origin{index}"
-        applies.append(_APPLIES.format(index=index, is_on=is_on))
-        to = _CAST.get(edit.dtype, f"to(dtype=dtype{index})")
+        names |= {f"source{i}": source.dtype, f"origin{i}": source.device, f"dtype{i}": edit.dtype}
+        names |= {f"device{i}": edit.device, f"whole{i}": whole(source.dtype, source.is_cpu)}
+        applies.append(_APPLIES.format(i=i, is_on="is_cpu is False" if source.is_cpu else f"device != origin{i}"))
+        to = _TO.get(edit.dtype, f"to(dtype=dtype{i})")
         if edit.device is not None:
-            to = f"to(dtype=dtype{index}, device=device{index}, non_blocking={contract.non_blocking})"
-        repair.append(_REPAIR.format(index=index, to=to))
+            to = f"to(dtype=dtype{i}, device=device{i}, non_blocking={contract.non_blocking})"
+        copies.append(_COPY.format(i=i, to=to, n=n))
         if contract.verify is not Verify.NEVER and edit.dtype is not None and narrows(source.dtype, edit.dtype):
-            repair.append(_LOOK.format(index=index, n=n))
+            copies.append(_LOOK.format(i=i, why=f"whole{i}(x{i}, record{i}.count + 1, dense{i})"))
     fresh = "".join(f"copy{n}, " if n in indexes else f"values[{n}], " for n in range(len(contract.params)))
-    moves = "".join(f"(records[{n}], values[{index}], copy{index}), " for n, index in enumerate(indexes))
-    text = f"def applies(values):\n{''.join(applies)}    return True\n"
-    text += f"def repair(values, records):\n{''.join(repair)}    return ({fresh}), ({moves})\n"
-    exec(text, names)
-    return names["applies"], names["repair"]
+    counts = "; ".join(_COUNT.format(i=i) for i in indexes)
+    text = ["def call(values, wrapper):\n    __tracebackhide__ = True\n", *applies]
+    text += [_ONCE.format(*indexes)] if len(indexes) > 1 else []
+    text += [_KNOWN, *copies]
+    text += [_CALL.format(fresh=fresh, counts=counts, looks="".join(_LOOK_BACK.format(i=i) for i in indexes))]
+    exec(compile("".join(text), _FILE, "exec"), names)
+    return names["call"]
 
 
-def forget(contract: Contract, plan: Plan | None) -> None:
-    """A plan goes with its module, or when it turns out to mend only a part."""
+def _forget(contract: Contract, plan: RepairPlan | None) -> None:
     contract.plans[:] = [other for other in contract.plans if other is not plan]

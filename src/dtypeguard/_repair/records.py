@@ -1,4 +1,4 @@
-"""What was repaired, how often, and what has been said of it."""
+"""The registry of repairs: what was repaired, how often, and which warnings were given."""
 
 import dataclasses
 import threading
@@ -42,11 +42,7 @@ Key = tuple[Any, ...]
 record_lock = threading.Lock()
 records: dict[Key, CastRecord] = {}
 warned: set[Key] = set()
-_generation = 0  # of the registry: plans made before `reset_casts` are void
-
-
-def generation() -> int:
-    return _generation
+generation = 0  # of the registry: plans made before `reset_casts` are void
 
 
 def casts() -> list[CastRecord]:
@@ -86,21 +82,21 @@ def since(begin: Mark | None) -> list[CastRecord]:
 
 def reset_casts() -> None:
     """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
-    global _generation
+    global generation
     with record_lock:
         records.clear()
         warned.clear()
-        _generation += 1
+        generation += 1
 
 
 def warn_once(key: Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
-    """A warning at the caller's own line, or another frame's; what was said already is our registry, not Python's."""
+    """Warn at the caller's own line, or at another frame's, once; the registry of Python's warnings is not used."""
     with record_lock:
         if key in warned:
             return
         warned.add(key)
     try:
         warn_at(frame or caller(), text, kind)
-    except Warning:  # -W error: it was not said, so it will be said again
+    except Warning:  # -W error: nothing was shown, so the next call warns again
         warned.discard(key)
         raise

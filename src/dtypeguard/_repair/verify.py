@@ -35,7 +35,7 @@ def part(tensor: Any) -> Any:
 
 
 def size(fresh: Any) -> int:
-    """Bytes of a copy: of its storage where it has one, else as far as it tells."""
+    """Bytes of a copy: of its storage if it has one, else its `nbytes`."""
     fresh = part(fresh)
     try:
         return int(fresh.untyped_storage().nbytes())
@@ -46,7 +46,7 @@ def size(fresh: Any) -> int:
 
 
 def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
-    """The largest relative error of a narrowing cast, if it can be told; and whether finite values became infinite."""
+    """The largest relative error of a narrowing cast, if it can be computed; whether finite values became infinite."""
     source, fresh = part(source), part(fresh)
     if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or not _readable(source):
         return None, False
@@ -75,22 +75,25 @@ _READERS: dict[torch.dtype, Any] = {torch.float64: ctypes.c_double, torch.float3
 
 
 @functools.cache
-def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int], bool]:
+def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int, bool | None], bool]:
     """Whether whole numbers are looked for when a tensor, of that dtype, is narrowed for the n-th time.
 
-    On the CPU that is always, but where one element, read at once, is no whole number. On an accelerator each look
-    waits for it, so that the 1st, 2nd, 4th, 8th ... time must do.
+    On the CPU they always are, unless one element that is read first is no whole number. On an accelerator each look
+    waits for the device, so they are at the 1st, 2nd, 4th, 8th ... time. The third argument is `is_contiguous()`, if
+    it is known.
     """
     element = _READERS.get(dtype)
     if not on_cpu:
-        return lambda source, n: not n & (n - 1)
+        return lambda source, n, dense: not n & (n - 1)
     if element is None:
-        return lambda source, n: True
+        return lambda source, n, dense: True
     read, size, isfinite = element.from_address, dtype.itemsize, math.isfinite
 
-    def look(source: Tensor, n: int) -> bool:
+    def look(source: Tensor, n: int, dense: bool | None) -> bool:
         try:
-            if _tracing() is None and source.is_contiguous() and (address := source.data_ptr()):
+            if dense is None:
+                dense = source.is_contiguous()
+            if dense and _tracing() is None and (address := source.data_ptr()):
                 middle = read(address + source.numel() // 2 * size).value
                 return middle.is_integer() or not isfinite(middle)
         except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory

@@ -1,9 +1,7 @@
 """The wrapper around a function: its checks inline, the reference checker behind them.
 
-`build` generates a wrapper whose code answers one question: is
-everything right? If so the body is called; if not, `_run` repeats a repair
-that is known, or asks the reference checker. The generated code never
-explains and never repairs.
+`build` generates a wrapper whose code only finds out whether everything is right. If so the body is called; if not,
+`slow` repeats a known repair, or asks the reference checker. The generated code never explains and never repairs.
 """
 
 import functools
@@ -21,7 +19,7 @@ from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
 from .emit import attempt
-from .slow import judge, missed, missed_beside, note, slow, slow_coroutine, slow_generator, slow_stream
+from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `named_after` puts there
@@ -203,36 +201,22 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     code = _compiled(f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return wrapper\n")
     namespace: dict[str, Any] = {}
     exec(code, getattr(fn, "__globals__", {}), namespace)
-    factory = namespace["_dg_factory"]
-    wrapper = factory(**closure)
+    wrapper = namespace["_dg_factory"](**closure)
     named_after(wrapper, fn)
-    if kind == "function" and "_dg_slow" in closure:
-        contract.trial = functools.cache(functools.partial(_trial, factory, closure))
-    _await_anchor(wrapper)
+    if kind == "function":
+        contract.wrapper = wrapper
+    if "_dg_slot" in wrapper.__code__.co_freevars:  # the first call of a wrapper that knows no module finds the anchor
+        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
+        cell.cell_contents = _first_look(cell)
     return wrapper
 
 
 @functools.lru_cache(4096)
 def _compiled(text: str) -> Any:
-    """Code for a text; what tells functions apart is in their closures, so many have the same."""
+    """Code for a text; functions that differ in their closures only share it."""
     filename = f"<dtypeguard checks {next(_numbers)}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     return compile(text, filename, "exec")
-
-
-def _trial(factory: Any, closure: dict[str, Any]) -> Any:
-    """The same wrapper once more, one that says MISSED where the other would ask the reference."""
-    other = {"_dg_slow": missed, "_dg_beside": missed_beside}
-    trial = factory(**{name: other.get(name, value) for name, value in closure.items()})
-    _await_anchor(trial)
-    return trial
-
-
-def _await_anchor(wrapper: Any) -> None:
-    """Have the first call of a wrapper that knows no module yet find the anchor."""
-    if "_dg_slot" in wrapper.__code__.co_freevars:
-        cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
-        cell.cell_contents = _first_look(cell)
 
 
 def named_after(wrapper: Any, fn: Any) -> Any:
@@ -255,6 +239,22 @@ def named_after(wrapper: Any, fn: Any) -> Any:
     return wrapper
 
 
+def sign(made: Any, fn: Any, contract: Contract) -> None:
+    """Note on a wrapper what it wraps, and its contract."""
+    made.__dtypeguard__ = (fn, contract, made.__code__)
+
+
+def signed(function: Any) -> tuple[Any, Contract] | None:
+    """What `sign` noted on this function; `functools.wraps` copies the note onto others, of other code."""
+    note: tuple[Any, Contract, Any] | None = getattr(function, "__dtypeguard__", None)
+    return note[:2] if note is not None and note[2] == getattr(function, "__code__", None) else None
+
+
+def function_name(fn: Any) -> str:
+    """`Net.forward` for `test.<locals>.Net.forward`."""
+    return str(getattr(fn, "__qualname__", None) or fn.__name__).rpartition("<locals>.")[2]
+
+
 _READER = """\
 def read(self):
     try: found = {path}
@@ -266,7 +266,7 @@ def read(self):
 def _without_autocast(fn: Any) -> Any:
     """The body with autocast off around it; what `custom_fwd(cast_inputs=...)` does."""
     if kind_of(fn) != "function":
-        name = f"{fn.__qualname__.rpartition('<locals>.')[2]} is a {kind_of(fn)}"
+        name = f"{function_name(fn)} is a {kind_of(fn)}"
         raise TypeError(
             f"autocast='disable' needs a plain function, and {name}: use a `with torch.autocast(...)` inside"
         )

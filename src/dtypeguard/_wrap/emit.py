@@ -1,8 +1,7 @@
 """The lines that check: every form of annotation that the generator speaks, written as Python.
 
-Generated code leaves its `while True` by `break` (inside a loop by
-raising) as soon as something is not right. What cannot be said in a few lines
-raises `Inexpressible`, and the function's calls go to the reference checker.
+Generated code leaves its `while True` by `break` (inside a loop by raising) as soon as something is not right. A form
+that takes more than a few lines raises `Inexpressible`, and the function's calls go to the reference checker.
 """
 
 import ast

@@ -1,8 +1,9 @@
-"""Walks over the unannotated arguments of a guarded forward, as far as generated code cannot say it inline.
+"""Walks over unannotated arguments of a guarded forward, for what is too long to be generated.
 
-The answer is "everything is right", else the reference checker looks again.
+They return True if everything is right; at False the reference checker looks again.
 """
 
+import sys
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from .._base.dtypes import AUTOCAST, FLOATING
 from .._check.reference import SCALARS, holds, same_device
 from .._contract.anchor import is_count, quiet
 from .._contract.model import Contract
+from .._repair.plans import is_repaired
 
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
@@ -83,7 +85,10 @@ def beside(
     card = free[0].__dict__.get("_dtypeguard")
     if dtype is None or card is None or not card.armed:
         return False
+    if not torch.compiler.is_compiling() and is_repaired(sys._getframe(1)):
+        return False  # what was repaired cannot show whether the caller knows the model's dtype
     shown, cpu = False, device is not None and device.type == "cpu"
+    others = [*told]  # that may hold tensors somewhere
     for value in free[1:]:
         if value is None:
             continue
@@ -93,9 +98,9 @@ def beside(
                 return False
         elif not _scan(value, None, device, cpu, contract):
             return False
-    if shown:
-        return True
+        else:
+            others.append(value)
+    if shown or not others:
+        return shown
     with torch._C.DisableTorchFunctionSubclass():
-        return any(type(value) is not Tensor and holds(value, dtype) for value in free[1:]) or any(
-            holds(value, dtype) for value in told
-        )
+        return any(holds(value, dtype) for value in others)

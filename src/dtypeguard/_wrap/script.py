@@ -35,7 +35,7 @@ def scriptable(made: Any, fn: Any) -> Any:
 
 
 class _Lines(Sequence[str]):
-    """The lines of a function's source, read when somebody asks for them."""
+    """The lines of a function's source, read at the first access."""
 
     def __init__(self, fn: Any) -> None:
         self._fn = weakref.ref(fn)

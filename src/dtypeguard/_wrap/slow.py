@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+import sys
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from .._base.errors import plain
 from .._check.scope import adopt, scope
 from .._check.sides import call_of, listed
+from .._check.state import CallState
 from .._contract.anchor import anchor_of
-from .._contract.model import Call, Contract
-from .._repair.plans import forget, mend, remember, settle
+from .._contract.model import Contract
+from .._repair.plans import MISSED, follow, is_repaired, remember
 from .._repair.settle import enter, leave, look_back
 
 _P = inspect.Parameter
@@ -25,19 +27,13 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     __tracebackhide__ = True
     compiling = _compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
-        return _run(contract, Call(contract, values))
-    if not compiling and contract.plans:  # in this order: Dynamo would guard on the plans
-        plan, fresh, moves = mend(contract, values)
-        if plan is not None:
-            result = None  # what raises is the body: the checks are silent, so its repair was made
-            try:
-                result = contract.trial()(*fresh)
-                if result is not MISSED:
-                    return result
-            finally:
-                settle(contract, moves, result is not MISSED)
-            forget(contract, plan)  # it would make its copies in vain at every such call
-            del fresh, moves
+        return _run(contract, CallState(contract, values))
+    if not compiling:  # in this order: Dynamo would guard on the plans
+        wrapper = sys._getframe(1)
+        if is_repaired(wrapper):
+            return MISSED
+        if contract.plans and (result := follow(contract, values, wrapper)) is not MISSED:
+            return result
     call = enter(contract, values)
     if call.records:
         remember(call, values)
@@ -54,20 +50,7 @@ def _lapsed(contract: Contract, module: Any) -> bool:
     return key is not contract.key and key != contract.key
 
 
-MISSED: Any = object()
-
-
-def missed(contract: Contract, values: tuple[Any, ...]) -> Any:
-    """In the place of `slow` while a known repair is tried."""
-    return MISSED
-
-
-def missed_beside(*call: Any) -> bool:
-    """In the place of `beside`: whether a caller knows the model's dtype, what was repaired cannot show."""
-    return False
-
-
-def _run(contract: Contract, call: Call) -> Any:
+def _run(contract: Contract, call: CallState) -> Any:
     __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
     if not contract.guarded:
@@ -79,7 +62,7 @@ def _run(contract: Contract, call: Call) -> Any:
         raise
 
 
-def _body(contract: Contract, call: Call, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _body(contract: Contract, call: CallState, args: list[Any], kwargs: dict[str, Any]) -> Any:
     __tracebackhide__ = True
     if not contract.scoped or torch.compiler.is_compiling():
         return contract.body(*args, **kwargs)
@@ -135,7 +118,7 @@ def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any
     return leave(call, result)
 
 
-def yielded(call: Call, item: Any) -> Any:
+def yielded(call: CallState, item: Any) -> Any:
     """One item that a generator yields, checked like a result."""
     __tracebackhide__ = True
     if call.contract.yields is None:
@@ -144,7 +127,7 @@ def yielded(call: Call, item: Any) -> Any:
     return leave(dataclasses.replace(call, contract=contract), item)
 
 
-def _yields(call: Call, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """What `yield from stream` does, with every item checked."""
     __tracebackhide__ = True
     step: Callable[[Any], Any] = stream.send

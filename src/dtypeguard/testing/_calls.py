@@ -26,8 +26,8 @@ from .._base.errors import DtypeGuardWarning, summary
 from .._contract.containers import children, leaves
 from .._contract.model import Path, written
 from .._repair import records as _records
+from .._repair.containers import rebuild
 from .._repair.records import CastRecord, casts, reset_casts
-from .._repair.replay import rebuild
 
 Change = Callable[[str, Tensor], Tensor]
 

@@ -17,13 +17,15 @@ from torch import nn
 from .._base.errors import AnnotationError
 from .._base.frames import caller
 from .._check.reference import check, find_anchor
+from .._check.state import CallState as Call
 from .._contract.anchor import LAZY
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint, show
-from .._contract.model import Call, Contract, Param
+from .._contract.model import Contract, Param
 from .._contract.spec import OtherSpec, Spec, UnpackedSpec
-from .._doors.enforce import contract_behind, signed
+from .._doors.enforce import contract_behind
 from .._doors.forward import root_of
 from .._wrap.annotations import read_annotation
+from .._wrap.build import signed
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible

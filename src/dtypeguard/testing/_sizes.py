@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from .._base.errors import AnnotationError
 from .._check.axes import evaluate
+from .._check.state import CallState as Call
 from .._contract.dims import Dim, DimKind
-from .._contract.model import Call
 from .._contract.spec import Spec, TensorSpec, UnionSpec, parts
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

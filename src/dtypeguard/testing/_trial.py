@@ -19,9 +19,9 @@ from .._base.dtypes import AUTOCAST, FLOATING, may_cast
 from .._check.reference import check, is_mask, same_device
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.model import Contract
-from .._doors.enforce import signed
 from .._doors.guard import guard, unguard
 from .._repair.verify import changed, compact
+from .._wrap.build import signed
 from ._calls import Inputs, Leaf, Outcome, difference, run, seed
 from ._matrix import Cell
 

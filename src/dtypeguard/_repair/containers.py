@@ -1,4 +1,4 @@
-"""Containers are rebuilt for casts, and what a body does to one is done to the caller's own: all of it, or nothing."""
+"""Containers are rebuilt for casts; what the body changes in one is changed in the caller's too: all or nothing."""
 
 import copy
 import dataclasses
@@ -6,7 +6,11 @@ import functools
 from collections import OrderedDict, UserDict, deque
 from typing import Any
 
-from .._contract.model import Step
+import torch
+
+from .._check.state import CallState
+from .._contract.containers import children
+from .._contract.model import Path, PathStep, written
 
 Items = list[tuple[Any, Any]]
 
@@ -33,7 +37,7 @@ class Rebuilt:
         """Do the same to the caller's own; what stands where our copy of something stood is the caller's again.
 
         Only what differs is touched. A class that refuses any of it (a Hugging Face `ModelOutput` deletes nothing)
-        is left exactly as it was, and says why.
+        is left exactly as it was; its exception is returned.
         """
         own, original = self._own, self.original
         kept = _Kept(original)
@@ -96,7 +100,7 @@ def _bare(value: Any) -> tuple[Any, Any]:
     return store, next((kind for kind in _KINDS if isinstance(store, kind)), None)
 
 
-def rebuild(value: Any, new: dict[Step, Any]) -> Any:
+def rebuild(value: Any, new: dict[PathStep, Any]) -> Any:
     """A container of the same class with other items or fields."""
     changes: dict[Any, Any] = {key: item for (_, key), item in new.items()}
     if hasattr(value, "_fields"):
@@ -169,3 +173,28 @@ class _Kept:
         if self._kind is not None:
             self._kind.clear(self._store)
             _fill(self._store, self._kind, self._held)
+
+
+# ---------------------------------------------------------------- of one call
+
+
+def with_leaves(call: CallState, value: Any, path: Path, replaced: dict[Path, Any], ways: set[Path]) -> Any:
+    """The value with its repaired leaves; a container is rebuilt only if something in it was."""
+    if path in replaced:
+        return replaced[path]
+    new = {
+        step: with_leaves(call, child, (*path, step), replaced, ways)
+        for step, child in children(value) or ()
+        if (*path, step) in ways
+    }
+    if not new:
+        return value
+    # One container passed twice is rebuilt once; Dynamo knows no identity of containers.
+    for original, known, twin in () if torch.compiler.is_compiling() else call.twins:
+        if original is value and list(known) == list(new) and all(known[step] is new[step] for step in new):
+            return twin
+    rebuilt = rebuild(value, new)
+    call.twins.append((value, new, rebuilt))
+    if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
+        call.rebuilt.append(Rebuilt(written(path), value, rebuilt))
+    return rebuilt

@@ -1,0 +1,98 @@
+"""Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
+from .._base.errors import DtypeError, HintError, ShapeError, Violation, plain
+from .._contract.anchor import Anchor
+from .._contract.model import Path, written
+from .._contract.spec import TensorSpec
+from .state import CallState
+
+
+def report(
+    call: CallState,
+    path: Path,
+    error: Any,
+    value: Any,
+    actual: Any,
+    expected: Any,
+    reason: str,
+    hint: str,
+    like: tuple[str, Any] | None = None,
+    fix: str = "",
+    repairable: bool = False,
+) -> None:
+    """Add a violation to the state of a call.
+
+    `repairable` says whether a cast or a move would mend it. None is made of an argument that the body writes to
+    (`mutates`), nor under jaxtyping's decorator, whose body gets the caller's values.
+    """
+    repairable = repairable and path[0] not in call.contract.mutates and not call.contract.checker
+    call.violations.append(
+        Violation(error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
+    )
+
+
+def report_shape(call: CallState, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str) -> None:
+    fix = f"give `{written(path)}` the axes of {spec.hint}"
+    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix)
+
+
+def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
+    """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
+    actual = f"is a {type(value).__qualname__}"
+    if count and isinstance(value, tuple):
+        actual = f"is a tuple of {len(value)}"
+    if missing:
+        actual = f"has no {', '.join(map(repr, missing))}"
+    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
+
+
+# What to write instead of a cast that the default rule refuses, by the kinds involved.
+_ADVICE: dict[tuple[Kind, Kind], str] = {
+    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
+    (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
+    (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
+    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
+    (Kind.INT, Kind.BOOL): "{x} != 0",
+    (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
+}
+
+
+def report_dtype(
+    call: CallState,
+    path: Path,
+    value: Any,
+    target: torch.dtype | None,
+    hint: str,
+    anchor: Anchor | None = None,
+    family: bool = False,
+) -> None:
+    """Record that a dtype is not `target`: the anchor's or else the annotation's, of a family one example."""
+    source, casting = value.dtype, call.casting
+    if not isinstance(source, torch.dtype):
+        source = BY_NAME.get(name_of(source), source)
+    like = anchor.like if anchor is not None else None
+    allowed = target is not None and isinstance(source, torch.dtype) and may_cast(source, target, casting)
+    expected: Any = target if target is not None else hint
+    such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
+    reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
+    quantized = isinstance(value, Tensor) and value.is_quantized
+    fix = _advice(written(path) + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
+    if target is not None:
+        call.edit(path, value).dtype = target
+
+
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
+    if target is None:
+        return ""
+    if not tensor:
+        return f"{x}.astype({name_of(target)!r})"
+    pattern = _ADVICE.get((TABLE[source].kind, TABLE[target].kind), "{x}.to({target})")
+    advice, rung = pattern.format(x=x, target=target), lowest_rung(source, target)
+    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

@@ -1,0 +1,75 @@
+"""What is found out about one call: the axes bound so far, the violations, and the repairs that would mend them."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.config import Mode, current_casting
+from .._base.dtypes import Casting
+from .._base.errors import Violation
+from .._contract.anchor import Anchor
+from .._contract.model import Contract, Path, PathStep
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Edit:
+    """The repair of one leaf: where, what, and what it must become."""
+
+    path: Path
+    value: Any
+    dtype: Any = None
+    device: torch.device | None = None
+    convert: bool = False  # NumPy array -> tensor
+    array_type: Any = Tensor  # what the annotation wants it to be
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class CallState:
+    """The state of one check: axes bound so far, violations found so far."""
+
+    contract: Contract
+    values: tuple[Any, ...]
+    anchor: Anchor | None = None
+    axes: dict[str, int] = field(default_factory=dict)
+    variadics: dict[str, tuple[bool, tuple[int, ...]]] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
+    violations: list[Violation] = field(default_factory=list)
+    edits: dict[Path, Edit] = field(default_factory=dict)
+    open: list[Any] = field(default_factory=list)
+    evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
+    sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
+    twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(
+        default_factory=list
+    )  # container, what is new in it, rebuilt
+    passive: bool = False  # mode "off": nothing is looked at
+    copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
+    records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
+    first: set[Any] = field(default_factory=set)  # the kinds of repair that this call is the first to make
+    rebuilt: list[Any] = field(default_factory=list)  # `Rebuilt` of each container
+
+    @property
+    def mode(self) -> Mode:
+        return self.contract.mode_for(self.values)
+
+    @property
+    def casting(self) -> Casting:
+        return current_casting(self.contract.casting, self.contract.file_for(self.values))
+
+    def arguments(self) -> dict[str, Any]:
+        return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
+
+    def edit(self, path: Path, value: Any) -> Edit:
+        """The repair of the leaf at a path, which may have several reasons."""
+        return self.edits.setdefault(path, Edit(path, value))
+
+    def attempt(self) -> "CallState":
+        """The same state, to try one option of a union on."""
+        return dataclasses.replace(self, violations=[], edits={}, owners=dict(self.owners))
+
+    def adopt(self, trial: "CallState") -> None:
+        self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
+        self.violations += trial.violations
+        self.edits.update(trial.edits)
