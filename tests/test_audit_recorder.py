@@ -1450,6 +1450,7 @@ def nodes():
     return sum(type(thing) is Node for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_long_loop_keeps_bounded_memory():
     net, average = nn.Linear(4, 4), nn.Linear(4, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
