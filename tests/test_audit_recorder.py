@@ -744,6 +744,7 @@ def seeded(program):
     return program(), torch.get_rng_state(), torch.initial_seed()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_program_computes_the_same_bits_and_draws_the_same_numbers(program):
     expected = seeded(program)
