@@ -13,17 +13,24 @@ EXAMPLES := $(sort $(wildcard examples/*.py))
 APART := torchvision==0.28.0
 SUITE_GROUPS := --group tests --group integration
 
+# Without bytecode each process of a run compiles all of the library and of its tests anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The tests of a file go to one process: ranks, a browser and a library's first import are paid for once.
+SUITE := -m pytest -n 2 --dist loadfile
+QUICK := $(SUITE) -m "not slow"
+
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-slow test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples clean
+.PHONY: help .venv browser demo test test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "demo      train a small model on digits, with contracts on"
 	@echo "browser   install Chromium, for the tests of the report's page"
-	@echo "test      the test suite, without what takes long"
-	@echo "test-all  the test suite, whole"
+	@echo "test      the quick tests"
+	@echo "test-all  everything, before a release: all tests with all examples, mutants, oldest and newest versions"
 	@echo "test-oldest  the same as test, with the oldest versions that pyproject.toml allows, in .venv-oldest"
 	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
@@ -71,20 +78,19 @@ demo: .venv
 	$(PYTHON) examples/digits.py
 
 test: .venv browser
-	$(PYTHON) -m pytest -n 2 -m "not slow"
+	$(PYTHON) $(QUICK)
 
-test-slow: .venv
-	$(PYTHON) -m pytest -n 2 -m slow
-
-test-all: test test-slow
+test-all: .venv browser
+	$(PYTHON) $(SUITE) --hypothesis-profile=all
+	$(MAKE) --no-print-directory mutants test-oldest test-newest
 
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest -n 2 -m "not slow"
+	.venv-oldest/bin/python $(QUICK)
 
 test-newest: .venv-newest/bin/python
 	$< -m pip install --quiet --upgrade "pip>=25.1"
 	$< -m pip install --quiet --upgrade --upgrade-strategy eager -e ".[all]" $(SUITE_GROUPS)
-	$< -m pytest -n 2 -m "not slow"
+	$< $(QUICK)
 
 fuzz: .venv
 	$(PYTHON) tests/fuzz.py $(FUZZ_CASES) $(FUZZ_SEED)

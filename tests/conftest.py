@@ -1,11 +1,33 @@
-"""Every test starts with no mode set and no repair remembered."""
+"""Every test starts with no mode set and no repair remembered. And which tests are quick, which slow."""
 
+from collections import Counter
+
+import hypothesis
 import pytest
 import torch
 
 import dtypeguard
 
+hypothesis.settings.register_profile("all", max_examples=1000)  # ten times the examples: `make test-all`
 torch.set_num_threads(1)  # the tensors are tiny, and threads of several test processes would wait for each other
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of the parametrizations of a test with `thin(n)`, one of each n is quick and the others are slow.
+
+    The first is quick, and in each block of n it is the next one: a parameter that goes round in n is met in all of its values.
+    """
+    met = Counter()
+    for item in items:
+        thin = item.get_closest_marker("thin")
+        if thin is None or item.get_closest_marker("slow"):
+            continue
+        (n,), test = thin.args, (item.parent, item.originalname)
+        block, place = divmod(met[test], n)
+        if place != block % n:
+            item.add_marker("slow")
+        met[test] += 1
 
 
 @pytest.fixture(autouse=True)

@@ -762,6 +762,7 @@ def test_each_of_the_three_may_go_first():
     assert handle.report() == []
 
 
+@pytest.mark.slow
 def test_the_number_of_tensors_does_not_grow_with_the_steps():
     model, optimizer, scaler = trio(torch.optim.AdamW)
     amp.watch(model, optimizer, scaler, mode="strict")

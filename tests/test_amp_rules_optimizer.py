@@ -451,11 +451,13 @@ def test_strict_mode_raises_at_the_line_that_can_know(rule, bug):
     strict_raises(rule, bug)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("rule", "bug"), rows(BUGS))
 def test_lenient_mode_warns_once_and_the_program_goes_on_as_without_a_watch(rule, bug):
     lenient_warns_once_and_goes_on(rule, bug)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("rule", "bug"), rows(BUGS))
 def test_mode_off_does_nothing(rule, bug):
     off_is_silent(bug)

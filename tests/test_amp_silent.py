@@ -261,6 +261,7 @@ def made(name, options, model, rate):
     return getattr(torch.optim, name)(model.parameters(), **options)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [F32, pytest.param(F64, marks=slow)], ids=["float32", "float64"])
 @every_optimizer
 @silent
@@ -276,6 +277,7 @@ def trains_bfloat16(name, options):
     return not (name == "SGD" and options.get("fused"))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -343,6 +345,7 @@ class Looked(nn.Module):
         return self.head(self.table(ids).mean(1))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("maximize", [False, True])
 @silent
@@ -449,6 +452,7 @@ CLIPS = {
 }
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("clip", CLIPS)
 @fused_too
 @silent
@@ -489,6 +493,7 @@ def test_a_bound_that_is_multiplied_by_the_scale(watch, flavour, clip):
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("clip", [False, True], ids=["unclipped", "clipped"])
 @pytest.mark.parametrize("n", [pytest.param(2, marks=slow), 3, pytest.param(5, marks=slow)])
 @pytest.mark.parametrize("how", ["loss / n", "grad / n", "grad * (1 / n)", "foreach_div"])
@@ -593,6 +598,7 @@ CHANGES = [halved, summed, weighted, counted, odd_count, centered, silenced, mas
 CHANGES += [slower_below, cleaned, replaced]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @flavours
 @silent
@@ -613,6 +619,7 @@ def test_scaled_gradients_that_are_changed_by_what_does_not_depend_on_the_scale(
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("change", [halved, weighted, counted, odd_count, silenced, masked], ids=lambda c: c.__name__)
 @flavours
 @silent
@@ -787,6 +794,7 @@ def test_two_models_and_two_optimizers_share_a_scaler(watch, flavour):
     return models, optimizers, scaler, losses
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("together", [True, False], ids=["one watch", "two watches"])
 @pytest.mark.parametrize("updates", ["one for both", "one for each"])
 @pytest.mark.parametrize("clip", [False, True])
@@ -922,6 +930,7 @@ def test_a_gradient_penalty_on_the_input(watch, flavour):
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("scale", [2.0**40, 2.0**20])
 @pytest.mark.parametrize("clip", [False, True])
 @fused_too
@@ -944,6 +953,7 @@ def test_first_steps_are_skipped_until_the_scale_is_found(watch, flavour, scale,
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("bad", [[0], [5], [1, 2, 3], [49], [0, 49, 50, 59]], ids=str)
 @pytest.mark.parametrize("scale", [2.0**16, pytest.param(1.0, marks=slow)], ids=["scale 65536", "scale 1"])
 @fused_too
@@ -1268,6 +1278,7 @@ def run_mixed(model, x):
     return model[3](model[2](model[1](model[0](x.to(BF16)).float())).double())
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}, {"amsgrad": True}], ids=str)
 @pytest.mark.parametrize("groups", [False, True], ids=["one group", "a group for each"])
 @silent
@@ -1285,6 +1296,7 @@ def test_groups_of_different_dtypes(watch, groups, how):
     return model, optimizer, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["float32", "float16 and scaler"])
 @silent
@@ -1338,6 +1350,7 @@ def test_frozen_float16_parameters_beside_those_that_a_scaler_trains(watch):
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("held", ["from the start", "when thawed"])
 @pytest.mark.parametrize("scaled", [False, True], ids=["float32", "float16 and scaler"])
 @silent
@@ -1467,6 +1480,7 @@ def spectral():
 SHAPES = [weight_normed, tied, lazy, recurrent, spectral]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("build", SHAPES, ids=lambda build: build.__name__)
 @pytest.mark.parametrize("name", [pytest.param("SGD", marks=slow), "AdamW", pytest.param("LBFGS", marks=slow)])
 @silent
@@ -1535,6 +1549,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [pytest.param(F32, marks=slow), BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", SCHEDULES)
 @silent
@@ -1553,6 +1568,7 @@ def test_schedules(watch, name, dtype):
     return model, optimizer, schedule.state_dict(), losses
 
 
+@pytest.mark.thin(3)
 @flavours
 @pytest.mark.parametrize("name", SCHEDULES)
 @silent
@@ -1619,6 +1635,7 @@ AVERAGES = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [pytest.param(F32, marks=slow), BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", AVERAGES)
 @silent
@@ -1724,6 +1741,7 @@ def test_an_optimizers_state_makes_a_round_trip_in_mid_training(watch, name, opt
     return model, optimizer, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("at", [0, 7, 49])
 @flavours
 @silent
@@ -1747,6 +1765,7 @@ def test_a_checkpoint_is_written_and_read_in_mid_training(watch, flavour, at):
 COPIES = {"pickle": lambda things: pickle.loads(pickle.dumps(things)), "deepcopy": copy.deepcopy}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("at", [-1, pytest.param(0, marks=slow), 2, pytest.param(30, marks=slow)])
 @pytest.mark.parametrize("scaled", [False, True], ids=["bfloat16", "float16 and scaler"])
@@ -1819,6 +1838,7 @@ def test_two_watches_on_the_same_training(watch, flavour):
     return model, optimizer, scaler, losses
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("at", range(5))
 @flavours
 @silent
@@ -2063,6 +2083,7 @@ def test_a_compiled_step_behind_a_scaler(watch):
 # ---------------------------------------------------------------- what else people do
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("to_none", [True, False])
 @pytest.mark.parametrize("toggled", [False, True])
 @flavours
@@ -2171,6 +2192,7 @@ def test_new_shapes_are_compiled_no_more_often(watch):
     return model, optimizer, losses, compilations()
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("first", "then"), [(BF16, F32), (F32, BF16), (F32, F64)], ids=str)
 @pytest.mark.parametrize(
     "name", ["SGD", "AdamW", pytest.param("Adafactor", marks=slow), pytest.param("NAdam", marks=slow)]
@@ -2239,6 +2261,7 @@ class Lookahead(torch.optim.Optimizer):
         return loss
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [pytest.param(F32, marks=slow), BF16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("closure", [False, True])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["own", "wrapped"])
@@ -2357,6 +2380,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(("fault", "rule", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
 @pytest.mark.parametrize("flavour", ["SGD", "Adam", "foreach AdamW"])
 def test_after_sixty_silent_steps_a_fault_is_still_found(flavour, fault, rule, name):

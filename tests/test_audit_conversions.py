@@ -1018,6 +1018,7 @@ USES = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [torch.int64, I32, I8])
 @pytest.mark.parametrize("use", USES)
 def test_an_integer_mask_that_is_inverted_is_found_where_it_is_used_as_one(use, dtype):
@@ -1408,6 +1409,7 @@ OPERATIONS = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kind", ODD)
 @pytest.mark.filterwarnings("ignore")  # torch's own remarks on prototypes and lost imaginary parts
 def test_an_odd_tensor_is_no_fault_of_the_audit(kind):

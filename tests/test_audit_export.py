@@ -112,6 +112,7 @@ def example(dtype):
     return (torch.linspace(0, 1, 6).reshape(2, 3).to(dtype),)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("make", "dtype", "source", "message"), WITH_FLOAT64.values(), ids=WITH_FLOAT64)
 def test_float64_that_nobody_asked_for(make, dtype, source, message, strict):
@@ -212,6 +213,7 @@ NONE = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("make", "dtype"), NONE.values(), ids=NONE)
 def test_a_healthy_export_is_silent(make, dtype):
     with dtypeguard.audit() as report:
@@ -248,6 +250,7 @@ def exports(strict):
     return told(program), told(program.run_decompositions()), program.module()(*example(F32))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_is_the_same(strict):
     alone = exports(strict)
@@ -462,6 +465,7 @@ BAKED = {
 }
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(("forward", "op"), BAKED.values(), ids=BAKED)
 @pytest.mark.parametrize("dtype", [F32, F64, BF16])
 def test_a_dtype_that_a_trace_holds(forward, op, dtype):

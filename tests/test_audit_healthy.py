@@ -1005,12 +1005,14 @@ def twice(run):
     silent(report)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # loaders with workers, beside threads of torch
 def test_a_program_that_is_right_is_left_alone(name):
     twice(PROGRAMS[name])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("before", [False, True], ids=["compiled in the audit", "compiled before"])
 @pytest.mark.parametrize("dtype", [None, BF16], ids=["float32", "bfloat16 autocast"])

@@ -341,6 +341,7 @@ def test_a_tree_deeper_than_the_stack():
     assert page.within(page.one("m1999"))[-1] == "m1998"
 
 
+@pytest.mark.slow
 def test_a_large_report_stays_small():
     page = render(big())
     assert len(page.encode()) < 5_000_000

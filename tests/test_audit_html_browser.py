@@ -148,6 +148,7 @@ def page(driver, pages):
 # --- looks --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("theme", THEMES)
 def test_nothing_is_wider_than_the_page(page, width, theme):
@@ -159,6 +160,7 @@ def test_nothing_is_wider_than_the_page(page, width, theme):
         assert wide == []
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_stands_out(page, theme):
     page.open(theme=theme)
@@ -167,6 +169,7 @@ def test_text_stands_out(page, theme):
     assert {name: round(ratio, 2) for name, ratio in worst.items() if ratio < 4.5} == {}
 
 
+@pytest.mark.slow
 def test_every_colour_of_the_table_is_its_own(page):
     for theme in THEMES:
         page.open(theme=theme)
@@ -178,6 +181,7 @@ def test_every_colour_of_the_table_is_its_own(page):
         assert len(set(colours.values())) == len(colours)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_toggle_changes_the_colours_and_is_remembered(page, theme):
     page.open(theme=theme)
@@ -217,6 +221,7 @@ def test_search_narrows_all_three(page):
     assert page.counts() == ["5 findings", "23 modules", "7 casts"]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("words", "counts"),
     [
@@ -371,6 +376,7 @@ def test_a_script_in_a_report_never_runs(page):
 # --- large --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_large_report_is_searched_at_once(page):
     page.open("big")
     page.driver.execute_async_script("requestIdleCallback(() => setTimeout(arguments[0]), { timeout: 5000 })")
@@ -393,6 +399,7 @@ def test_a_large_report_is_searched_at_once(page):
     assert max(times.values()) < 0.4, times
 
 
+@pytest.mark.slow
 def test_a_large_table_shows_its_rest_when_asked(page):
     page.open("longer", width=390)
     rows = "return [...document.querySelectorAll('#casts tbody tr')].filter((e) => !e.hidden).length"

@@ -744,6 +744,7 @@ def seeded(program):
     return program(), torch.get_rng_state(), torch.initial_seed()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
 def test_a_program_computes_the_same_bits_and_draws_the_same_numbers(program):
     expected = seeded(program)
@@ -1450,6 +1451,7 @@ def nodes():
     return sum(type(thing) is Node for thing in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_long_loop_keeps_bounded_memory():
     net, average = nn.Linear(4, 4), nn.Linear(4, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)

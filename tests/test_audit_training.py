@@ -377,6 +377,7 @@ def rows():
                 yield pytest.param(rule, train, make, place, id=f"{rule}-{train.__name__}-{number}-{place}")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("rule", "train", "make", "place"), list(rows()))
 def test_a_fault_is_found_at_its_line(rule, train, make, place):
     report, _, parts = audited(make, train, place)
@@ -494,6 +495,7 @@ def averaging(form, dtype, decay, model_dtype=BF16, steps=64, lr=0.02):
     return train, made(bf16 if model_dtype is BF16 else Net, scaler=False, lr=lr)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 def test_an_average_that_cannot_move_is_found(form, dtype):
@@ -525,6 +527,7 @@ def test_an_averaged_model_that_cannot_move_is_found(function):
     assert same(everything(parts), alone(make, train))
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize(
     ("dtype", "decay", "lr"),
@@ -652,6 +655,7 @@ QUIET = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("loop", QUIET, ids=lambda loop: loop.__qualname__.partition(".")[0])
 def test_what_looks_like_an_average_and_is_none_is_silent(loop):
     with audit() as report:
@@ -904,6 +908,7 @@ HEALTHY = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("place", ["inside", "before", pytest.param("given", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program_is_silent(name, place):
@@ -969,6 +974,7 @@ def programs(kind):
                 yield pytest.param(rule, name, case, id=f"{rule}-{name}", marks=marks)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("rule", "name", "bug"), list(programs("BUGS")))
 def test_faults_that_a_watch_finds(rule, name, bug):
@@ -980,6 +986,7 @@ def test_faults_that_a_watch_finds(rule, name, bug):
     assert same(computed, run(bug.program, None, bug.steps).everything)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("rule", "name", "program"), list(programs("HEALTHY")))
 def test_programs_on_which_a_watch_is_silent(rule, name, program):

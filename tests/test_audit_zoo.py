@@ -113,6 +113,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_bug_is_found_where_it_is(name):
     program, said = PROGRAMS[name]
@@ -131,6 +132,7 @@ def test_the_bug_is_found_where_it_is(name):
         assert said in (alone.error or "nothing was raised")
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_once_mended_the_program_is_clean(name):
     program, _ = PROGRAMS[name]
@@ -2676,6 +2678,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_torch_refuses_is_named(name):
     call, rule = REFUSED[name]

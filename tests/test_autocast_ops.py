@@ -69,6 +69,7 @@ def test_the_chosen_rows_are_rows():
     assert {*SOME, *FEW} <= set(ROWS)
 
 
+@pytest.mark.thin(6)
 @each_region
 @each_row
 def test_a_contract_around_a_float32_module(row, within):
@@ -76,6 +77,7 @@ def test_a_contract_around_a_float32_module(row, within):
         hold(cell)
 
 
+@pytest.mark.thin(3)
 @each_region
 @pytest.mark.parametrize("row", [unless(SOME, row) for row in ROWS if ROWS[row].floating == 2])
 def test_a_contract_around_two_inputs_of_any_two_dtypes(row, within):
@@ -83,6 +85,7 @@ def test_a_contract_around_two_inputs_of_any_two_dtypes(row, within):
         hold(cell)
 
 
+@pytest.mark.thin(4)
 @each_region
 @pytest.mark.parametrize(
     ("row", "params"),
@@ -93,6 +96,7 @@ def test_a_contract_around_a_module_of_another_dtype(row, params, within):
         hold(cell)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("row", [unless(FEW, row) for row in ROWS])
 def test_a_contract_in_regions_that_nest_end_and_come_about_otherwise(row, place):
@@ -135,6 +139,7 @@ def test_no_region_helps_a_float64_module(row, half):
         assert isinstance(step(cell, cell.model()).error, RuntimeError)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @each_row
 def test_an_error_of_torch_that_the_contract_lets_through_names_the_module(row, depth):

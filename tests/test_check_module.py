@@ -143,6 +143,7 @@ class Complex(Linear):
         return self.layer(x) * self.phase.abs().to(x.dtype)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", FAITHFUL)
 def test_a_faithful_model_passes(name):
     factory, example = FAITHFUL[name]

@@ -417,6 +417,7 @@ def test_json_where_standard_output_is_no_file(command, write):
     assert "audit report: 1 warning" in err
 
 
+@pytest.mark.slow
 def test_json_into_a_pipe_that_is_closed(write):
     write("app.py", GOOD)
     line = f"{sys.executable} -m dtypeguard audit --json - app.py | true; exit ${{PIPESTATUS[0]}}"
@@ -547,6 +548,7 @@ def test_workers_of_a_data_loader(write, folder):
     assert len(REPORT.findall(run.stdout)) == 1
 
 
+@pytest.mark.slow
 def test_a_child_that_the_program_forks_prints_no_report(write, folder):
     program = BAD + (
         "import os, sys\nchild = os.fork()\nif child:\n    print('waited', os.waitpid(child, 0)[1], flush=True)\n"
@@ -582,12 +584,14 @@ def test_a_reader_that_has_seen_enough(write, folder):
     assert rules.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_it_all(write, folder):
     run = audit(write("app.py", BAD), env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (run.returncode, run.stderr) == (1, "")
     assert "DG103" in run.stdout
 
 
+@pytest.mark.slow
 def test_safe_path_is_respected(write, folder):
     write("app.py", "import sys; print(sys.path[0])")
     command = [sys.executable, "-P", "-m", "dtypeguard", "audit", "app.py"]

@@ -78,6 +78,7 @@ CALLS = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")

@@ -12,7 +12,7 @@ from dtypeguard._contract.dims import DimKind, parse_dims
 from dtypeguard._contract.spec import spec_of
 
 
-@settings(max_examples=4000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4 * settings.default.max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_enforce_and_jaxtyping_and_reference_agree(case):
     assert enforce_says(case) == jaxtyping_says(case)
@@ -36,7 +36,7 @@ def _theirs(dim):
     return (type(dim).__name__, *fields) if fields else type(dim).__name__
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2 * settings.default.max_examples, deadline=None)
 @given(dim_strs)
 def test_our_parser_reads_what_jaxtyping_reads(dim_str):
     try:

@@ -275,6 +275,7 @@ def make(name, dtype, training):
     return Box(MODULES[name][0]()).to(dtype).train(training)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @pytest.mark.parametrize("name", MODULES)
 def test_a_strict_guard_changes_nothing(name, depth):

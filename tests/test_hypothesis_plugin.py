@@ -107,11 +107,13 @@ HINTS = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("hint", HINTS.values(), ids=HINTS)
 def test_from_type_draws_values_that_keep_the_hint(hint):
     holds(st.from_type(hint), lambda value: check(value, hint, mode="strict"), 15)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "hint", [Grid, Float[Tensor, "b"], Shaped[Tensor, "..."], Float32[np.ndarray, "b"], Float32[Any, "b"]], ids=str
 )

@@ -193,6 +193,7 @@ nn.functional.binary_cross_entropy_with_logits nn.functional.cross_entropy nn.fu
 nn.functional.layer_norm nn.functional.mse_loss""".split()
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in TABLE["ops"]]
 )

@@ -144,6 +144,7 @@ SOURCES = {  # command line, ini: in a test file, in an installed package
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("option", "ini"), SOURCES)
 def test_the_command_line_counts_before_the_ini_file(outcomes, installed, option, ini):
     here, there = SOURCES[option, ini]
@@ -558,6 +559,7 @@ def test_an_error_that_lenient_mode_would_repair_says_who_made_the_run_strict(py
 # --- a run in a test of another
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mode", [None, "warn"])
 @pytest.mark.parametrize("options", [(), ("--dtypeguard=off:all",), ("--dtypeguard=config",), ("--dtypeguard=wrong",)])
 def test_a_run_leaves_nothing_behind(pytester, mode, options):
@@ -865,6 +867,7 @@ FIRST = {  # the marker of the first test, scope and body of a fixture: the mode
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("marker", "scope", "body"), FIRST)
 def test_the_mode_is_in_force_whoever_imports_dtypeguard_first(outcomes, not_imported, marker, scope, body):
     seen, then = FIRST[marker, scope, body]

@@ -27,6 +27,7 @@ def test_argument_and_result_of_one_line_are_repaired_again_and_again():
     assert [record.count for record in dtypeguard.casts()] == [4, 4]
 
 
+@pytest.mark.slow
 def test_a_mode_block_is_seen_by_code_that_was_compiled_before_the_first_block():
     """In a process of its own: any earlier block on the thread would hide the fault."""
     program = """

@@ -455,6 +455,7 @@ def enforce_accepts(fn, examples):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some have none
 @EVERY_FUNCTION
 def test_the_enforced_function_accepts_what_is_drawn(fn):
@@ -638,11 +639,13 @@ FIRST_AXES = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("fn", "places"), FIRST_AXES, ids=[fn.__name__ for fn, _ in FIRST_AXES])
 def test_a_name_is_one_size_in_all_arguments_and_many_in_all_draws(fn, places):
     assert len(sizes_of(fn, places)) >= 4
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("fn", [two_tensors, broadcast, of_an_int], ids=lambda fn: fn.__name__)
 def test_empty_and_single_axes_are_met(fn):
     sizes = {size for i in drawn(inputs_for(fn)) for tensor in tensors_of(i) for size in tensor.shape}
@@ -671,6 +674,7 @@ def test_expressions_are_computed_from_all_arguments():
         assert (y.shape, z.shape) == ((a + b,), (a * b, a - b))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("fn", [of_an_int, of_an_int_behind, of_a_length, of_a_shape, of_a_shape_behind])
 def test_axes_that_ask_for_arguments_take_many_sizes(fn):
     widths = {
@@ -767,6 +771,7 @@ FORMS = {"plain": Annotated_, "enforced": Enforced, "GuardedModule": Derived}
 FORMS |= {"guarded": lambda *args: guard(Annotated_(*args)), "guarded enforced": lambda *args: guard(Enforced(*args))}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [BF16, F64], ids=named)
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
 @pytest.mark.usefixtures("strict")
@@ -825,6 +830,7 @@ def test_a_forward_is_as_good_as_its_module():
         assert reached(inputs_for(target), lambda i: i.arguments["x"].dtype, 20) == {BF16}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("make", [Bare, Mixed, lambda: guard(Mixed())], ids=["bare", "mixed", "guarded mixed"])
 @pytest.mark.usefixtures("strict")
 def test_a_module_without_an_anchor_takes_every_floating_dtype(make):
@@ -905,6 +911,7 @@ def test_axes_that_expressions_use():
         assert inputs.args[2].shape[2] == 7
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.usefixtures("strict")
 def test_layouts_hold_for_all_arguments(layout):
@@ -1235,6 +1242,7 @@ def test_nothing_global_is_changed(fn):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mode", ["strict", "lenient", "warn", "off"])
 def test_the_mode_makes_no_difference_to_what_is_drawn(mode):
     usual = [str(i) for i in drawn(inputs_for(unions), 30)]
@@ -1470,6 +1478,7 @@ ZOO = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("fn", "options"), ZOO, ids=[fn.__name__ for fn, _ in ZOO])
 @pytest.mark.usefixtures("strict")
 def test_real_losses_and_layers_run_on_what_is_drawn(fn, options):

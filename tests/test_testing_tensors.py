@@ -354,11 +354,13 @@ def _law(annotation, examples):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("annotation", ARRAYS.values(), ids=ARRAYS)
 def test_every_array_keeps_its_annotation_for_jaxtyping_and_for_check(annotation):
     _law(annotation, 100)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("annotation", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("examples", [20, pytest.param(300, marks=MANY)])
 def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(annotation, examples):
@@ -429,6 +431,7 @@ def test_an_annotation_of_anything_reaches_first_what_torch_computes_in():
     assert reached[True] > reached[False]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "family",
     ["Complex", "Float", "UInt", *(pytest.param(f, marks=MANY) for f in ("Int", "Integer", "Inexact", "Real", "Num"))],
@@ -451,6 +454,7 @@ LIES = {
 LARGE_ENOUGH = {"b": 2, "c": 3, "h": 4, "w": 5}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn])
 def test_every_layout_is_reached(dtype):
     assert missing(LIES, tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype), within=300) == set()
@@ -487,6 +491,7 @@ def _kinds(dtype):
     return kinds
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
                          *(pytest.param(dtype, marks=MANY) for dtype in FLOATING)], ids=str)  # fmt: skip
 def test_every_kind_of_number_is_reached_in_every_floating_dtype(dtype):
@@ -561,6 +566,7 @@ def test_broadcast_axes_are_of_size_one_and_full():
     assert missing(goals, runs, within=1000) == set()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dims", ["a b c a+b+c", "a b c d a+b+c+d", "a b a*b", "#a b a+b", "a *rest a+1"])
 def test_axes_that_expressions_use_take_several_sizes_each(dims):
     values = drawn(tensors(Float32[Tensor, dims]), 50)
@@ -700,6 +706,7 @@ SMALLEST = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(("annotation", "condition", "dtype", "values"), [case[1:] for case in SMALLEST],
                          ids=[case[0] for case in SMALLEST])  # fmt: skip
 def test_a_failure_shrinks_to_the_smallest_shape_the_simplest_numbers_and_the_first_dtype(
@@ -737,6 +744,7 @@ def test_containers_shrink_to_few_and_simple_values():
 # ---------------------------------------------------------------- options
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("dims", "axes", "shapes"),
     [
@@ -894,6 +902,7 @@ HELD = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("annotation", "elements", "holds"), HELD)
 def test_elements_are_the_numbers_that_were_asked_for(annotation, elements, holds):
     values = drawn(tensors(annotation, elements=elements), 20)
@@ -919,6 +928,7 @@ def _all_finite(x):
     return bool(torch.view_as_real(wide).isfinite().all() if x.is_complex() else wide.isfinite().all())
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [*FLOATING, torch.complex32, torch.complex64, torch.complex128], ids=str)
 def test_finite_leaves_infinity_and_nan_out(dtype):
     assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 25)))
@@ -1089,6 +1099,7 @@ def test_a_strategy_made_in_one_region_draws_in_another(restored):
     assert {(x.device.type, x.is_inference()) for x in drawn(strategy, 100)} == {("cpu", False)}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("layout", [*LAYOUTS, None])
 @pytest.mark.parametrize("annotation", [Float32[Tensor, "2 3"], Complex64[Tensor, "2 3"], Half[Tensor, "2 3 512 512"]])
 def test_values_are_fresh_each_time(annotation, layout):
@@ -1110,6 +1121,7 @@ def test_arrays_of_numpy_are_writable_and_fresh():
         array[:] = 7
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("family", [Float32, Float64, Int8, Complex128, Num, Shaped])
 @pytest.mark.parametrize("dims", ["3 1024 1024", "b 1000000", "3 4096 4096"])
 def test_large_tensors_are_drawn_fast_and_take_no_room(family, dims):

@@ -238,6 +238,7 @@ def is_one_fault(breach, annotation):
     assert error.argument.startswith("value")
 
 
+@pytest.mark.thin(5)
 @EVERY
 def test_strict_mode_finds_exactly_what_the_breach_says(name):
     annotation, kinds = ANNOTATIONS[name]
@@ -263,6 +264,7 @@ def test_every_kind_of_breach_is_reached(name):
 QUICKLY = ["fixed and named", "symbolic", "array", "tuple of ranks"]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", QUICKLY)
 def test_every_kind_is_reached_among_a_hundred(name):
     annotation, kinds = ANNOTATIONS[name]
@@ -275,6 +277,7 @@ def of_tensors_alone(annotation):
     return any(isinstance(option, type) and issubclass(option, AbstractArray) for option in options)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", [name for name, (hint, _) in ANNOTATIONS.items() if of_tensors_alone(hint)])
 def test_jaxtyping_refuses_every_breach_too(name):
     annotation, _ = ANNOTATIONS[name]
@@ -283,6 +286,7 @@ def test_jaxtyping_refuses_every_breach_too(name):
         assert not isinstance(annotation, type) or not isinstance(breach.value, annotation)
 
 
+@pytest.mark.thin(6)
 @EVERY
 @pytest.mark.filterwarnings("ignore:enforce reads annotations")  # some of these have no tensor
 def test_an_enforced_function_refuses_every_breach(name):
@@ -299,6 +303,7 @@ def test_an_enforced_function_refuses_every_breach(name):
         assert caught.value.violations == (breach.says,)
 
 
+@pytest.mark.thin(4)
 @EVERY
 def test_lenient_mode_lets_no_breach_pass_in_silence(name):
     annotation, _ = ANNOTATIONS[name]
@@ -347,6 +352,7 @@ NESTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", NESTED)
 def test_with_the_wrong_dtype_mended_the_value_is_accepted(name):
     annotation, _ = ANNOTATIONS[name]
@@ -427,6 +433,7 @@ def test_a_wrong_rank_is_higher_and_lower():
     assert ranks(Float32[Tensor, "*b c d"]) == {0, 1}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "name", ["tuple", "tuple of ranks", "dataclass of ranks", "list", "dict", "tuple of variadics"]
 )
@@ -467,6 +474,7 @@ class Converting:
         self.x = self.x.float()
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 @pytest.mark.parametrize("hint", [Checked, CheckedPair, Picky, Converting, list[Checked], Checked | None], ids=str)
 def test_classes_that_look_at_their_fields_are_broken_all_the_same(hint, mode):
@@ -647,6 +655,7 @@ def test_nothing_global_is_changed(annotation):
     assert dtypeguard.get_mode() == "lenient"
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mode", ["strict", "lenient", "warn", "off"])
 def test_the_mode_makes_no_difference_to_what_is_drawn(mode):
     usual = [breach.says for breach in drawn(violations_of(tuple[Row, Grid]), 30)]

@@ -87,6 +87,7 @@ def trained(model, precision, order=None, depth="auto", **how):
     return accelerator, model, losses
 
 
+@pytest.mark.thin(5)
 @precisions
 @orders
 @depths
@@ -335,6 +336,7 @@ def hooked(hook, order, depth, folder, build=Net, mode="strict"):
     return model, twin
 
 
+@pytest.mark.thin(6)
 @all_hooks
 @orders
 @depths
@@ -347,6 +349,7 @@ def test_a_hooked_model_computes_as_before(hook, order, depth, tmp_path):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(5)
 @all_hooks
 @orders
 @torch.no_grad()
@@ -356,6 +359,7 @@ def test_a_hooked_model_computes_as_before_in_lenient_mode(hook, order, tmp_path
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(6)
 @all_hooks
 @orders
 @depths
@@ -367,6 +371,7 @@ def test_a_hooked_model_names_a_wrong_dtype_and_nothing_else(hook, order, depth,
     assert "also" not in str(caught.value)
 
 
+@pytest.mark.thin(5)
 @all_hooks
 @orders
 @torch.no_grad()
@@ -378,6 +383,7 @@ def test_a_hooked_model_repairs_a_wrong_dtype(hook, order, tmp_path):
     assert same(repaired, twin(drawn(F64)(2, 5).float()))
 
 
+@pytest.mark.thin(6)
 @all_hooks
 @orders
 @depths
@@ -391,6 +397,7 @@ def test_the_guard_outlives_the_hooks(hook, order, depth, tmp_path):
     assert refuses(model, drawn(F64)(2, 5)) == "x"
 
 
+@pytest.mark.thin(8)
 @all_hooks
 @orders
 @depths
@@ -488,6 +495,7 @@ def test_a_wrapped_guarded_model_is_found_by_a_recursive_unwrapping():
 # ---------------------------------------------------------------- models of transformers
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("name", ["Llama", pytest.param("T5", marks=slow), "ViT", pytest.param("CLIP", marks=slow)])
 @pytest.mark.parametrize("hook", [aligned, offloaded_by_parts, offloaded_to_disk, dispatched], ids=lambda h: h.__name__)
 @orders
@@ -539,6 +547,7 @@ def saved(folder):
     return twin
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("when", ["empty", "loaded"])
 @pytest.mark.parametrize("offload", [False, True])
 @depths

@@ -154,6 +154,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("loop", but(["accumulate and clip"], LOOPS))
 @pytest.mark.parametrize("precision", but(["32-true", "bf16-mixed", "16-mixed"], PRECISIONS))
 @silent
@@ -173,6 +174,7 @@ def test_lightning_with_other_optimizers(watch, precision, name):
     return fitted(Fitted(watch, rate=0.01, name=name), **PRECISIONS[precision]())
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
 @silent
@@ -275,6 +277,7 @@ def accelerator():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("clip", but(["norm"], [None, "norm", "value"]))
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("precision", but(["bf16", "fp16"], ["no", "bf16", "fp16"]))
@@ -350,6 +353,7 @@ LLAMA = {
 }  # fmt: skip
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kept", [pytest.param([], marks=slow), ["lm_head"]], ids=["adapters", "a saved module too"])
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("groups", but(["all"], ["all", "trainable"]))
@@ -427,6 +431,7 @@ def test_ddp_with_a_scaler(rank, buckets, clip, name):
     twice(program)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("n", [pytest.param(2, marks=slow), 3])
 @pytest.mark.parametrize("how", ["loss / n", "grad / n"])
 @pytest.mark.parametrize("buckets", but(["views"], ["plain", "views"]))
@@ -458,6 +463,7 @@ def test_ddp_accumulates_without_sync(rank, buckets, how, n):
     twice(program)
 
 
+@slow
 @on_ranks
 def test_gradients_that_are_reduced_by_hand(rank):
     def program(watch):
@@ -530,6 +536,7 @@ POLICIES = {
 }
 
 
+@slow
 @pytest.mark.parametrize("name", but(["AdamW"], ["SGD", "AdamW"]))
 @pytest.mark.parametrize("policy", but(["bfloat16 compute"], POLICIES))
 @on_ranks
@@ -591,6 +598,7 @@ def test_fsdp1(rank):
     twice(program)
 
 
+@slow
 @pytest.mark.parametrize("scaled", [pytest.param(False, marks=slow), True], ids=["float32", "float16 and scaler"])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # from the import of torch.distributed.optim
 @on_ranks

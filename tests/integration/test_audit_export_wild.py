@@ -38,6 +38,7 @@ def onnx(dtype):
     return program.model_proto.graph.SerializeToString()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("dtype", "count"), [(F64, 1), (F32, 0)])
 def test_onnx(dtype, count):
     alone = onnx(dtype)
@@ -73,6 +74,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_transformer_is_exported_silently(make, dtype):
@@ -99,6 +101,7 @@ class First(nn.Module):
         return self.model(ids)[0]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_transformer_is_traced_silently(make):
     torch.manual_seed(0)

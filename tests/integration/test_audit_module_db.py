@@ -68,6 +68,7 @@ def close(got, expected):
     )
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize(("name", "dtype"), cases({F32: True, BF16: True, F16: False, F64: False}))
 def test_an_audit_changes_nothing_and_finds_nothing(name, dtype):
     for training in (True, False):
@@ -77,6 +78,7 @@ def test_an_audit_changes_nothing_and_finds_nothing(name, dtype):
     TALLY["forward"]["cases"] += 1
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize(("name", "dtype"), cases({F32: True, BF16: False, F16: False, F64: False}))
 def test_gradients_are_the_same_in_an_audit(name, dtype):
     count, found = compare(name, dtype, training=True, backward=True)

@@ -196,6 +196,7 @@ HEALTHY = [
 ]  # fmt: skip
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("program", HEALTHY, ids=lambda p: p.__name__)
 @quiet
 @on_ranks
@@ -297,6 +298,7 @@ SAME_SIZE = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("program", "message", "source"), SAME_SIZE, ids=[row[0].__name__ for row in SAME_SIZE])
 @quiet
 @on_ranks

@@ -81,6 +81,7 @@ def run(model, inputs):
     return model(**inputs, output_hidden_states=True)
 
 
+@pytest.mark.thin(4)
 @every(F32, BF16, F16)
 def test_a_model_runs(name, dtype):
     architecture = ARCHITECTURES[name]
@@ -104,6 +105,7 @@ def learn(model, inputs):
 TAUGHT = [name for name, architecture in ARCHITECTURES.items() if architecture.labels]
 
 
+@pytest.mark.thin(3)
 @every(F32, BF16, quick=("Llama", "BERT", "ViT"), models=TAUGHT)
 def test_a_model_learns(name, dtype):
     architecture = ARCHITECTURES[name]
@@ -159,6 +161,7 @@ def test_a_model_writes(name, way, dtype):
     assert compared(lambda model, options: generated(model, **options), model, copy.deepcopy(model), options) == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=NAMES.get)
 def test_every_kind_of_attention(attention, dtype):
@@ -180,6 +183,7 @@ def test_a_model_is_saved_and_loaded_in_a_dtype(dtype, tmp_path):
     assert torch.get_default_dtype() is F32
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("rope", ["linear", "dynamic", "yarn", "llama3", "longrope"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=NAMES.get)
 def test_positions_that_are_stretched(rope, dtype):
@@ -198,6 +202,7 @@ def test_positions_that_are_stretched(rope, dtype):
 # ---------------------------------------------------------------- PEFT and torchao
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("autocast", [False, pytest.param(True, marks=slow)], ids=["", "autocast"])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=NAMES.get)
 @pytest.mark.parametrize(
@@ -234,6 +239,7 @@ def test_an_adapter_is_saved_loaded_and_merged(dtype, tmp_path):
     twice(program)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=NAMES.get)
 @pytest.mark.parametrize(
     "config", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig"]
@@ -289,6 +295,7 @@ TRAININGS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in ("float32", "bf16") else slow) for how in TRAININGS]
 )

@@ -285,6 +285,7 @@ def told(model, story, dynamic):
     return log
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize(
     "story",
@@ -308,6 +309,7 @@ def test_dynamic_shapes_on_or_off_change_nothing_about_that(story, dynamic):
     assert [count for count, *_ in got] == [count for count, *_ in expected]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=slow)])
 @pytest.mark.parametrize("function", [add, times, doubled, flat])
 def test_an_enforced_function_is_traced_when_its_body_is(function, dynamic, strict):
@@ -411,6 +413,7 @@ def compile_a_part_in_place(model):
 WAYS = [compile_outside, compile_in_place, compile_the_method, compile_a_part, compile_a_part_in_place]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("order", [pytest.param("compile, run, guard", marks=slow), "guard, compile, run"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -507,6 +510,7 @@ def run_forward(model, counter):
     call(rows()), call(rows(n=6))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("run", [run_outside, pytest.param(run_in_place, marks=slow), run_forward])
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_twenty_models_of_one_class_are_compiled_one_by_one(run, depth):
@@ -613,6 +617,7 @@ UNBACKED = {
 LATER = {"repeat", "unique", "two calls in a row", "two arrays, one mask"}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=slow if name in LATER else ()) for name in UNBACKED])
 def test_sizes_that_depend_on_data_are_compared_in_one_graph(name, data_dependent, strict):
     program, counter = UNBACKED[name], CompileCounter()
@@ -649,6 +654,7 @@ def test_a_repair_keeps_a_size_that_depends_on_data(data_dependent):
     assert len(graphs.graphs) == 1
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.decorators.mark_unbacked])
 @pytest.mark.parametrize("target", ["function", "method", "guarded model"])
 def test_marked_sizes_stay_dynamic(mark, target, strict):
@@ -814,6 +820,7 @@ def headline_of(call, arguments):
 QUICK = {("function, axis", "strict"), ("model", "lenient")}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("what", "mode"),
     [
@@ -911,6 +918,7 @@ def test_threads_with_modes_of_their_own_share_a_compiled_model():
     assert outcomes == [F32, True, F32, True]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("mode", ["warn", "off"])
 def test_modes_that_let_pass_leave_the_refusal_to_torch(mode):
     with dtypeguard.mode(mode), pytest.raises(Exception, match="dtype"):
@@ -1063,6 +1071,7 @@ LONG = {"jacrev", "per-sample gradients", "while_loop", "scan"}
 UNKNOWN = {"vmap, guarded": since("torch", "2.10", "Dynamo cannot trace `vmap` of a module, guarded or not")}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=slow if name in LONG else UNKNOWN.get(name, ())) for name in OPERATORS]
 )

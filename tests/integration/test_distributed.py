@@ -272,6 +272,7 @@ COMPILED = {
 WRONG = {"one rank": lambda rank: rank == 1, "all ranks": lambda rank: True}
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", DDP)
 @on_ranks
@@ -300,6 +301,7 @@ def test_compiled_ddp_trains_a_guarded_model_bit_for_bit(rank, recipe, order):
 
 
 # A rank that raises in forward is a buffer broadcast behind the others, whoever raised: no "buffers" here.
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", [name for name in DDP if name != "buffers"])
@@ -333,6 +335,7 @@ def test_a_wrong_input_of_compiled_ddp_is_named_and_training_goes_on(rank, recip
     assert same(train(model, batches(rank)), train(build(cls, wrap), batches(rank)))
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", DDP)
@@ -579,6 +582,7 @@ def given(recipe):
     return BF16 if "not cast" in recipe else F32
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", [pytest.param(name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name in FSDP])
 @on_ranks
@@ -612,6 +616,7 @@ def test_compiled_fsdp2_trains_a_guarded_model_bit_for_bit(rank, recipe, order):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", ["no policy, flat", "no policy", "no policy, never resharded", "blocks only"])
 @on_ranks
@@ -634,6 +639,7 @@ def test_one_rank_with_a_wrong_input_of_fsdp2_is_named_and_may_try_again(rank, o
     assert same(train(model, batches(rank)), train(build(Net, flat()), batches(rank)))
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", ["no policy, flat", "no policy", "no policy, never resharded", "blocks only"])
@@ -647,6 +653,7 @@ def test_a_wrong_input_of_fsdp2_is_repaired(rank, recipe, order, wrong):
     assert [(c.argument, c.from_dtype, c.to_dtype, c.count) for c in dtypeguard.casts()] == [("x", F64, F32, 6)] * odd
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", [name for name in FSDP if "not cast" in name])
@@ -663,6 +670,7 @@ def test_where_the_policy_casts_no_inputs_they_are_held_to_its_dtype(rank, recip
         assert same(train(lenient, [x.to(wrong) for x in data]), reference)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @on_ranks
@@ -692,6 +700,7 @@ class TwoBlocks(nn.Sequential):
         super().__init__(Block(), Block())
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [F32, BF16, F64], ids=str)
 @on_ranks
@@ -732,6 +741,7 @@ def test_what_is_born_wrong_inside_fsdp2_is_named_with_its_module(rank, policy, 
     assert error.module_path.endswith("Blocks.1.norm")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("policy", [MixedPrecisionPolicy(), half()], ids=["no policy", "bfloat16"])
 @on_ranks
@@ -747,6 +757,7 @@ def test_fsdp2_accumulates_gradients_without_sync(rank, policy, order):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("order", ["meta", "before", "after", "filled"])
 @on_ranks
@@ -817,6 +828,7 @@ def test_a_sharded_checkpoint_goes_from_guarded_to_unguarded_and_back(rank, tmp_
         assert same(*([local(v) for s in o.state.values() for v in s.values()] for o in kept))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", [*DEPTHS, "boundary"])
 @on_ranks
@@ -832,6 +844,7 @@ def test_a_guard_taken_off_leaves_fsdp2_at_work(rank, order, depth):
     assert same(train(model, batches(rank)), train(plain, batches(rank)))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("recipe", ["no policy", "bfloat16", "bfloat16, never resharded", "bfloat16, inputs not cast"])
 @on_ranks
 def test_a_guard_may_come_and_be_replaced_between_steps(rank, recipe):
@@ -847,6 +860,7 @@ def test_a_guard_may_come_and_be_replaced_between_steps(rank, recipe):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", ["no policy", "bfloat16", "bfloat16, inputs not cast"])
 @on_ranks
@@ -870,6 +884,7 @@ class Annotated(Net):
         return super().forward(x)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("order", [None, "before", "after"])
 @pytest.mark.parametrize("recipe", ["no policy", "bfloat16, flat", "bfloat16", "bfloat16, inputs not cast", "prefetch"])
 @on_ranks
@@ -981,6 +996,7 @@ def sentences(rank, recipe="", dtype=F32, seed=1):
     return [x.chunk(2, 1)[rank] for x in data] if "sequence" in recipe else data
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", TENSOR_PARALLEL)
 @on_ranks
@@ -995,6 +1011,7 @@ def test_tensor_parallel_trains_a_guarded_model_bit_for_bit(rank, recipe, order)
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", TENSOR_PARALLEL)
@@ -1017,6 +1034,7 @@ def test_a_wrong_input_of_tensor_parallel_is_named_or_repaired(rank, recipe, ord
 PLACED = {"replicated": Replicate(), "sharded": Shard(0)}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("placement", PLACED)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -1031,6 +1049,7 @@ def test_a_replicated_model_trains_on_dtensors(rank, depth, order, placement):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("styles", [None, MLP], ids=["replicated model", "tensor parallel"])
 @pytest.mark.parametrize("placement", PLACED)
 @pytest.mark.parametrize("order", ORDERS)
@@ -1267,6 +1286,7 @@ def train_flat(model, data):
     return [*losses, *flat_state(model)]
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", FSDP1)
 @on_ranks
@@ -1280,6 +1300,7 @@ def test_fsdp1_trains_a_guarded_model_bit_for_bit(rank, recipe, order):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", [name for name in FSDP1 if "bfloat16" not in name])

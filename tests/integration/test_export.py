@@ -162,6 +162,7 @@ def same(got, expected):
     assert all(torch.equal(a, b) and a.dtype is b.dtype for a, b in zip(got, expected, strict=True))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", QUICK)
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", CASES)
@@ -180,6 +181,7 @@ def test_an_exported_model_is_the_bare_models_export(name, strict, depth):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", QUICK)
 @pytest.mark.parametrize(
     "strict",
@@ -205,6 +207,7 @@ def test_decomposition_saving_and_loading_keep_the_program(strict, tmp_path):
     assert "dtypeguard" not in decomposed.graph_module.code
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("depth", QUICK)
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_cast_that_the_example_needed_is_in_the_program_once(strict, depth):

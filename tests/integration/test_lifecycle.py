@@ -361,6 +361,7 @@ MAKERS = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("how", AGAIN)
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_class_with_its_own_way_of_copying_is_copied_guarded(make, how):
@@ -618,6 +619,7 @@ def on_the_way(model):
     return model
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("how", CONVERSIONS)
 def test_a_converted_model_trains_to_the_same_bits(how, depth):
@@ -1329,6 +1331,7 @@ DEEDS = {
 }
 
 
+@pytest.mark.thin(5)
 @said
 @pytest.mark.parametrize(("deed", "mode"), [(deed, "strict" if deed == "a refusal" else "lenient") for deed in DEEDS])
 def test_a_guarded_model_dies_without_the_garbage_collector(deed, mode):
@@ -1347,6 +1350,7 @@ def test_a_guarded_model_dies_without_the_garbage_collector(deed, mode):
         gc.enable()
 
 
+@pytest.mark.thin(2)
 @said
 @pytest.mark.parametrize("depth", ["auto", "all"])
 def test_a_replaced_layer_is_let_go(depth):

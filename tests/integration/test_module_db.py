@@ -153,6 +153,7 @@ def plain(dtype):
 # ---------------------------------------------------------------- healthy
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize(
     ("name", "dtype"), parametrize(INFOS, {(F16,): False, (BF16,): True, (F32,): True, (F64,): False})
 )
@@ -174,6 +175,7 @@ def test_a_strict_guard_changes_nothing_and_says_nothing(name, dtype):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(10)
 @pytest.mark.parametrize("name", parametrize(INFOS, {(): True}))
 def test_gradients_are_the_same_through_a_guard(name):
     for constructor, inputs in samples(name, F32, True, requires_grad=True):
@@ -235,6 +237,7 @@ def first_follower(module, args, kwargs, dtype):
     return next(name for name, value in given.items() if followers(value, dtype))
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(("name", "dtype", "other"), parametrize(OWNERS, PAIRS))
 def test_a_wrong_dtype_is_named_and_repaired(name, dtype, other):
     held = 0
@@ -280,6 +283,7 @@ def test_the_table_of_what_is_exempt_has_no_superfluous_entry(name):
             assert identical(got, expected)
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("name", parametrize(OWNERS, {(): True}))
 def test_gradients_come_home_through_a_repair_in_the_callers_dtype(name):
     for constructor, inputs in samples(name, F64, True, requires_grad=True):
@@ -318,6 +322,7 @@ def replicate(monkeypatch):
     return lambda network: module.replicate(network, [0, 1])
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("name", parametrize(OWNERS, {(): True}))
 @pytest.mark.parametrize("depth", [pytest.param("auto", marks=slow), "all"])
 def test_replicas_of_data_parallel_are_guarded_as_the_original(name, depth, replicate):

@@ -106,6 +106,7 @@ def dtypes_of(model):
 # ---------------------------------------------------------------- the same results
 
 
+@pytest.mark.thin(4)
 @methods
 @orders
 @dtypes
@@ -117,6 +118,7 @@ def test_an_adapted_model_computes_and_learns_as_before(method, order, dtype):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @methods
 @orders
 def test_so_does_one_that_is_guarded_everywhere(method, order):
@@ -125,6 +127,7 @@ def test_so_does_one_that_is_guarded_everywhere(method, order):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("method", ["LoRA", "saved modules", "embeddings", "all linear"])
 @orders
 def test_adapters_in_float32_on_a_bfloat16_base_are_no_fault_anywhere(method, order):
@@ -135,6 +138,7 @@ def test_adapters_in_float32_on_a_bfloat16_base_are_no_fault_anywhere(method, or
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("method", ["LoRA", "saved modules"])
 @orders
 @depths
@@ -176,6 +180,7 @@ def test_the_float32_mask_beside_prompts_is_a_side_input(method):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("method", ["LoRA", "DoRA", "prompt"])
 @orders
 @depths
@@ -186,6 +191,7 @@ def test_adapters_may_keep_the_dtype_of_the_base(method, order, depth):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("method", ["LoRA", "DoRA", "prompt", "saved modules"])
 @orders
 @depths
@@ -268,6 +274,7 @@ def test_a_wrong_input_of_a_mixed_adapted_model_meets_the_layer_that_takes_it():
 # ---------------------------------------------------------------- what people do to adapters
 
 
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("method", ["LoRA", "DoRA", "IA3", "LoKr", "saved modules"])
 @orders
 @depths
@@ -306,6 +313,7 @@ def test_unloading_gives_the_base_back(order, depth):
             bare(inputs_embeds=drawn(F64)(2, 7, 16))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("method", ["LoRA", "DoRA", "IA3", "saved modules", "bias", "prompt"])
 @orders
 @torch.no_grad()
@@ -319,6 +327,7 @@ def test_a_disabled_adapter_is_as_before(method, order):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @methods
 @orders
 @torch.no_grad()
@@ -386,6 +395,7 @@ def test_adapters_that_transformers_adds_itself_are_as_before(depth):
     assert is_guarded(model)
 
 
+@pytest.mark.thin(4)
 @orders
 @depths
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -416,6 +426,7 @@ def test_an_adapted_model_moves_to_another_dtype(order):
     assert same(learned(model.float()), learned(twin.float()))
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("name", "targets", "task"),
     [
@@ -448,6 +459,7 @@ def test_adapted_models_of_other_kinds_are_as_before(name, targets, task, order,
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "how", [pytest.param("float32", marks=slow), pytest.param("bfloat16 autocast", marks=slow), "bfloat16 base"]
 )

@@ -17,6 +17,7 @@ APART = Path(sys.prefix) / "apart"  # where `make .venv` puts what would break o
 SOURCE = Path(dtypeguard.__file__).parents[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not APART.exists(), reason="torchvision is not installed apart")
 def test_detectors_in_bfloat16_compute_the_same_losses_of_float32_boxes():
     run = subprocess.run(

@@ -215,6 +215,7 @@ def bare(way, give):
         return WAYS[way][0]()(*give)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_an_odd_tensor_of_the_right_dtype_passes_untouched(way, name, strict):
     _, make, give, _ = WAYS[way]
@@ -224,6 +225,7 @@ def test_an_odd_tensor_of_the_right_dtype_passes_untouched(way, name, strict):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("way", "name"), CASES)
 def test_an_odd_tensor_of_a_wrong_dtype_is_named(way, name, strict):
     _, make, give, argument = WAYS[way]
@@ -233,6 +235,7 @@ def test_an_odd_tensor_of_a_wrong_dtype_is_named(way, name, strict):
     assert "\n  fix " in str(caught.value)
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("way", "name"), [case for case in CASES if case.values[1] != "mkldnn"])
 def test_an_odd_tensor_of_a_wrong_dtype_is_repaired_as_by_hand(way, name):
     _, make, give, argument = WAYS[way]
@@ -1111,6 +1114,7 @@ def quantize(model, name):
     return model
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("order", ["guard first", "quantize first"])
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @pytest.mark.parametrize("dtype", [BF16, F32])

@@ -63,6 +63,7 @@ def weights(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("options", [{}, {"bf16": True}, {"activation_checkpointing": True}], ids=["f32", "bf16", "gc"])
 @pytest.mark.parametrize("add_later", [False, True], ids=["given", "added"])
 def test_training_with_the_callback_is_training_without(tmp_path, options, add_later):
@@ -77,6 +78,7 @@ def test_training_with_the_callback_is_training_without(tmp_path, options, add_l
     assert not is_guarded(guarded)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("bf16", [False, True])
 def test_in_strict_mode_a_wrong_column_ends_the_training(tmp_path, bf16):
     with pytest.raises(DtypeError, match="argument `pixel_values` is float64"):
@@ -115,6 +117,7 @@ def test_a_model_that_was_guarded_before_keeps_its_own_guard(tmp_path):
     assert isinstance(model, nn.Module)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "options", [{}, {"bf16": True}, {"gradient_accumulation_steps": 2}], ids=["f32", "bf16", "acc"]
 )

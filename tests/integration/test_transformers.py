@@ -154,6 +154,7 @@ def test_so_does_one_under_autocast(name, depth):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @EVERY
 @depths
 def test_a_guarded_model_looks_as_it_looked(name, depth):
@@ -180,6 +181,7 @@ def test_nothing_on_the_forward_leads_around_the_guard(name):
     assert all(inspect.unwrap(module.forward) == module.forward for module in model.modules() if is_guarded(module))
 
 
+@pytest.mark.thin(4)
 @TAUGHT
 @depths
 def test_a_guarded_model_learns_what_it_learned(name, depth):
@@ -619,6 +621,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", table("GPT-2", "T5", "ViT", "CLIP", "LLaVA", "Wav2Vec2", "Llama", "Llama, no head"))
 @depths
 def test_save_pretrained_writes_the_same_files(name, depth, tmp_path):
@@ -919,6 +922,7 @@ MIXED = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", MIXED)
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 @torch.no_grad()
@@ -999,6 +1003,7 @@ class GuardedWords(dtypeguard.GuardedModule, Words):
     pass
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", [EnforcedWords, GuardedWords])
 @pytest.mark.parametrize("guarded", [pytest.param(False, marks=slow), True])
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=NAMES.get)
@@ -1098,6 +1103,7 @@ TRAININGS = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("how", "name", "depth"),
     [
@@ -1119,6 +1125,7 @@ def test_trainer_trains_as_before(name, how, depth, tmp_path):
     assert dtypeguard.casts() == []
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_trainer_evaluates_and_predicts_as_before(bf16, depth, tmp_path):
@@ -1158,6 +1165,7 @@ def test_trainer_drops_the_columns_that_the_model_does_not_take_and_no_others(tm
     assert not {"text", "score"} & seen[0]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("bf16", [False, True])
 def test_trainer_repairs_a_wrong_column_and_says_so_once(bf16, tmp_path):
     model, twin, _ = built("Llama")
