@@ -1,5 +1,6 @@
-"""Every test starts with no mode set and no repair remembered. And which tests are quick, which slow."""
+"""Every test starts with no mode set, no repair remembered and nothing compiled; which tests are quick."""
 
+import sys
 from collections import Counter
 
 import hypothesis
@@ -16,7 +17,8 @@ torch.set_num_threads(1)  # the tensors are tiny, and threads of several test pr
 def pytest_collection_modifyitems(items):
     """Of the parametrizations of a test with `thin(n)`, one of each n is quick and the others are slow.
 
-    The first is quick, and in each block of n it is the next one: a parameter that goes round in n is met in all of its values.
+    The first is quick, and in each block of n it is the next one: a parameter that goes round in n is met in all its
+    values.
     """
     met = Counter()
     for item in items:
@@ -37,6 +39,8 @@ def _fresh():
     yield
     dtypeguard.set_mode(None)
     dtypeguard.reset_casts()
+    if getattr(sys.modules.get("torch._dynamo.eval_frame"), "cached_backends", None):
+        torch.compiler.reset()  # a watch looks at other steps in a process that compiles
 
 
 @pytest.fixture

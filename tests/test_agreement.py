@@ -86,7 +86,9 @@ def verdicts(model, contract, arguments, region):
         return True, not found
 
 
-relaxed = settings(max_examples=2 * settings.default.max_examples, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(
+    max_examples=2 * settings.default.max_examples, deadline=None, suppress_health_check=list(HealthCheck)
+)
 options = st.fixed_dictionaries(
     {},
     optional={

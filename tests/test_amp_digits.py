@@ -180,7 +180,7 @@ HEALTHY = {
 }  # fmt: skip
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("change", HEALTHY.values(), ids=HEALTHY)
 def test_a_right_loop_learns_in_silence_and_exactly_as_without_the_watch(change):
     watched, alone = types.SimpleNamespace(), types.SimpleNamespace()
@@ -419,7 +419,7 @@ def test_strict_mode_stops_at_the_earliest_line_that_can_know(fault):
     assert "fix" in str(error)
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(8)
 @EACH_FAULT
 def test_lenient_mode_says_it_once_lists_nothing_else_and_the_loop_goes_on_as_without_the_watch(fault):
     run, alone = types.SimpleNamespace(), types.SimpleNamespace()

@@ -463,6 +463,7 @@ def test_mode_off_does_nothing(rule, bug):
     off_is_silent(bug)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("rule", "healthy"), rows(HEALTHY))
 def test_nothing_is_said_of_a_program_that_is_right(rule, healthy):
     nothing_is_said(healthy)

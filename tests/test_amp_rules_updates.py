@@ -431,6 +431,7 @@ def test_mode_off_does_nothing(rule, bug):
     off_is_silent(bug)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("healthy", "steps"),
     [

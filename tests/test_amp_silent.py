@@ -794,7 +794,7 @@ def test_two_models_and_two_optimizers_share_a_scaler(watch, flavour):
     return models, optimizers, scaler, losses
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("together", [True, False], ids=["one watch", "two watches"])
 @pytest.mark.parametrize("updates", ["one for both", "one for each"])
 @pytest.mark.parametrize("clip", [False, True])
@@ -930,7 +930,7 @@ def test_a_gradient_penalty_on_the_input(watch, flavour):
     return model, optimizer, scaler, losses
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("scale", [2.0**40, 2.0**20])
 @pytest.mark.parametrize("clip", [False, True])
 @fused_too
@@ -2380,7 +2380,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("fault", "rule", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
 @pytest.mark.parametrize("flavour", ["SGD", "Adam", "foreach AdamW"])
 def test_after_sixty_silent_steps_a_fault_is_still_found(flavour, fault, rule, name):

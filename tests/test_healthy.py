@@ -299,6 +299,7 @@ def test_a_lenient_guard_changes_nothing(name):
     assert not dtypeguard.casts()
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("within", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", MODULES)
 def test_a_strict_guard_changes_nothing_under_autocast(name, within):

@@ -543,6 +543,7 @@ ODD = pytest.mark.filterwarnings(
 )
 
 
+@pytest.mark.thin(3)
 @ODD
 @pytest.mark.parametrize("dtype", allocatable(), ids=str)
 def test_a_tensor_of_every_dtype_prints(dtype):
@@ -551,6 +552,7 @@ def test_a_tensor_of_every_dtype_prints(dtype):
     assert "\n\n" not in text
 
 
+@pytest.mark.thin(3)
 @ODD
 @pytest.mark.parametrize("dtype", [d for d in allocatable() if not str(d).startswith("torch.q")], ids=str)
 def test_the_strides_of_a_tensor_that_is_not_contiguous_are_shown_in_every_dtype(dtype):

@@ -261,7 +261,9 @@ def ci(pytester):
     pytester.mkdir("ci")
 
 
-@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "workers", [(), pytest.param(("-n2",), marks=pytest.mark.slow)], ids=["one process", "two workers"]
+)
 def test_a_baseline_is_written_and_then_nothing_is_new(outcomes, pytester, ci, workers):
     outcomes(TWO, "--dtypeguard-write-baseline", *workers, ini=INI, passed=3)
     assert [(row["rule"], row["file"], row["source"]) for row in known(pytester)] == [

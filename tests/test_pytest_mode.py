@@ -867,7 +867,7 @@ FIRST = {  # the marker of the first test, scope and body of a fixture: the mode
 }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("marker", "scope", "body"), FIRST)
 def test_the_mode_is_in_force_whoever_imports_dtypeguard_first(outcomes, not_imported, marker, scope, body):
     seen, then = FIRST[marker, scope, body]

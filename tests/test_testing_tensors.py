@@ -354,7 +354,7 @@ def _law(annotation, examples):
     assert dtypeguard.casts() == []
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("annotation", ARRAYS.values(), ids=ARRAYS)
 def test_every_array_keeps_its_annotation_for_jaxtyping_and_for_check(annotation):
     _law(annotation, 100)
@@ -407,6 +407,7 @@ def test_dtypeguard_s_mode_does_not_matter(monkeypatch):
 # ---------------------------------------------------------------- what is reached
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_dtype_of_the_running_torch_can_be_drawn(dtype):
     values = drawn(tensors(Shaped[Tensor, "..."], dtypes=dtype), 10)
@@ -864,6 +865,7 @@ def test_a_layout_that_a_shape_has_no_room_for_is_contiguous():
         assert {x.stride() for x in drawn(tensors(Float32[Tensor, ""], layout=layout), 10)} == {()}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in QUANTIZED], ids=str)
 def test_every_dtype_but_the_quantized_is_drawn_on_meta_in_every_layout(dtype):
     asked = tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype, device="meta")
@@ -1206,6 +1208,7 @@ def test_it_drives_a_stateful_test():
     )
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_failing_value_of_any_dtype_can_be_reported(dtype):
     @settings(max_examples=5, database=None, phases=[Phase.generate], deadline=None)

@@ -417,6 +417,7 @@ def test_a_wrong_axis_is_the_only_wrong_axis():
     holds(violations_of(Float32[Tensor, "3 4"]), law, 150)
 
 
+@pytest.mark.slow
 def test_a_wrong_dtype_may_be_any_other_dtype():
     breaches = [b for b in drawn(violations_of(Float32[Tensor, ""]), 1000) if b.kind == "dtype"]
     dtypes = {breach.value.dtype for breach in breaches}

@@ -87,7 +87,7 @@ def trained(model, precision, order=None, depth="auto", **how):
     return accelerator, model, losses
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @precisions
 @orders
 @depths
@@ -547,7 +547,7 @@ def saved(folder):
     return twin
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("when", ["empty", "loaded"])
 @pytest.mark.parametrize("offload", [False, True])
 @depths

@@ -277,7 +277,7 @@ def accelerator():
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("clip", but(["norm"], [None, "norm", "value"]))
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("precision", but(["bf16", "fp16"], ["no", "bf16", "fp16"]))

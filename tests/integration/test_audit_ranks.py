@@ -196,7 +196,6 @@ HEALTHY = [
 ]  # fmt: skip
 
 
-@pytest.mark.thin(4)
 @pytest.mark.parametrize("program", HEALTHY, ids=lambda p: p.__name__)
 @quiet
 @on_ranks
@@ -298,7 +297,6 @@ SAME_SIZE = [
 ]
 
 
-@pytest.mark.thin(4)
 @pytest.mark.parametrize(("program", "message", "source"), SAME_SIZE, ids=[row[0].__name__ for row in SAME_SIZE])
 @quiet
 @on_ranks

@@ -105,7 +105,7 @@ def learn(model, inputs):
 TAUGHT = [name for name, architecture in ARCHITECTURES.items() if architecture.labels]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @every(F32, BF16, quick=("Llama", "BERT", "ViT"), models=TAUGHT)
 def test_a_model_learns(name, dtype):
     architecture = ARCHITECTURES[name]
@@ -183,7 +183,7 @@ def test_a_model_is_saved_and_loaded_in_a_dtype(dtype, tmp_path):
     assert torch.get_default_dtype() is F32
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("rope", ["linear", "dynamic", "yarn", "llama3", "longrope"])
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=NAMES.get)
 def test_positions_that_are_stretched(rope, dtype):

@@ -654,7 +654,7 @@ def test_a_repair_keeps_a_size_that_depends_on_data(data_dependent):
     assert len(graphs.graphs) == 1
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("mark", [torch._dynamo.mark_dynamic, torch._dynamo.decorators.mark_unbacked])
 @pytest.mark.parametrize("target", ["function", "method", "guarded model"])
 def test_marked_sizes_stay_dynamic(mark, target, strict):

@@ -272,7 +272,7 @@ COMPILED = {
 WRONG = {"one rank": lambda rank: rank == 1, "all ranks": lambda rank: True}
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", DDP)
 @on_ranks
@@ -653,7 +653,7 @@ def test_a_wrong_input_of_fsdp2_is_repaired(rank, recipe, order, wrong):
     assert [(c.argument, c.from_dtype, c.to_dtype, c.count) for c in dtypeguard.casts()] == [("x", F64, F32, 6)] * odd
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("wrong", [F32, F64], ids=["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", [name for name in FSDP if "not cast" in name])
@@ -828,7 +828,7 @@ def test_a_sharded_checkpoint_goes_from_guarded_to_unguarded_and_back(rank, tmp_
         assert same(*([local(v) for s in o.state.values() for v in s.values()] for o in kept))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", [*DEPTHS, "boundary"])
 @on_ranks
@@ -860,7 +860,7 @@ def test_a_guard_may_come_and_be_replaced_between_steps(rank, recipe):
     assert dtypeguard.casts() == []
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("recipe", ["no policy", "bfloat16", "bfloat16, inputs not cast"])
 @on_ranks
@@ -884,7 +884,7 @@ class Annotated(Net):
         return super().forward(x)
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("order", [None, "before", "after"])
 @pytest.mark.parametrize("recipe", ["no policy", "bfloat16, flat", "bfloat16", "bfloat16, inputs not cast", "prefetch"])
 @on_ranks
@@ -1034,7 +1034,7 @@ def test_a_wrong_input_of_tensor_parallel_is_named_or_repaired(rank, recipe, ord
 PLACED = {"replicated": Replicate(), "sharded": Shard(0)}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("placement", PLACED)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -1049,7 +1049,7 @@ def test_a_replicated_model_trains_on_dtensors(rank, depth, order, placement):
     assert dtypeguard.casts() == []
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("styles", [None, MLP], ids=["replicated model", "tensor parallel"])
 @pytest.mark.parametrize("placement", PLACED)
 @pytest.mark.parametrize("order", ORDERS)

@@ -1331,7 +1331,7 @@ DEEDS = {
 }
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(4)
 @said
 @pytest.mark.parametrize(("deed", "mode"), [(deed, "strict" if deed == "a refusal" else "lenient") for deed in DEEDS])
 def test_a_guarded_model_dies_without_the_garbage_collector(deed, mode):

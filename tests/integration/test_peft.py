@@ -138,7 +138,7 @@ def test_adapters_in_float32_on_a_bfloat16_base_are_no_fault_anywhere(method, or
     assert dtypeguard.casts() == []
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("method", ["LoRA", "saved modules"])
 @orders
 @depths
@@ -395,7 +395,7 @@ def test_adapters_that_transformers_adds_itself_are_as_before(depth):
     assert is_guarded(model)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @orders
 @depths
 @pytest.mark.parametrize("reentrant", [True, False])
