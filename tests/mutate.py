@@ -61,7 +61,6 @@ FIRST = {  # what kills soonest
 }
 # What takes long is thinned out, so that the score is a lower bound.
 EXAMPLES = 200  # of hypothesis, at most, for a test
-EACH = {"test_autocast_ops": 8, "test_healthy": 4}  # only each n-th test
 ENUMS = {  # in the order of their members
     "Casting": "SAFE PRECISION PROMOTE UNSAFE".split(),
     "Kind": "BOOL INT FLOAT COMPLEX STORAGE".split(),
@@ -429,20 +428,10 @@ def _test(tests: Path, name: str, src: Path, log: Path, trace: bool) -> int:
 
     assert Path(dtypeguard.__file__).is_relative_to(src), dtypeguard.__file__
     quiet = "-x -q -p no:cacheprovider --no-header --tb=no -W ignore::pytest.PytestAssertRewriteWarning".split()
-    code = pytest.main([f"tests/{name}.py", *quiet, "-m", "not slow"], plugins=[Thin(EACH.get(name, 1))])
+    code = pytest.main([f"tests/{name}.py", *quiet, "-m", "not slow"])
     sys.settrace(None)
     log.with_suffix(".lines").write_text(repr(reached.lines()))
     return int(code)
-
-
-class Thin:
-    """A plugin for pytest that leaves out tests."""
-
-    def __init__(self, each: int) -> None:
-        self._each = each
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = items[:: self._each]
 
 
 class Reached:
