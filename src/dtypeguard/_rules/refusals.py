@@ -126,7 +126,7 @@ def _explain(
 ) -> tuple[str, dict[str, Any]]:
     """The rule, and what its texts need besides the common facts; `odd` are the operands to blame."""
     if _DEVICES.search(reason):
-        advice = "move it: `.to(x.device)`; a tensor that belongs to a module is a buffer of it"
+        advice = "`.to(x.device)`; a tensor that belongs to a module is a buffer of it"
         return "DG505", {"advice": "`.cpu()` on the lengths" if "lengths" in reason else advice}
     if event.autocast and _BY_INDEX.search(reason):
         advice = "make the target like the values: `values.new_zeros(...)`, or cast: `values.to(target.dtype)`"
