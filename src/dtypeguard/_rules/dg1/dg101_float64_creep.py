@@ -1,6 +1,17 @@
 """DG101 float64-creep."""
 
+from typing import Any
+
+import torch
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.lineage import FIRST, Node
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import quoted
+from .._refusals import Refused, Turn, explains
+from ._promotions import Promoted, open_promotions, rows, tell
 
 RULE = Rule(
     "DG101",
@@ -20,6 +31,57 @@ RULE = Rule(
         "https://github.com/sgl-project/sglang/issues/29011",
     ),
 )
+
+
+@on("after", RULE, ops="add_ sub_ copy_ lerp_ addcmul_ addcdiv_ index_add_ scatter_add_ index_put_".split())
+def gathered(event: Op, audit: Recorder) -> None:
+    """`mean += (x - mean) / n`: nothing comes of it but what somebody keeps in float64 on purpose."""
+    if audit.promotions and event.inputs[0].dtype is torch.float64:
+        node = audit.lineage.get(event.inputs[0])
+        for tensor in event.inputs[1:] if node is not None and _was_made_so(node) else ():
+            for promoted in open_promotions(tensor, audit, torch.float64):
+                promoted.row.gathered += 1
+                promoted.close()
+
+
+def _was_made_so(node: Node) -> bool:
+    """Whether somebody asked for its dtype: it came neither from NumPy's data, nor from a promotion or its results."""
+    birth = node.birth
+    promoted = isinstance(birth.cause, Promoted) or any(isinstance(debt, Promoted) and debt.open for debt in node.debts)
+    return not promoted and (birth.op != "tensor" or "dtype" in birth.site.written)
+
+
+@on("end", RULE)
+def judge(audit: Recorder) -> None:
+    for row in rows(audit):
+        if row.creeps:
+            tell(RULE, row, audit, **_creep(row.nodes, row.narrow))
+
+
+@explains(Turn.FLOAT64)
+def refused(it: Refused) -> bool:
+    """float64 that is not what the model is in."""
+    if torch.float64 not in it.floats or len(it.floats) < 2 or it.models is torch.float64:
+        return False
+    nodes = tuple(o.node for o in it.odd if o.node is not None and o.dtype is torch.float64)
+    facts = {**_creep(nodes, min(it.floats, key=lambda dtype: dtype.itemsize)), "how": "was refused: it mixes"}
+    return it.tell(RULE, **facts, size="")
+
+
+def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
+    """The facts of DG101."""
+    birth = nodes[0].birth if nodes else None
+    where = (
+        ""
+        if birth is None or birth.named or birth.op == FIRST
+        else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
+    )
+    return {
+        "how": "mixes",
+        "other": name_of(other),
+        "where": where,
+        "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
+    }
 
 
 BAD = [
@@ -90,6 +152,20 @@ model(torch.from_numpy(rows))
 """,
         at=7,
         prints="`model(torch.from_numpy(rows))` was refused: it mixes float64 and float32",
+        severity=Severity.ERROR,
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+canvas, index = torch.zeros(6), torch.tensor([0, 2, 5])
+depth = torch.from_numpy(np.linspace(1.0, 4.0, 3))
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    canvas[index] = depth
+""",
+        at=7,
+        prints="`canvas[index] = depth` was refused: it mixes float64 and float32",
         severity=Severity.ERROR,
     ),
 ]

@@ -1,6 +1,18 @@
 """DG102 implicit-promotion."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Call, Op, on, tensors_in
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
+from ._promotions import are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(
     "DG102",
@@ -19,6 +31,84 @@ RULE = Rule(
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",
     ),
 )
+
+_ENDS = (
+    "_softmax _log_softmax softmax log_softmax logsumexp topk sort linalg_vector_norm "
+    "max min median mode kthvalue _local_scalar_dense"
+).split()
+
+
+@on("mixed", RULE)
+def integers(event: Op, audit: Recorder) -> None:
+    """Integers among floats, which are told at once."""
+    if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
+        return
+    source = event.kept[0]
+    audit.find(
+        RULE, event.site, module=event.module, op=event.name, severity=Severity.INFO,
+        facts=facts_of(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+@on("scalar", RULE)
+def reduced(event: Op, audit: Recorder) -> None:
+    """A loss is one number; in float32 it is as it should be."""
+    if event.out.dtype is torch.float32:
+        _close(event.out, audit)
+
+
+@on("ended", RULE)
+@on("after", RULE, ops=_ENDS)
+def ended(event: Op, audit: Recorder) -> None:
+    """What autocast too would compute in float32, or what gives integers and bools."""
+    for tensor in event.inputs:
+        for promoted in open_promotions(tensor, audit, torch.float32):
+            promoted.close(settled=False)
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    for name in ("tolist", "numpy"):
+        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
+
+
+def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if audit.promotions and not audit.local.paused:
+            audit.guarded(_close, self, audit)
+        return original(self, *args, **kwargs)
+
+    return leave
+
+
+def _close(tensor: Tensor, audit: Recorder) -> None:
+    for promoted in open_promotions(tensor, audit, torch.float32):
+        promoted.close()
+
+
+@on("left", RULE)
+def leaves_module(call: Call, audit: Recorder) -> None:
+    """What a module gives is not what it was given."""
+    if audit.promotions:
+        for _, tensor in tensors_in(call.output):
+            if tensor.dtype is torch.float32:
+                for promoted in open_promotions(tensor, audit, torch.float32):
+                    promoted.harm()
+
+
+@on("end", RULE)
+def judge(audit: Recorder) -> None:
+    for row in rows(audit):
+        facts = {}
+        if row.both_half:
+            facts = {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
+        if row.own:
+            wide, narrow = name_of(row.wide), name_of(row.narrow)
+            facts = {"advice": f"`.to(torch.{wide})` on the {narrow} operand: the model is so"}
+        if not row.creeps:
+            tell(RULE, row, audit, **facts)
 
 
 BAD = [

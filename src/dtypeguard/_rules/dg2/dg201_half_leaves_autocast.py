@@ -1,6 +1,8 @@
 """DG201 half-leaves-autocast."""
 
+from ..._base.dtypes import name_of
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import HALF, Refused, Turn, explains
 
 RULE = Rule(
     "DG201",
@@ -15,6 +17,16 @@ RULE = Rule(
         "https://github.com/shawntan/scattermoe/issues/17",
     ),
 )
+
+
+@explains(Turn.AUTOCAST)
+def refused(it: Refused) -> bool:
+    left = [] if it.event.autocast else it.autocasts
+    if not left or left[0].node is None:
+        return False
+    others = " and ".join(sorted(map(name_of, it.floats - HALF))) or "other dtypes"
+    born = f" at {left[0].node.birth.site}"
+    return it.tell(RULE, left, dtype=name_of(left[0].dtype), born=born, other=f"meets {others}")
 
 
 BAD = [

@@ -1,6 +1,9 @@
 """DG203 autocast-leaves-operation."""
 
+import re
+
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import HALF, Refused, Turn, explains
 
 RULE = Rule(
     "DG203",
@@ -18,6 +21,22 @@ RULE = Rule(
         "https://github.com/open-mmlab/mmdetection3d/issues/1842",
     ),
 )
+
+
+_BY_INDEX = re.compile(
+    r"Index put|index_put|scatter|index_add|index_copy|masked_scatter|torch\.cat|Expected self\.dtype"
+)
+
+
+@explains(Turn.AUTOCAST)
+def refused(it: Refused) -> bool:
+    if not it.event.autocast:
+        return False
+    if _BY_INDEX.search(it.event.reason) and it.floats & HALF:
+        advice = "make the target like the values: `values.new_zeros(...)`, or cast: `values.to(target.dtype)`"
+        return it.tell(RULE, advice=advice)
+    advice = "`.float()` on what autocast made half, or `.to(x.dtype)` on the other"
+    return bool(it.autocasts) and it.tell(RULE, advice=advice)
 
 
 BAD = [

@@ -1,6 +1,7 @@
 """DG204 unsafe-bce."""
 
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG204",
@@ -17,6 +18,11 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/amp.html#prefer-binary-cross-entropy-with-logits-over-binary-cross-entropy",
     ),
 )
+
+
+@explains(Turn.MESSAGE)
+def refused(it: Refused) -> bool:
+    return "unsafe to autocast" in it.event.reason and it.tell(RULE)
 
 
 BAD = [

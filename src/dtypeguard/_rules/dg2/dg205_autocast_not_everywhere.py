@@ -1,6 +1,13 @@
 """DG205 autocast-not-everywhere."""
 
+import re
+
+import torch
+
+from ..._watch.events import Refusal, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import is_about_tensors, operands_of
 
 RULE = Rule(
     "DG205",
@@ -21,6 +28,27 @@ RULE = Rule(
         "https://github.com/meteofrance/py4cast/issues/38",
     ),
 )
+
+_HALF = re.compile(r"fp16|bf16|float16|bfloat16|\bhalf\b", re.IGNORECASE)
+_WANTS = re.compile(r"d-?type|data ?type|support|expect|require|must|precision|got torch\.", re.IGNORECASE)
+
+
+@on("refused", RULE)
+def refused(event: Refusal, audit: Recorder) -> None:
+    """Code of the user's own, or of an extension, that took for granted that autocast casts for it."""
+    if not (event.own and event.autocast and is_about_tensors(event)):
+        return
+    wrong = next((operand for operand in operands_of(event, audit) if operand.dtype is torch.float32), None)
+    if wrong is None or not (_HALF.search(event.reason) and _WANTS.search(event.reason)):
+        return
+    facts = {
+        "what": event.caller.expression, "dtype": f"`{wrong.name}` in float32", "reason": event.reason,
+        "device": wrong.device.partition(":")[0],
+    }  # fmt: skip
+    audit.refuse(
+        event, RULE.id, event.caller, [], module=event.module, op=event.site.function, facts=facts,
+        from_dtype=wrong.dtype, bytes=wrong.size, origin=() if wrong.node is None else wrong.node.line(),
+    )  # fmt: skip
 
 
 BAD = [

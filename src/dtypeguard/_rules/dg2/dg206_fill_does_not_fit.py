@@ -1,6 +1,9 @@
 """DG206 fill-does-not-fit."""
 
+import re
+
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG206",
@@ -15,6 +18,13 @@ RULE = Rule(
     ),
     sources=("https://github.com/huggingface/transformers/issues/17306",),
 )
+
+_SAYS = re.compile(r"cannot be converted to type .* without overflow")
+
+
+@explains(Turn.MESSAGE)
+def refused(it: Refused) -> bool:
+    return bool(_SAYS.search(it.event.reason)) and it.tell(RULE)
 
 
 BAD = [

@@ -1,6 +1,7 @@
 """DG505 device-refused."""
 
 from ..._watch.rule import Program, Rule, Severity
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG505",
@@ -15,6 +16,12 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/10658",),
 )
+
+
+@explains(Turn.DEVICE)
+def refused(it: Refused) -> bool:
+    advice = "`.to(x.device)`; a tensor that belongs to a module is a buffer of it"
+    return it.devices and it.tell(RULE, advice="`.cpu()` on the lengths" if "lengths" in it.event.reason else advice)
 
 
 BAD = [
