@@ -3,6 +3,7 @@
 A program runs alone first; watched it must compute the same, to the bit.
 """
 
+import contextlib
 import json
 import re
 import subprocess
@@ -20,8 +21,16 @@ from dtypeguard._watch.rule import rule_modules
 
 pytest_plugins = ["pytester"]
 MODULES = {module.RULE.id: module for module in rule_modules()}
-BAD = [pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}") for m in MODULES.values() for n, p in enumerate(getattr(m, "BAD", ()), 1)]
-GOOD = [pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}") for m in MODULES.values() for n, p in enumerate(getattr(m, "GOOD", ()), 1)]
+BAD = [
+    pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}")
+    for m in MODULES.values()
+    for n, p in enumerate(getattr(m, "BAD", ()), 1)
+]
+GOOD = [
+    pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}")
+    for m in MODULES.values()
+    for n, p in enumerate(getattr(m, "GOOD", ()), 1)
+]
 WATCHED = ("DG3", "DG4")  # by `amp.watch` too
 WATCH = re.compile(r"^.*\bdtypeguard\.amp\.watch\(.*\n", re.MULTILINE)
 ALIKE = ("warning", "error")
@@ -47,12 +56,13 @@ def script(path, source, watched=False):
     return path
 
 
-def run(path):
-    """What a program leaves in its names; the exception that ended it among them."""
+def run(path, audit=None):
+    """What a program leaves in its names; the exception that ended it, and that went through the audit, among them."""
     torch.manual_seed(0)
     names = {"__name__": "__main__", "__file__": str(path)}
     try:
-        exec(compile(path.read_text(), path, "exec"), names)
+        with audit or contextlib.nullcontext():
+            exec(compile(path.read_text(), path, "exec"), names)
     except AmpError:
         raise
     except Exception as error:
@@ -71,11 +81,10 @@ def audited(tmp_path, source):
     """The report on a program, which computes what it computes alone."""
     path = script(tmp_path / "program.py", source)
     alone = left(run(path))
-    with dtypeguard.audit() as report:
-        names = run(path)
-    assert same(alone, left(names))
-    assert report.faults == []
-    return report
+    audit = dtypeguard.audit()
+    assert same(alone, left(run(path, audit)))
+    assert audit.report.faults == []
+    return audit.report
 
 
 def lines_of(findings, rule):
@@ -95,7 +104,10 @@ def test_a_rule_has_programs_on_both_sides(module):
 def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
     report = audited(tmp_path, program.source)
     found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.at]
-    assert [finding.message for finding in found] == [program.prints], report.findings
+    said = [
+        f.message.replace("at::Half", "c10::Half") for f in found
+    ]  # torch < 2.13: its old name; goes with that floor
+    assert said == [program.prints], report.findings
     assert found[0].severity == (program.severity or rule.severity).value
 
 
@@ -165,12 +177,10 @@ def as_before():
     torch.set_default_dtype(dtype)
 def run(name):
     path = f"{name}.py"
-    try:
-        exec(compile(open(path).read(), path, "exec"), {"__name__": "__main__"})
-    except Exception as error:
-        print(type(error))
+    exec(compile(open(path).read(), path, "exec"), {"__name__": "__main__"})
 """
     pytester.makepyfile(head + "\n".join(tests))
-    result = pytester.runpytest_subprocess("-rA", "-p", "no:cacheprovider")
-    failed = {line.split("::test_")[1].split()[0] for line in result.outlines if line.startswith("FAILED ")}
-    assert failed == {test.split("test_")[1].split("(")[0] for test in tests}
+    result = pytester.runpytest_subprocess("-rN", "-p", "no:cacheprovider")
+    parts = re.split(r"^_+ test_(\w+) _+$", result.stdout.str(), flags=re.MULTILINE)[1:]
+    found = {name for name, part in zip(parts[::2], parts[1::2], strict=True) if MODULES[name[:5]].RULE.name in part}
+    assert found == {test.split("test_")[1].split("(")[0] for test in tests}

@@ -165,6 +165,16 @@ class Refusal:
     caller: Site  # the line that called the function in which it was raised
     final: bool  # it ends the audit, or a thread; else the program may catch it
 
+    @property
+    def reason(self) -> str:
+        """The first line of its message."""
+        return str(self.error).partition("\n")[0]
+
+    @property
+    def own(self) -> bool:
+        """Whether the program raised it: its line is a `raise`, no call of torch."""
+        return self.op is None and self.site.raises
+
 
 @dataclass(slots=True)
 class ModuleRow:

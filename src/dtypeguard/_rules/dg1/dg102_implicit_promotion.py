@@ -1,12 +1,24 @@
 """DG102 implicit-promotion."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Call, Op, on, tensors_in
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
+from ._promotions import are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(
     "DG102",
     "implicit-promotion",
     Severity.WARNING,
-    summary="",
+    summary="Operands of two dtypes are promoted to the wider one without a word.",
     says="`{what}` mixes {pair}: the result is {wide}{size}",
     fix="cast one side where it is made: {advice}",
     why=(
@@ -19,3 +31,227 @@ RULE = Rule(
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",
     ),
 )
+
+_ENDS = (
+    "_softmax _log_softmax softmax log_softmax logsumexp topk sort linalg_vector_norm "
+    "max min median mode kthvalue _local_scalar_dense"
+).split()
+
+
+@on("mixed", RULE)
+def integers(event: Op, audit: Recorder) -> None:
+    """Integers among floats, which are told at once."""
+    if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
+        return
+    source = event.kept[0]
+    audit.find(
+        RULE, event.site, module=event.module, op=event.name, severity=Severity.INFO,
+        facts=facts_of(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
+        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
+    )  # fmt: skip
+
+
+@on("scalar", RULE)
+def reduced(event: Op, audit: Recorder) -> None:
+    """A loss is one number; in float32 it is as it should be."""
+    if event.out.dtype is torch.float32:
+        _close(event.out, audit)
+
+
+@on("ended", RULE)
+@on("after", RULE, ops=_ENDS)
+def ended(event: Op, audit: Recorder) -> None:
+    """What autocast too would compute in float32, or what gives integers and bools."""
+    for tensor in event.inputs:
+        for promoted in open_promotions(tensor, audit, torch.float32):
+            promoted.close(settled=False)
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    for name in ("tolist", "numpy"):
+        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
+
+
+def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if audit.promotions and not audit.local.paused:
+            audit.guarded(_close, self, audit)
+        return original(self, *args, **kwargs)
+
+    return leave
+
+
+def _close(tensor: Tensor, audit: Recorder) -> None:
+    for promoted in open_promotions(tensor, audit, torch.float32):
+        promoted.close()
+
+
+@on("left", RULE)
+def leaves_module(call: Call, audit: Recorder) -> None:
+    """What a module gives is not what it was given."""
+    if audit.promotions:
+        for _, tensor in tensors_in(call.output):
+            if tensor.dtype is torch.float32:
+                for promoted in open_promotions(tensor, audit, torch.float32):
+                    promoted.harm()
+
+
+@on("end", RULE)
+def judge(audit: Recorder) -> None:
+    for row in rows(audit):
+        facts = {}
+        if row.both_half:
+            facts = {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
+        if row.own:
+            wide, narrow = name_of(row.wide), name_of(row.narrow)
+            facts = {"advice": f"`.to(torch.{wide})` on the {narrow} operand: the model is so"}
+        if not row.creeps:
+            tell(RULE, row, audit, **facts)
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.linspace(0.5, 1.0, 4)
+
+    def forward(self, q):
+        return q * self.scale
+
+
+model = Rotary().bfloat16()
+q = model(torch.randn(3, 4, dtype=torch.bfloat16))
+""",
+        at=11,
+        prints="`q * self.scale` mixes bfloat16 and float32: the result is float32, 48 B",
+    ),
+    Program(
+        """\
+import torch
+
+slopes = torch.tensor([0.5, 0.25, 0.125, 0.0])
+scores, gate = torch.randn(2, 4).half(), torch.rand(2, 1).half()
+scores = scores + slopes
+scores = scores * gate
+""",
+        at=5,
+        prints="`scores + slopes` mixes float16 and float32: the result is float32, 32 B",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Norm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = x.float()
+        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)
+        return self.weight * h.to(x.dtype)
+
+
+model = nn.Sequential(Norm(), nn.Linear(4, 4).bfloat16())
+model(torch.randn(2, 4, dtype=torch.bfloat16))
+""",
+        at=13,
+        prints="`self.weight * h.to(x.dtype)` mixes bfloat16 and float32: the result is float32, 32 B",
+    ),
+    Program(
+        """\
+import torch
+
+image, latent = torch.randn(4), torch.randn(4).half()
+pair = torch.stack([image, latent])
+noise = pair - latent
+""",
+        at=4,
+        prints="`torch.stack([image, latent])` mixes float16 and float32: the result is float32, 32 B",
+    ),
+    Program(
+        """\
+import torch
+
+counts = torch.tensor([3, 4, 5])
+weights = torch.rand(3)
+mean = (counts * weights).sum()
+""",
+        at=5,
+        prints="`counts * weights` mixes int64 and float32: the result is float32, 12 B",
+        severity=Severity.INFO,
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Rotary(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.linspace(0.5, 1.0, 4)
+
+    def forward(self, q):
+        return q * self.scale.to(q.dtype)
+
+
+model = Rotary().bfloat16()
+q = model(torch.randn(3, 4, dtype=torch.bfloat16))
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        h = x.float()
+        h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)
+        return self.weight * h.to(x.dtype)
+
+
+model = nn.Sequential(RMSNorm(), nn.Linear(4, 4)).bfloat16()
+model(torch.randn(2, 4, dtype=torch.bfloat16))
+"""
+    ),
+    Program(
+        """\
+import torch
+
+x = torch.randn(4, dtype=torch.bfloat16)
+scale = torch.tensor(2.0)
+y = torch.where(x > 0, x * scale, 0.1) * 0.5
+"""
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+model = nn.Linear(4, 8).bfloat16()
+logits = model(torch.randn(2, 4, dtype=torch.bfloat16))
+loss = F.cross_entropy(logits.float(), torch.tensor([1, 3]))
+loss.backward()
+"""
+    ),
+]

@@ -1,12 +1,25 @@
 """DG202 function-without-custom-fwd."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd.function import Function
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, Refusal, on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG202",
     "function-without-custom-fwd",
     Severity.ERROR,
-    summary="",
+    summary="An autograd function ran under autocast without `custom_fwd`, so two dtypes meet in its backward.",
     says="autograd.Function `{name}` ran under autocast without `custom_fwd`; {detail}",
     fix=(
         "decorate it: `@torch.amp.custom_fwd(device_type={device!r}, cast_inputs=torch.float32)` on "
@@ -21,3 +34,261 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#functions-with-multiple-inputs-or-autocastable-ops",
     ),
 )
+
+
+@dataclass
+class Applied:
+    """Where functions without `custom_fwd` were called under autocast, last, and it cast in them."""
+
+    calls: dict[type, tuple[Site, str | None, str]] = field(default_factory=dict)  # with the type of device
+    casts: int = 0  # of autocast
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Function, "apply", functools.partial(_apply, audit))
+
+
+@on("cast", RULE)
+def count(event: Op, audit: Recorder) -> None:
+    audit.state(Applied).casts += event.kind == "autocast"
+
+
+def _apply(audit: Recorder, original: Any) -> Any:
+    inner: Callable[..., Any] = original.__func__
+
+    @functools.wraps(inner)
+    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
+        if not audit.live or audit.local.paused or not audit.autocast() or _is_safe(cls):
+            return inner(cls, *args, **kwargs)
+        applied = audit.state(Applied)
+        before = applied.casts
+        result = inner(cls, *args, **kwargs)
+        if applied.casts > before:
+            audit.guarded(_remember, audit, applied, cls)
+        return result
+
+    return classmethod(apply)
+
+
+def _remember(audit: Recorder, applied: Applied, cls: type) -> None:
+    applied.calls[cls] = (audit.here(), audit.module(), audit.region()[0])
+
+
+def _is_safe(cls: type[Function]) -> bool:
+    """Whether it knows of autocast: `custom_fwd`, perhaps below other decorators; torch's own do."""
+    if cls.__module__.partition(".")[0] == "torch":
+        return True
+    function: Any = cls.forward
+    while function is not None:
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_filename == torch.amp.autocast_mode.__file__:
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
+
+
+@on("backward", RULE)
+def mixed_in_backward(event: Op, audit: Recorder) -> None:
+    """Its backward mixes what it saved with the gradient that it got; not where it runs forward again."""
+    running: Any = torch._C._current_autograd_node()
+    cls = getattr(running, "_forward_cls", None)
+    if cls is None or event.autocast or event.module is not None:
+        return
+    dtypes = sorted({name_of(t.dtype) for t in event.inputs if t.dtype.is_floating_point and t.ndim})
+    if len(dtypes) > 1:
+        _enter(audit, cls, f"its backward mixes {' and '.join(dtypes)} at {event.site}")
+
+
+@explains(Turn.FUNCTION)
+def failed_in_backward(it: Refused) -> bool:
+    function, event = it.event.function, it.event
+    return function is not None and _enter(
+        it.audit, function, f"its backward failed at {event.site}: {event.reason}", event
+    )
+
+
+def _enter(audit: Recorder, cls: type, detail: str, event: Refusal | None = None) -> bool:
+    """A fault of a function that ran under autocast; False if it did not. What only mixes may be right."""
+    known = audit.state(Applied).calls.get(cls)
+    if known is None:
+        return False
+    site, module, device = known
+    facts = {"name": cls.__name__, "detail": detail, "device": device}
+    fields: dict[str, Any] = {"module": module, "op": f"{cls.__name__}.apply", "facts": facts}
+    if event is None:
+        audit.find(RULE, site, severity=Severity.INFO, **fields)
+    else:
+        audit.refuse(event, RULE.id, site, [], **fields)
+    return True
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch.autograd import Function
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight, grad.t() @ x
+
+
+x, weight = torch.randn(2, 4), torch.randn(3, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = Linear.apply(x, weight)
+y.sum().backward()
+""",
+        at=19,
+        prints="autograd.Function `Linear` ran under autocast without `custom_fwd`; its backward failed at "
+        "program.py:14, in backward: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != "
+        "float",
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+from torch.autograd import Function
+
+
+class FusedLoss(Function):
+    @staticmethod
+    def forward(ctx, hidden, head, target):
+        logits = hidden @ head.t()
+        ctx.save_for_backward(hidden, head, target, logits)
+        return F.cross_entropy(logits.float(), target)
+
+    @staticmethod
+    def backward(ctx, grad):
+        hidden, head, target, logits = ctx.saved_tensors
+        d = logits.softmax(-1) - F.one_hot(target, 3)
+        return d @ head, d.t() @ hidden, None
+
+
+hidden, head = torch.randn(2, 4), torch.randn(3, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    loss = FusedLoss.apply(hidden, head, torch.tensor([0, 2]))
+loss.backward()
+""",
+        at=22,
+        prints="autograd.Function `FusedLoss` ran under autocast without `custom_fwd`; its backward failed at "
+        "program.py:17, in backward: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != "
+        "float",
+    ),
+    Program(
+        """\
+import torch
+from torch.autograd import Function
+
+
+class Similarity(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return (grad + grad.t()).sum(1, keepdim=True) * x
+
+
+x = torch.randn(2, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = Similarity.apply(x)
+y.float().sum().backward()
+""",
+        at=19,
+        prints="autograd.Function `Similarity` ran under autocast without `custom_fwd`; its backward mixes "
+        "bfloat16 and float32 at program.py:14, in backward",
+        severity=Severity.INFO,
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch.amp import custom_bwd, custom_fwd
+from torch.autograd import Function
+
+
+class Linear(Function):
+    @staticmethod
+    @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    @custom_bwd(device_type="cpu")
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight, grad.t() @ x
+
+
+x, weight = torch.randn(2, 4), torch.randn(3, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = Linear.apply(x, weight)
+y.sum().backward()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch.autograd import Function
+
+
+class Linear(Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        grad = grad.to(x.dtype)
+        return grad @ weight, grad.t() @ x
+
+
+x, weight = torch.randn(2, 4), torch.randn(3, 4, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = Linear.apply(x, weight)
+y.sum().backward()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+from torch.autograd import Function
+
+
+class Swish(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.sigmoid()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = x.sigmoid()
+        return grad * s * (1 + x * (1 - s))
+
+
+model = nn.Linear(4, 4)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = Swish.apply(model(torch.randn(2, 4)))
+y.float().sum().backward()
+"""
+    ),
+]

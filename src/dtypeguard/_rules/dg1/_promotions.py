@@ -1,4 +1,4 @@
-"""DG101, DG102: operands that promote each other.
+"""Operands that promote each other, for DG101 (to float64) and DG102 (to float32).
 
 Whether a promotion harms is known only later, so they stay open until the audit ends. float64 harms, unless it is cast
 back, was asked for on the spot, is what the model is, or ends in an accumulator that was made so. float32 for half
@@ -6,25 +6,21 @@ operands harms where the result leaves a module, or meets half tensors again, or
 ends as a loss, as integers, or as numbers of Python.
 """
 
-import functools
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._base.dtypes import name_of
-from .._watch.events import Call, Op, on, tensors_in
-from .._watch.lineage import FIRST, Debt, Node
-from .._watch.recorder import Recorder
-from .._watch.rule import Severity
-from .._watch.sites import Site
-from .._watch.text import human, quoted, size_of
-from .modules import dtype_of
-
-_PICKS = ["max", "min", "median", "mode", "kthvalue", "_local_scalar_dense"]
-HALF = frozenset([torch.float16, torch.bfloat16])
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.lineage import Debt, Node
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import human, size_of
+from ..modules import dtype_of
 
 
 @dataclass(eq=False)
@@ -47,6 +43,11 @@ class Promotions:
     gathered: int = 0  # in accumulators
     harmful: int = 0
     bytes: int = 0
+
+    @property
+    def creeps(self) -> bool:
+        """Whether they make float64 of what is not."""
+        return self.wide is torch.float64 and not self.own
 
     @property
     def harms(self) -> bool:
@@ -95,12 +96,10 @@ class Open:
 
 @on("mixed", "DG101", "DG102")
 def promoted(event: Op, audit: Recorder) -> None:
-    """Floats and integers are entered at once, floats and floats wait for the end."""
-    floats = [tensor for tensor in event.inputs if _real(tensor) is not None]
-    if all(_real(tensor) is None for tensor in event.kept):
-        if floats and event.out.dtype.is_floating_point:
-            _integers(event, audit)
+    """Floats of several dtypes, which wait for the end."""
+    if not are_floats(event.kept):
         return
+    floats = [tensor for tensor in event.inputs if _real(tensor) is not None]
     some = [tensor for tensor in floats if tensor.ndim] or floats
     dtypes = {dtype for tensor in some if (dtype := _real(tensor)) is not None}
     if len(dtypes) < 2:
@@ -108,8 +107,8 @@ def promoted(event: Op, audit: Recorder) -> None:
     wide, narrow = max(dtypes, key=lambda dtype: dtype.itemsize), min(dtypes, key=lambda dtype: dtype.itemsize)
     both = wide.itemsize == narrow.itemsize  # float16 and bfloat16 meet in float32
     wide = event.out.dtype if both else wide
-    rows, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
-    row = rows.get(key)
+    lines, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
+    row = lines.get(key)
     if row is None:
         nodes = tuple(node for t in floats if _real(t) is wide and (node := audit.lineage.get(t)) is not None)
         if audit.leak is not None:
@@ -122,7 +121,7 @@ def promoted(event: Op, audit: Recorder) -> None:
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
-        rows[key] = row
+        lines[key] = row
     row.count += 1
     row.bytes += size_of(event.out)
     for tensor in floats:
@@ -139,6 +138,11 @@ def promoted(event: Op, audit: Recorder) -> None:
         node.owes((cause,))
     if event.out.ndim == 0 and wide is torch.float32:
         cause.close()
+
+
+def are_floats(tensors: Iterable[Tensor]) -> bool:
+    """Whether there are floats among them."""
+    return any(_real(tensor) is not None for tensor in tensors)
 
 
 def _real(tensor: Tensor) -> torch.dtype | None:
@@ -168,15 +172,6 @@ def _parameter_of(node: Node | None) -> Node | None:
     return next((ancestor for ancestor in ancestors if ancestor.op.startswith("parameter ")), None)
 
 
-def _integers(event: Op, audit: Recorder) -> None:
-    source = event.kept[0]
-    audit.find(
-        "DG102", event.site, module=event.module, op=event.name, severity=Severity.INFO,
-        facts=_facts(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
-        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
-    )  # fmt: skip
-
-
 def _is_meant(node: Node | None) -> bool:
     """Whether the narrow operand is autocast's, or a parameter of which an average is kept."""
     if node is None:
@@ -194,79 +189,10 @@ def cast_back(event: Op, audit: Recorder) -> None:
             promoted.close()
 
 
-@on("after", "DG101", ops="add_ sub_ copy_ lerp_ addcmul_ addcdiv_ index_add_ scatter_add_ index_put_".split())
-def gathered(event: Op, audit: Recorder) -> None:
-    """`mean += (x - mean) / n`: nothing comes of it but what somebody keeps in float64 on purpose."""
-    if audit.promotions and event.inputs[0].dtype is torch.float64:
-        node = audit.lineage.get(event.inputs[0])
-        for tensor in event.inputs[1:] if node is not None and _was_made_so(node) else ():
-            for promoted in open_promotions(tensor, audit, torch.float64):
-                promoted.row.gathered += 1
-                promoted.close()
-
-
-def _was_made_so(node: Node) -> bool:
-    """Whether somebody asked for its dtype: it came neither from NumPy's data, nor from a promotion or its results."""
-    birth = node.birth
-    promoted = isinstance(birth.cause, Promoted) or any(isinstance(debt, Promoted) and debt.open for debt in node.debts)
-    return not promoted and (birth.op != "tensor" or "dtype" in birth.site.written)
-
-
-@on("scalar", "DG102")
-def reduced(event: Op, audit: Recorder) -> None:
-    """A loss is one number; in float32 it is as it should be."""
-    if event.out.dtype is torch.float32:
-        _close(event.out, audit, (torch.float32,))
-
-
-@on("ended", "DG102")
-@on(
-    "after",
-    "DG102",
-    ops=[
-        "_softmax",
-        "_log_softmax",
-        "softmax",
-        "log_softmax",
-        "logsumexp",
-        "topk",
-        "sort",
-        "linalg_vector_norm",
-        *_PICKS,
-    ],
-)
-def ended(event: Op, audit: Recorder) -> None:
-    """What autocast too would compute in float32, or what gives integers and bools."""
-    for tensor in event.inputs:
-        for promoted in open_promotions(tensor, audit, torch.float32):
-            promoted.close(settled=False)
-
-
-@on("start", "DG102")
-def replace(audit: Recorder) -> None:
-    for name in ("tolist", "numpy"):
-        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
-
-
-def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if audit.promotions and not audit.local.paused:
-            audit.guarded(_close, self, audit, (torch.float32,))
-        return original(self, *args, **kwargs)
-
-    return leave
-
-
-def _close(tensor: Tensor, audit: Recorder, wide: tuple[torch.dtype, ...]) -> None:
-    for promoted in open_promotions(tensor, audit, *wide):
-        promoted.close()
-
-
-def open_promotions(tensor: Tensor, audit: Recorder, *wide: torch.dtype) -> list[Promoted]:
+def open_promotions(tensor: Tensor, audit: Recorder, wide: torch.dtype) -> list[Promoted]:
     """The promotions that a tensor comes from, and nobody has closed."""
     every = _promotions(tensor, audit) if audit.promotions else []
-    return [promoted for promoted in every if promoted.open and promoted.row.wide in wide]
+    return [promoted for promoted in every if promoted.open and promoted.row.wide is wide]
 
 
 def _promotions(tensor: Tensor, audit: Recorder) -> list[Promoted]:
@@ -274,58 +200,31 @@ def _promotions(tensor: Tensor, audit: Recorder) -> list[Promoted]:
     return [] if node is None else [debt for debt in node.debts if isinstance(debt, Promoted)]
 
 
-@on("left", "DG102")
-def leaves_module(call: Call, audit: Recorder) -> None:
-    """What a module gives is not what it was given."""
-    if audit.promotions:
-        for _, tensor in tensors_in(call.output):
-            if tensor.dtype is torch.float32:
-                for promoted in open_promotions(tensor, audit, torch.float32):
-                    promoted.harm()
+def rows(audit: Recorder) -> Iterator[Promotions]:
+    """What is known of each line when the audit ends; not what all went into accumulators."""
+    return (row for row in audit.state(Open).rows.values() if row.gathered < row.count)
 
 
 @on("end", "DG101", "DG102")
-def judge(audit: Recorder) -> None:
-    for row in audit.state(Open).rows.values():
-        if row.gathered == row.count:
-            continue
-        rule = "DG101" if row.wide is torch.float64 and not row.own else "DG102"
-        nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
-        origin = nodes[0].line() if nodes else ()
-        facts = _facts(row.site, row.op, row.narrow, row.wide, row.bytes)
-        if row.both_half:
-            facts |= {"pair": "float16 and bfloat16", "advice": "cast one side to the dtype of the other"}
-        if row.own:
-            facts["advice"] = f"`.to(torch.{name_of(row.wide)})` on the {name_of(row.narrow)} operand: the model is so"
-        if rule == "DG101":
-            facts |= creep(row.nodes, row.narrow)
-        finding = audit.find(
-            rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO, facts=facts,
-            from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=origin,
-        )  # fmt: skip
-        if finding is not None:
-            finding.count += row.count - 1
+def blame(audit: Recorder) -> None:
+    for row in rows(audit):
         if row.harms:
             audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
 
 
-def creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
-    """The facts of DG101."""
-    birth = nodes[0].birth if nodes else None
-    where = (
-        ""
-        if birth is None or birth.named or birth.op == FIRST
-        else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
-    )
-    return {
-        "how": "mixes",
-        "other": name_of(other),
-        "where": where,
-        "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
-    }
+def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
+    nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
+    finding = audit.find(
+        rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO,
+        facts={**facts_of(row.site, row.op, row.narrow, row.wide, row.bytes), **facts},
+        from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=nodes[0].line() if nodes else (),
+    )  # fmt: skip
+    if finding is not None:
+        finding.count += row.count - 1
 
 
-def _facts(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
+def facts_of(site: Site, op: str, narrow: torch.dtype, wide: torch.dtype, size: int) -> dict[str, Any]:
+    """What both rules say of operands that promote each other."""
     back = f"`.to(torch.{name_of(narrow)})` on the {name_of(wide)} operand where it is made, or on the result"
     advice = f"{back}; where {name_of(wide)} is meant, as in a loss, `.to(torch.{name_of(wide)})` on the other"
     if not narrow.is_floating_point:
