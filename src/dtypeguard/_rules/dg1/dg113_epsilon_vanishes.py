@@ -1,12 +1,12 @@
 """DG113 epsilon-vanishes."""
 
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Program, Rule, Severity
 
 RULE = Rule(
     "DG113",
     "epsilon-vanishes",
     Severity.WARNING,
-    summary="",
+    summary="An epsilon is zero in float16, and what it should prevent happens.",
     says="`{what}`: {value:g} is 0 in float16, and `{use}` gives {count} infinite or NaN values",
     fix="an eps that float16 has, 1e-4 and up, or compute it in float32",
     why=(
@@ -18,3 +18,78 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
     ),
 )
+
+BAD = [
+    Program(
+        """\
+import torch
+
+scores = torch.tensor([[0.5, 0.5, 0.5], [0.1, 0.2, 0.4]]).half()
+least, most = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
+scaled = (scores - least) / (most - least + 1e-8)
+""",
+        at=5,
+        prints="`most - least + 1e-8`: 1e-08 is 0 in float16, and `(scores - least) / (most - least + 1e-8)` "
+        "gives 3 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+
+p = torch.tensor([0.5, 0.5, 0.0]).half()
+entropy = -(p * (p + 1e-8).log()).sum()
+""",
+        at=4,
+        prints="`p + 1e-8`: 1e-08 is 0 in float16, and `(p + 1e-8).log()` gives 1 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+features = torch.zeros(2, 4).half()
+features[0] = 1
+unit = F.normalize(features, dim=-1)
+""",
+        at=6,
+        prints="`F.normalize(features, dim=-1)`: 1e-12 is 0 in float16, and `F.normalize(features, dim=-1)` "
+        "gives 4 infinite or NaN values",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+scores = torch.tensor([[0.5, 0.5, 0.5], [0.1, 0.2, 0.4]])
+least, most = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
+scaled = ((scores - least) / (most - least + 1e-8)).half()
+"""
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+features = torch.zeros(2, 4).half()
+features[0] = 1
+unit = F.normalize(features, dim=-1, eps=1e-4)
+"""
+    ),
+    Program(
+        """\
+import torch
+
+p = torch.tensor([0.5, 0.5, 0.0]).bfloat16()
+entropy = -(p * (p + 1e-8).log()).sum()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+x = torch.tensor([1.0, 2.0]).half()
+y = x / (x.sum() + 1e-8)
+"""
+    ),
+]
