@@ -1,6 +1,16 @@
 """DG104 repeated-cast."""
 
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import human, size_of
 
 RULE = Rule(
     "DG104",
@@ -12,6 +22,50 @@ RULE = Rule(
     why="A cast reads and writes the whole tensor. Of a constant it gives the same result each time.",
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
+
+_OFTEN, _BIG, _MUCH = 10, 2**16, 2**20  # times, bytes of one result, bytes in all
+
+
+@dataclass
+class Repeats:
+    rows: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+
+@on("cast", RULE)
+def cast_again(event: Op, audit: Recorder) -> None:
+    source, rows = event.inputs[0], audit.state(Repeats).rows
+    if event.kind != "explicit" or source.is_inference() or source.numel() < 2:
+        return
+    key = id(source), event.out.dtype, event.site
+    row, version = rows.get(key), source._version
+    if row is None or row[0]() is not source or row[1] != version:
+        if len(rows) > 1000:
+            for old in [old for old, known in rows.items() if known[0]() is None and known[2] < _OFTEN]:
+                del rows[old]
+        # int8, uint8, float8: kept narrow to save memory; weights: between two steps
+        stored = source.dtype.itemsize == 1 or source.requires_grad
+        known = weakref.ref(source), version, 1, event.module, name_of(source.dtype), size_of(source)
+        rows[key] = [*known, size_of(event.out), stored]
+    else:
+        row[2] += 1
+
+
+@on("swapped", RULE)
+def swapped(first: Tensor, second: Tensor, audit: Recorder) -> None:
+    rows = audit.state(Repeats).rows
+    for key in [key for key in rows if key[0] in (id(first), id(second))]:
+        del rows[key]
+
+
+@on("end", RULE)
+def repeated(audit: Recorder) -> None:
+    for (_, dtype, site), (_, _, times, module, was, size, made, stored) in audit.state(Repeats).rows.items():
+        if times >= _OFTEN:
+            total = times * made
+            facts = {"was": was, "size": human(size), "dtype": name_of(dtype), "times": times, "total": human(total)}
+            severity = None if made >= _BIG and total >= _MUCH and not stored else Severity.INFO
+            audit.find(RULE, site, module=module, op="to", facts=facts, severity=severity, to_dtype=dtype, bytes=total)
+
 
 BAD = [
     Program(

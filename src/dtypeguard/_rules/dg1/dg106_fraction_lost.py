@@ -1,17 +1,97 @@
 """DG106 fraction-lost."""
 
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on, readable
+from ..._watch.looks import LARGEST
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
+from ._writes import expression, source_of
 
 RULE = Rule(
     "DG106",
     "fraction-lost",
     Severity.WARNING,
     summary="Values with a fraction are written into an integer tensor, and lose the fraction.",
-    says="`{what}` writes {source} values into {dtype}: {count} of {total} lose their fraction",
+    says="`{what}` writes {source} into {dtype}: {loss}",
     fix="allocate the target with a floating dtype, or round where it is meant: `.round().to({dtype_code})`",
     why="Writing into an integer tensor truncates towards zero, without a word.",
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
+
+
+@on("write", RULE)
+def written(event: Op, audit: Recorder) -> None:
+    source, out = source_of(event, audit), event.out
+    if source is None or not source.is_floating_point() or not _whole(out) or source.numel() > LARGEST:
+        return
+    lost = int((source != source.trunc()).sum())
+    if lost:
+        facts = _facts(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
+        facts["what"] = expression(event)
+        severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
+        audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Tensor, "__setitem__", functools.partial(_assignment, audit))
+
+
+def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
+
+    def assign(self: Tensor, key: Any, value: Any) -> None:
+        if type(value) is float and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
+            audit.guarded(_number, audit, self, value)
+        original(self, key, value)
+
+    return assign
+
+
+def _number(audit: Recorder, target: Tensor, value: float) -> None:
+    if _whole(target) and _fraction(value):
+        site = audit.here()
+        facts = {"what": site.source, **_facts(f"{value:g}", f"it becomes {int(value)}", target)}
+        audit.find(RULE, site, module=audit.module(), op="__setitem__", facts=facts, to_dtype=target.dtype)
+
+
+@on("after", RULE, ops=["fill_", "masked_fill", "masked_fill_", "full_like", "new_full", "full", "index_fill_"])
+def filled(event: Op, audit: Recorder) -> None:
+    """A number with a fraction, for an integer tensor."""
+    out = event.out
+    if not isinstance(out, Tensor) or not _whole(out) or not readable(out):
+        return
+    values = [v for v in (*event.args, *event.kwargs.values()) if isinstance(v, float)]
+    values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
+    for value in [value for value in values if _fraction(value)][:1]:
+        what = event.site.expression or event.name
+        facts = {"what": what, **_facts(f"{value:g}", f"it becomes {int(value)}", out)}
+        audit.find(
+            RULE, event.site, module=event.module, op=event.name, facts=facts, to_dtype=out.dtype, bytes=size_of(out)
+        )
+
+
+def _whole(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool
+
+
+def _fraction(value: float) -> bool:
+    return math.isfinite(value) and value != int(value)
+
+
+def _facts(source: str, loss: str, target: Tensor) -> dict[str, Any]:
+    dtype = name_of(target.dtype)
+    return {"source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}"}
+
 
 BAD = [
     Program(
@@ -34,7 +114,7 @@ labels = torch.zeros(3, dtype=torch.int64)
 labels[1] = 0.9
 """,
         at=4,
-        prints="`labels[1] = 0.9` writes 0.9 values into int64: 1 of 1 lose their fraction",
+        prints="`labels[1] = 0.9` writes 0.9 into int64: it becomes 0",
     ),
     Program(
         """\
@@ -44,7 +124,7 @@ counts = torch.tensor([0, 2, 0])
 smoothed = counts.masked_fill(counts == 0, 0.5)
 """,
         at=4,
-        prints="`counts.masked_fill(counts == 0, 0.5)` writes 0.5 values into int64: 3 of 3 lose their fraction",
+        prints="`counts.masked_fill(counts == 0, 0.5)` writes 0.5 into int64: it becomes 0",
     ),
     Program(
         """\

@@ -1,6 +1,10 @@
 """DG107 narrowing-write."""
 
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ._writes import expression, source_of
 
 RULE = Rule(
     "DG107",
@@ -18,6 +22,28 @@ RULE = Rule(
         "https://github.com/MagriLab/KolSol/issues/30",
     ),
 )
+
+
+@on("write", RULE)
+def narrowed(event: Op, audit: Recorder) -> None:
+    source, out, severity = source_of(event, audit), event.out, None
+    if source is None:
+        return
+    if source.is_complex() and not out.is_complex():
+        lost = int((source.imag != 0).sum())
+        loss = f": the imaginary parts of {lost} of {source.numel()} values are lost"
+        advice = f"allocate it complex: `dtype=torch.{name_of(source.dtype)}`, or write `.real` where it is meant"
+        severity = Severity.ERROR if lost else None
+    elif source.is_floating_point() and out.is_floating_point() and source.dtype.itemsize > out.dtype.itemsize:
+        loss, advice = ", rounded", f"allocate it in {name_of(source.dtype)}, or cast where it is meant"
+    else:
+        return
+    facts = {
+        "what": expression(event), "source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss,
+        "advice": advice,
+    }  # fmt: skip
+    audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+
 
 BAD = [
     Program(
