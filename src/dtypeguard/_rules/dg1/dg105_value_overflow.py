@@ -1,6 +1,20 @@
 """DG105 value-overflow."""
 
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on, readable
+from ..._watch.looks import Looks
+from ..._watch.operations import SOFTMAX, trait_of
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG105",
@@ -18,6 +32,114 @@ RULE = Rule(
         "https://github.com/huggingface/transformers/issues/17306",
     ),
 )
+
+_UP = "`.float()` on what goes in, and back to half when the values fit"
+_CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from the dtype they are used in"
+_ADDITIVE = frozenset(["add", "sub", "baddbmm", "addmm"])
+
+
+@dataclass(eq=False)
+class Masked:
+    """Only below the dtype's end, as masks do it: harmless, unless a whole row is."""
+
+    site: Site
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+
+@on("cast", RULE)
+def narrowed(event: Op, audit: Recorder) -> None:
+    """A cast to a dtype that ends earlier."""
+    source, out = event.inputs[0], event.out
+    if not (source.dtype.is_floating_point and out.dtype.is_floating_point) or event.backward:
+        return
+    if _end(out.dtype) >= _end(source.dtype) or not event.readable:
+        return
+    if audit.state(Looks).due("DG105", event.site, out.dtype):
+        values = source.float() if source.dtype.itemsize < 4 else source  # float8 has few operations, and some NaN only
+        _overflow(event, ~out.float().isfinite() & values.isfinite(), values, _CLAMP, audit)
+
+
+def _end(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).max
+
+
+@on("half", RULE)
+def computed(event: Op, audit: Recorder) -> None:
+    """What an operation gave in float16; done again in float32 where it is infinite."""
+    out = event.out
+    if not event.readable or not trait_of(event.func).pure or not event.inputs:
+        return
+    if event.name.startswith(("empty", "new_empty")) or not audit.state(Looks).due("DG105", event.site, event.name):
+        return
+    infinite = out.isinf()
+    if not bool(infinite.any()) or any(isinstance(a, float) and math.isinf(a) for a in event.args):
+        return
+    if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point()):
+        return
+    again = event.func(*map(_wider, event.args), **{key: _wider(value) for key, value in event.kwargs.items()})
+    if isinstance(again, Tensor) and again.dtype is not torch.float16:
+        values = again if event.name in _ADDITIVE else again.abs()
+        _overflow(event, infinite & again.isfinite(), values, _UP, audit)
+
+
+@on("after", RULE, ops=["_foreach_norm"])
+def norms(event: Op, audit: Recorder) -> None:
+    """Of gradients, that are clipped by it: by an infinite one to zero."""
+    results = [t for t in event.out if isinstance(t, Tensor)] if isinstance(event.out, (list, tuple)) else []
+    if not results or results[0].dtype is not torch.float16 or not readable(*event.inputs, *results):
+        return
+    if audit.state(Looks).due("DG105", event.site, event.name):
+        wrong = [
+            t for t, norm in zip(event.inputs, results, strict=False) if bool(norm.isinf()) and bool(t.isfinite().all())
+        ]
+        if wrong:
+            facts = {
+                "what": event.site.expression or event.name, "count": sum(t.numel() for t in wrong),
+                "total": sum(t.numel() for t in event.inputs), "dtype": "float16", "largest": _end(torch.float16),
+                "advice": "clip gradients of float32 parameters",
+            }  # fmt: skip
+            audit.find(
+                RULE, event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.float16,
+                to_dtype=torch.float16, bytes=sum(map(size_of, wrong)), origin=audit.origin_of(wrong[0]),
+            )  # fmt: skip
+
+
+def _wider(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype is torch.float16 else value
+    if isinstance(value, list):
+        return [_wider(part) for part in value]
+    return torch.float32 if value is torch.float16 else value
+
+
+def _overflow(event: Op, lost: Tensor, values: Tensor, advice: str, audit: Recorder) -> None:
+    """`lost` says which of the results are infinite, and should be as in `values`."""
+    count = int(lost.sum())
+    if not count:
+        return
+    source, out = event.inputs[0], event.out
+    facts = {
+        "what": event.site.expression or event.name, "count": count, "total": out.numel(),
+        "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice,
+    }  # fmt: skip
+    fields = audit.fields_of(event, source)
+    only_mask = bool((values[lost] < 0).all())
+    audit.find(RULE, event.site, facts=facts, severity=Severity.INFO if only_mask else None, **fields)
+    node = audit.lineage.get(out)
+    if only_mask and node is not None:
+        node.cause = Masked(event.site, {**facts, "advice": f"{_UP}, or keep the mask bool"}, fields)
+
+
+@on("after", RULE, ops=SOFTMAX)
+def softmax(event: Op, audit: Recorder) -> None:
+    """NaN, if a mask has hidden a whole row."""
+    out = event.out[0] if isinstance(event.out, tuple) else event.out
+    causes = [cause for cause in audit.lineage.causes(event.inputs, 16) if isinstance(cause, Masked)]
+    if causes and readable(out) and bool(out.isnan().any()):
+        for cause in causes:
+            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+
 
 BAD = [
     Program(

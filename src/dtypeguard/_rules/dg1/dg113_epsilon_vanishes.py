@@ -1,6 +1,15 @@
 """DG113 epsilon-vanishes."""
 
+from dataclasses import dataclass
+
+import torch
+
+from ..._watch.events import Op, on
+from ..._watch.looks import Looks
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG113",
@@ -18,6 +27,42 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
     ),
 )
+
+_ADDED = frozenset(["add", "clamp", "clamp_min", "maximum"])
+_DIVISIONS = frozenset(["div", "log", "reciprocal", "rsqrt", "pow"])
+_SMALLEST = 2.0**-25  # what is smaller is 0 in float16
+
+
+@dataclass(eq=False)
+class Vanished:
+    """A number that is 0 in the dtype it was added in."""
+
+    site: Site
+    value: float
+    module: str | None
+
+
+@on("half", RULE)
+def vanishes(event: Op, audit: Recorder) -> None:
+    """A number that is 0 in float16, and a division or logarithm for which it was put there."""
+    if not event.readable:
+        return
+    if event.name in _ADDED:
+        small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < _SMALLEST]
+        node = audit.lineage.get(event.out)
+        if small and node is not None:
+            node.cause = Vanished(event.site, small[0], event.module)
+    elif event.name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+        wrong = int((~event.out.isfinite()).sum())
+        for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
+            if isinstance(cause, Vanished):
+                use = event.site.expression or event.name
+                facts = {"what": cause.site.expression, "value": cause.value, "use": use, "count": wrong}
+                audit.find(
+                    RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
+                    bytes=size_of(event.out),
+                )  # fmt: skip
+
 
 BAD = [
     Program(
