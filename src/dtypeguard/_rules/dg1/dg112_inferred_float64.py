@@ -1,6 +1,18 @@
 """DG112 inferred-float64."""
 
+from collections.abc import Callable
+from functools import partial, wraps
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG112",
@@ -15,6 +27,46 @@ RULE = Rule(
     ),
     sources=("https://github.com/modelscope/ms-swift/issues/9550",),
 )
+
+_ELEMENTS = 1000
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(torch, "tensor", partial(_tensor, audit))
+
+
+def _tensor(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if audit.live and made.dtype is torch.float64 and kwargs.get("dtype") is None:
+            audit.guarded(_look_at_elements, audit, args, kwargs, made)
+        return made
+
+    return tensor
+
+
+def _look_at_elements(audit: Recorder, args: Any, kwargs: Any, made: Tensor) -> None:
+    default = torch.get_default_dtype()
+    if default is not torch.float64 and any(map(_is_scalar, islice(_elements(*args[:1], **kwargs), _ELEMENTS))):
+        site, name = audit.here(), name_of(default)
+        facts = {"what": site.expression or "torch.tensor", "default": name, "default_code": f"torch.{name}"}
+        fields = {"module": audit.module(), "op": "tensor", "to_dtype": torch.float64, "bytes": size_of(made)}
+        audit.find(RULE, site, facts=facts, **fields)
+
+
+def _elements(data: Any = None, **_: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _elements(part)
+    else:
+        yield data
+
+
+def _is_scalar(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and not hasattr(value, "__len__")
+
 
 BAD = [
     Program(
