@@ -21,7 +21,7 @@ RULE = Rule(
     "value-overflow",
     Severity.WARNING,
     summary="Finite values become infinite, since they are beyond the largest value of their dtype.",
-    says=("`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}"),
+    says="`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}",
     fix="compute it in a wider dtype, or clamp it first: {advice}",
     why=(
         "float16 ends at 65504. A sum, a product, or the cast of a mask of `finfo(float32).min` leaves it, "

@@ -32,10 +32,10 @@ def narrowed(event: Op, audit: Recorder) -> None:
     if source.is_complex() and not out.is_complex():
         lost = int((source.imag != 0).sum())
         loss = f": the imaginary parts of {lost} of {source.numel()} values are lost"
-        advice = f"allocate it complex: `dtype=torch.{name_of(source.dtype)}`, or write `.real` where it is meant"
+        advice = f"`dtype=torch.{name_of(source.dtype)}`, or write `.real` where it is meant"
         severity = Severity.ERROR if lost else None
     elif source.is_floating_point() and out.is_floating_point() and source.dtype.itemsize > out.dtype.itemsize:
-        loss, advice = ", rounded", f"allocate it in {name_of(source.dtype)}, or cast where it is meant"
+        loss, advice = ", rounded", f"`dtype=torch.{name_of(source.dtype)}`, or cast where it is meant"
     else:
         return
     facts = {

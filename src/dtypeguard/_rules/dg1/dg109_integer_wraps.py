@@ -103,7 +103,7 @@ def _compare(event: Op, again: Tensor, audit: Recorder) -> None:
         ends = torch.iinfo(dtype)
         detail = f"{wrapped} of {again.numel()} results are outside of {ends.min} to {ends.max} and wrap around"
         wider = "long" if dtype is torch.int32 else "int"
-        facts, fields = _wrapping(event, detail, f"compute in a wider dtype: `.{wider}()` or `.float()` first", audit)
+        facts, fields = _wrapping(event, detail, f"`.{wider}()` or `.float()` first", audit)
         row = rows[event.site, event.module, dtype] = Wrapped(event.name.startswith("mul"), facts, fields)
     row.count += 1
     node = audit.lineage.get(event.out)

@@ -23,7 +23,7 @@ RULE = Rule(
     "mask-is-added",
     Severity.WARNING,
     summary="An attention mask of zeros and ones is added to the scores, and so masks nothing.",
-    says=("{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing"),
+    says="{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
     fix="give a bool mask: `{code}.bool()`{caution}",
     why=(
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 "

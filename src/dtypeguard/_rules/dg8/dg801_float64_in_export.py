@@ -20,10 +20,8 @@ RULE = Rule(
     "float64-in-export",
     Severity.WARNING,
     summary="An exported graph computes in float64, though the parameters of the model are narrower.",
-    says=(
-        "{nodes} of the exported graph {are} float64, the parameters are {expected}: {source} (exported at {called})"
-    ),
-    fix="{advice}",
+    says="{nodes} of the exported graph {are} float64, the parameters are {expected}: {source} (exported at {called})",
+    fix="keep float64 out of the graph: {advice}",
     why=(
         "A float64 constant makes all that it meets float64. Runtimes that have only float32 kernels "
         "reject the graph, or run it slowly."
@@ -100,8 +98,8 @@ _SOURCES = {
     "buffer": ("buffer `{name}` is float64", f"convert the buffer where it is made: {_NUMPY}", True),
     "constant": ("constant `{name}` is float64", f"make the constant in float32: {_NUMPY}", True),
     "input": ("input `{name}` is float64", "export with `{name}.float()`, or cast it at the top of forward", True),
-    "cast": ("it is cast to float64", "nothing where it is meant; else leave out the cast", False),
-    "made": ("it is made in float64", "`dtype=torch.float32` where it is made", True),
+    "cast": ("`{name}` casts to float64", "leave out the cast, unless it is meant", False),
+    "made": ("`{name}` makes float64", "`dtype=torch.float32` where it is made", True),
 }
 
 
@@ -220,7 +218,7 @@ class Net(nn.Module):
 program = torch.export.export(Net(), (torch.rand(2, 3),))
 """,
         at=12,
-        prints="`linspace`, `mul` of the exported graph are float64, the parameters are float32: it is made in "
+        prints="`linspace`, `mul` of the exported graph are float64, the parameters are float32: `linspace` makes "
         "float64 (exported at program.py:15, in <module>)",
     ),
     Program(
@@ -262,8 +260,8 @@ class Net(nn.Module):
 program = torch.export.export(Net(), (torch.rand(2, 3),))
 """,
         at=11,
-        prints="`to`, `cumsum` of the exported graph are float64, the parameters are float32: it is cast to "
-        "float64 (exported at program.py:14, in <module>)",
+        prints="`to`, `cumsum` of the exported graph are float64, the parameters are float32: `to` casts to float64 "
+        "(exported at program.py:14, in <module>)",
         severity=Severity.INFO,
     ),
 ]
