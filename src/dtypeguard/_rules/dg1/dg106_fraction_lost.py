@@ -50,7 +50,7 @@ def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., 
     """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
 
     def assign(self: Tensor, key: Any, value: Any) -> None:
-        if type(value) is float and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
+        if isinstance(value, float) and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
             audit.guarded(_number, audit, self, value)
         original(self, key, value)
 
@@ -60,11 +60,14 @@ def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., 
 def _number(audit: Recorder, target: Tensor, value: float) -> None:
     if _whole(target) and _fraction(value):
         site = audit.here()
-        facts = {"what": site.source, **_facts(f"{value:g}", f"it becomes {int(value)}", target)}
-        audit.find(RULE, site, module=audit.module(), op="__setitem__", facts=facts, to_dtype=target.dtype)
+        _truncated(audit, site.source, value, target, site=site, module=audit.module(), op="__setitem__")
 
 
-@on("after", RULE, ops=["fill_", "masked_fill", "masked_fill_", "full_like", "new_full", "full", "index_fill_"])
+_FILLS = "fill masked_fill index_fill scatter".split()
+_FILLS += [f"{name}_" for name in _FILLS] + "full full_like new_full constant_pad_nd".split()
+
+
+@on("after", RULE, ops=_FILLS)
 def filled(event: Op, audit: Recorder) -> None:
     """A number with a fraction, for an integer tensor."""
     out = event.out
@@ -73,11 +76,14 @@ def filled(event: Op, audit: Recorder) -> None:
     values = [v for v in (*event.args, *event.kwargs.values()) if isinstance(v, float)]
     values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
     for value in [value for value in values if _fraction(value)][:1]:
-        what = event.site.expression or event.name
-        facts = {"what": what, **_facts(f"{value:g}", f"it becomes {int(value)}", out)}
-        audit.find(
-            RULE, event.site, module=event.module, op=event.name, facts=facts, to_dtype=out.dtype, bytes=size_of(out)
-        )
+        fields = {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(out)}
+        _truncated(audit, event.site.expression or event.name, value, out, **fields)
+
+
+def _truncated(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:
+    facts = {"what": what, **_facts(f"{value:g}", f"it becomes {int(value)}", target)}
+    severity = Severity.INFO if target.dtype is torch.uint8 and abs(value) > 1 else None  # of a picture
+    audit.find(RULE, facts=facts, severity=severity, to_dtype=target.dtype, **fields)
 
 
 def _whole(tensor: Tensor) -> bool:
@@ -125,6 +131,17 @@ smoothed = counts.masked_fill(counts == 0, 0.5)
 """,
         at=4,
         prints="`counts.masked_fill(counts == 0, 0.5)` writes 0.5 into int64: it becomes 0",
+    ),
+    Program(
+        """\
+import torch
+
+labels = torch.tensor([[2], [0]])
+targets = torch.zeros(2, 3, dtype=labels.dtype)
+targets.scatter_(1, labels, 0.9)
+""",
+        at=5,
+        prints="`targets.scatter_(1, labels, 0.9)` writes 0.9 into int64: it becomes 0",
     ),
     Program(
         """\

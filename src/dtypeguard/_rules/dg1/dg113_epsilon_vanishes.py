@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from ..._watch.events import Op, on
+from ..._watch.lineage import Node
 from ..._watch.looks import Looks
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
@@ -47,12 +48,16 @@ def vanishes(event: Op, audit: Recorder) -> None:
     """A number that is 0 in float16, and a division or logarithm for which it was put there."""
     if not event.readable:
         return
-    if event.name in _ADDED:
+    name = event.name.rstrip("_")
+    if name in _ADDED:
         small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < _SMALLEST]
         node = audit.lineage.get(event.out)
-        if small and node is not None:
+        if small and node is not None and not node.named:
+            if name != event.name:  # in place: what the tensor was before has its own node
+                node = Node(event.name, event.site, torch.float16, (node,), event.module)
+                audit.lineage.set(event.out, node)
             node.cause = Vanished(event.site, small[0], event.module)
-    elif event.name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+    elif name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
         wrong = int((~event.out.isfinite()).sum())
         for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
             if isinstance(cause, Vanished):
@@ -86,6 +91,19 @@ entropy = -(p * (p + 1e-8).log()).sum()
 """,
         at=4,
         prints="`p + 1e-8`: 1e-08 is 0 in float16, and `(p + 1e-8).log()` gives 1 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+
+x = torch.ones(2, 3).half()
+std = x.std(-1, keepdim=True)
+std += 1e-8
+x -= x.mean(-1, keepdim=True)
+x /= std
+""",
+        at=5,
+        prints="`std += 1e-8`: 1e-08 is 0 in float16, and `x /= std` gives 6 infinite or NaN values",
     ),
     Program(
         """\
