@@ -158,7 +158,7 @@ def test_a_default_dtype_that_leaked():
     finally:
         torch.set_default_dtype(F32)
     (finding,) = found(report, "DG801")
-    assert (finding.severity, "it is made in float64" in finding.message) == ("warning", True)
+    assert (finding.severity, "`linspace` makes float64" in finding.message) == ("warning", True)
 
 
 def computes_in_double(net, x):
@@ -180,8 +180,8 @@ def gain(net):
 
 
 MEANT = {
-    "a cast": (lambda: Net(computes_in_double), "it is cast to float64"),
-    "angles": (lambda: Net(positions), "it is made in float64"),
+    "a cast": (lambda: Net(computes_in_double), "casts to float64"),
+    "angles": (lambda: Net(positions), "`arange` makes float64"),
     "a parameter": (lambda: gain(Net(a_float64_parameter)), "parameter `gain` is float64"),
 }
 

@@ -20,6 +20,11 @@ from dtypeguard import AmpError, AmpWarning
 from dtypeguard._watch.rule import rule_modules
 
 pytest_plugins = ["pytester"]
+pytestmark = [  # what PyTorch says itself of some programs, the first only once in a process
+    pytest.mark.filterwarnings("ignore:Casting complex values to real"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.trace(_method)?` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+]
 MODULES = {module.RULE.id: module for module in rule_modules()}
 BAD = [
     pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}")

@@ -17,6 +17,8 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     swapped      `torch.utils.swap_tensors` is about to be called               (Tensor, Tensor, audit)
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
+    exported     torch.export has made a program of a module                 (Module, ExportedProgram, Site, audit)
+    traced       torch.jit has traced a module or function                   (ScriptModule or -Function, Site, audit)
 """
 
 import dataclasses
@@ -44,7 +46,7 @@ _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
-    "left".split()
+    "left exported traced".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

@@ -7,7 +7,7 @@ run keeps a bounded number of nodes.
 
 import abc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -136,6 +136,12 @@ class Lineage:
     def __init__(self) -> None:
         self._of: dict[int, tuple[Callable[[], Tensor | None], Node]] = {}
         self._limit = _SWEEP
+
+    def causes(self, tensors: Iterable[Tensor], most: int) -> Iterator[Any]:
+        """The causes of tensors and of what each came from, up to `most` nodes, nearest first."""
+        for node in map(self.get, tensors):
+            if node is not None:
+                yield from [ancestor.cause for ancestor in node.ancestors(most)]
 
     def get(self, tensor: Tensor) -> Node | None:
         entry = self._of.get(id(tensor))

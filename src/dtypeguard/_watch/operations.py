@@ -26,6 +26,12 @@ _WRITES = frozenset(["copy_", "index_put_", "_foreach_copy_"])
 _CASTS = frozenset("_to_copy to type_as _autocast_to_reduced_precision _autocast_to_full_precision".split())
 # These give what they got, and get no line of their own in a chain.
 _SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alias lift_fresh".split())
+# These turn scores into probabilities; attention does it inside.
+SOFTMAX = (
+    "softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

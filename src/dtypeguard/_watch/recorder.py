@@ -21,13 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .apart import apart
 from .compiler import Eager
-from .events import KINDS, ModuleRow, Operand, Refusal, handlers, handlers_of
+from .events import KINDS, ModuleRow, Op, Operand, Refusal, handlers, handlers_of
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, user
-from .text import tensors_of, walk
+from .text import size_of, tensors_of, walk
 
 _C: Any = torch._C  # which torch leaves untyped
 State = TypeVar("State")
@@ -113,6 +113,13 @@ class Recorder:
     def find(self, rule: Rule | str, site: Site, **fields: Any) -> Finding | None:
         """Enter a finding; see `Findings.add`."""
         return self.findings.add(rule, site, **fields)
+
+    def fields_of(self, event: Op, source: Tensor) -> dict[str, Any]:
+        """The fields of a finding about what an operation made of `source`, but for its site."""
+        return {
+            "module": event.module, "op": event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
+            "bytes": size_of(event.out), "origin": self.origin_of(source),
+        }  # fmt: skip
 
     def here(self) -> Site:
         """The user's line that is running."""

@@ -120,6 +120,11 @@ def _site(code: CodeType, lasti: int, line: int) -> Site:
     return _sites.setdefault((id(code), lasti), Site(code, lasti, line)) if site is None else site
 
 
+def site_at(file: str, line: int, function: str) -> Site:
+    """A line that is known by its place only."""
+    return Site(compile("", file, "exec").replace(co_name=function), 0, line)
+
+
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 

@@ -1,14 +1,175 @@
 """DG104 repeated-cast."""
 
-from ..._watch.rule import Rule, Severity
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import human, size_of
 
 RULE = Rule(
     "DG104",
     "repeated-cast",
     Severity.WARNING,
-    summary="",
-    says=("the same {was} tensor of {size} was cast to {dtype} {times} times, {total} in all, and it did not change"),
+    summary="The same tensor is cast again and again, with the same result each time.",
+    says="the same {was} tensor of {size} was cast to {dtype} {times} times, {total} in all, and it did not change",
     fix="cast it once, before the loop, or register it as a buffer of the module so that `.to()` reaches it",
     why="A cast reads and writes the whole tensor. Of a constant it gives the same result each time.",
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
+
+_OFTEN, _BIG, _MUCH = 10, 2**16, 2**20  # times, bytes of one result, bytes in all
+
+
+@dataclass
+class Repeats:
+    rows: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+
+
+@on("cast", RULE)
+def cast_again(event: Op, audit: Recorder) -> None:
+    source, rows = event.inputs[0], audit.state(Repeats).rows
+    if event.kind != "explicit" or source.is_inference() or source.numel() < 2:
+        return
+    key = id(source), event.out.dtype, event.site
+    row, version = rows.get(key), source._version
+    if row is None or row[0]() is not source or row[1] != version:
+        if len(rows) > 1000:
+            for old in [old for old, known in rows.items() if known[0]() is None and known[2] < _OFTEN]:
+                del rows[old]
+        # int8, uint8, float8: kept narrow to save memory; weights: between two steps
+        stored = source.dtype.itemsize == 1 or source.requires_grad
+        known = weakref.ref(source), version, 1, event.module, name_of(source.dtype), size_of(source)
+        rows[key] = [*known, size_of(event.out), stored]
+    else:
+        row[2] += 1
+
+
+@on("swapped", RULE)
+def swapped(first: Tensor, second: Tensor, audit: Recorder) -> None:
+    rows = audit.state(Repeats).rows
+    for key in [key for key in rows if key[0] in (id(first), id(second))]:
+        del rows[key]
+
+
+@on("end", RULE)
+def repeated(audit: Recorder) -> None:
+    for (_, dtype, site), (_, _, times, module, was, size, made, stored) in audit.state(Repeats).rows.items():
+        if times >= _OFTEN:
+            total = times * made
+            facts = {"was": was, "size": human(size), "dtype": name_of(dtype), "times": times, "total": human(total)}
+            severity = None if made >= _BIG and total >= _MUCH and not stored else Severity.INFO
+            audit.find(RULE, site, module=module, op="to", facts=facts, severity=severity, to_dtype=dtype, bytes=total)
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Positional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.rand(256, 256, dtype=torch.float64)
+
+    def forward(self, x):
+        return x + self.table.to(x.dtype)
+
+
+model = Positional()
+for _ in range(10):
+    y = model(torch.ones(256, 256))
+""",
+        at=11,
+        prints="the same float64 tensor of 512.0 KiB was cast to float32 10 times, 2.5 MiB in all, and it did "
+        "not change",
+    ),
+    Program(
+        """\
+import torch
+
+weight = torch.randn(512, 256)
+hidden = torch.ones(2, 512).half()
+for _ in range(20):
+    scores = hidden @ weight.half()
+""",
+        at=6,
+        prints="the same float32 tensor of 512.0 KiB was cast to float16 20 times, 5.0 MiB in all, and it did "
+        "not change",
+    ),
+    Program(
+        """\
+import torch
+
+mean = torch.rand(3, 224, 224, dtype=torch.float64)
+total = 0.0
+for _ in range(12):
+    images = torch.ones(3, 224, 224)
+    total += (images - mean.float()).sum().item()
+""",
+        at=7,
+        prints="the same float64 tensor of 1.1 MiB was cast to float32 12 times, 6.9 MiB in all, and it did not change",
+    ),
+    Program(
+        """\
+import torch
+
+weight = torch.ones(256, 256, dtype=torch.int8)
+x = torch.ones(2, 256).bfloat16()
+for _ in range(16):
+    y = x @ weight.to(x.dtype)
+""",
+        at=6,
+        prints="the same int8 tensor of 64.0 KiB was cast to bfloat16 16 times, 2.0 MiB in all, and it did not change",
+        severity=Severity.INFO,
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Positional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        table = torch.rand(256, 256, dtype=torch.float64)
+        self.register_buffer("table", table.float())
+
+    def forward(self, x):
+        return x + self.table
+
+
+model = Positional()
+for _ in range(10):
+    y = model(torch.ones(256, 256))
+"""
+    ),
+    Program(
+        """\
+import torch
+
+for _ in range(12):
+    data = torch.rand(256, 128, dtype=torch.float64)
+    x = data.float()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+average = torch.zeros(256, 256)
+for _ in range(12):
+    average += torch.rand(256, 256)
+    x = average.bfloat16()
+"""
+    ),
+]

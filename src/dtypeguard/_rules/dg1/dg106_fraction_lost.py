@@ -1,14 +1,209 @@
 """DG106 fraction-lost."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on, readable
+from ..._watch.looks import LARGEST
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
+from ._writes import expression, source_of
 
 RULE = Rule(
     "DG106",
     "fraction-lost",
     Severity.WARNING,
-    summary="",
-    says="`{what}` writes {source} values into {dtype}: {count} of {total} lose their fraction",
+    summary="Values with a fraction are written into an integer tensor, and lose the fraction.",
+    says="`{what}` writes {source} into {dtype}: {loss}",
     fix="allocate the target with a floating dtype, or round where it is meant: `.round().to({dtype_code})`",
     why="Writing into an integer tensor truncates towards zero, without a word.",
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
+
+
+@on("write", RULE)
+def written(event: Op, audit: Recorder) -> None:
+    source, out = source_of(event, audit), event.out
+    if source is None or not source.is_floating_point() or not _whole(out) or source.numel() > LARGEST:
+        return
+    lost = int((source != source.trunc()).sum())
+    if lost:
+        facts = _facts(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
+        facts["what"] = expression(event)
+        severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
+        audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Tensor, "__setitem__", functools.partial(_assignment, audit))
+
+
+def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
+
+    def assign(self: Tensor, key: Any, value: Any) -> None:
+        if isinstance(value, float) and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
+            audit.guarded(_number, audit, self, value)
+        original(self, key, value)
+
+    return assign
+
+
+def _number(audit: Recorder, target: Tensor, value: float) -> None:
+    if _whole(target) and _fraction(value):
+        site = audit.here()
+        _truncated(audit, site.source, value, target, site=site, module=audit.module(), op="__setitem__")
+
+
+_FILLS = "fill masked_fill index_fill scatter".split()
+_FILLS += [f"{name}_" for name in _FILLS] + "full full_like new_full constant_pad_nd".split()
+
+
+@on("after", RULE, ops=_FILLS)
+def filled(event: Op, audit: Recorder) -> None:
+    """A number with a fraction, for an integer tensor."""
+    out = event.out
+    if not isinstance(out, Tensor) or not _whole(out) or not readable(out):
+        return
+    values = [v for v in (*event.args, *event.kwargs.values()) if isinstance(v, float)]
+    values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
+    for value in [value for value in values if _fraction(value)][:1]:
+        fields = {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(out)}
+        _truncated(audit, event.site.expression or event.name, value, out, **fields)
+
+
+def _truncated(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:
+    facts = {"what": what, **_facts(f"{value:g}", f"it becomes {int(value)}", target)}
+    severity = Severity.INFO if target.dtype is torch.uint8 and abs(value) > 1 else None  # of a picture
+    audit.find(RULE, facts=facts, severity=severity, to_dtype=target.dtype, **fields)
+
+
+def _whole(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool
+
+
+def _fraction(value: float) -> bool:
+    return math.isfinite(value) and value != int(value)
+
+
+def _facts(source: str, loss: str, target: Tensor) -> dict[str, Any]:
+    dtype = name_of(target.dtype)
+    return {"source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}"}
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+tokens = torch.tensor([[3, 5, 9]])
+scores = torch.tensor([[0.9, 1.0, 0.4]])
+kept = torch.zeros_like(tokens)
+kept[:, :3] = scores
+""",
+        at=6,
+        prints="`kept[:, :3] = scores` writes float32 values into int64: 2 of 3 lose their fraction",
+    ),
+    Program(
+        """\
+import torch
+
+labels = torch.zeros(3, dtype=torch.int64)
+labels[1] = 0.9
+""",
+        at=4,
+        prints="`labels[1] = 0.9` writes 0.9 into int64: it becomes 0",
+    ),
+    Program(
+        """\
+import torch
+
+counts = torch.tensor([0, 2, 0])
+smoothed = counts.masked_fill(counts == 0, 0.5)
+""",
+        at=4,
+        prints="`counts.masked_fill(counts == 0, 0.5)` writes 0.5 into int64: it becomes 0",
+    ),
+    Program(
+        """\
+import torch
+
+labels = torch.tensor([[2], [0]])
+targets = torch.zeros(2, 3, dtype=labels.dtype)
+targets.scatter_(1, labels, 0.9)
+""",
+        at=5,
+        prints="`targets.scatter_(1, labels, 0.9)` writes 0.9 into int64: it becomes 0",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Meter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0, 0]))
+
+    def forward(self, x):
+        self.mean.copy_(self.mean * 0.9 + x.mean(0) * 0.1)
+        return x
+
+
+Meter()(torch.ones(4, 2))
+""",
+        at=11,
+        prints="`self.mean.copy_(self.mean * 0.9 + x.mean(0) * 0.1)` writes float32 values into int64: 2 of 2 "
+        "lose their fraction",
+    ),
+    Program(
+        """\
+import torch
+
+image = torch.full((3, 2, 2), 0.3)
+canvas = torch.zeros(3, 2, 4, dtype=torch.uint8)
+canvas[:, :, :2] = image * 255
+""",
+        at=5,
+        prints="`canvas[:, :, :2] = image * 255` writes float32 values into uint8: 12 of 12 lose their fraction",
+        severity=Severity.INFO,
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+tokens = torch.tensor([[3, 5, 9]])
+scores = torch.tensor([[0.9, 1.0, 0.4]])
+kept = torch.zeros_like(tokens, dtype=scores.dtype)
+kept[:, :3] = scores
+"""
+    ),
+    Program(
+        """\
+import torch
+
+counts = torch.zeros(3, dtype=torch.int64)
+counts[:2] = torch.tensor([1.0, 2.0])
+counts.copy_(torch.tensor([0.5, 1.5, 2.5]).round())
+"""
+    ),
+    Program(
+        """\
+import torch
+
+hidden = torch.zeros(3, dtype=torch.bool)
+hidden.copy_(torch.tensor([0.0, 0.5, 1.0]))
+"""
+    ),
+]

@@ -1,12 +1,25 @@
 """DG108 positions-collide."""
 
-from ..._watch.rule import Rule, Severity
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.lineage import Cause
+from ..._watch.looks import LARGEST, Looks
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
 
 RULE = Rule(
     "DG108",
     "positions-collide",
     Severity.WARNING,
-    summary="",
+    summary="Positions or other integers are kept in a half dtype, where neighbours become equal.",
     says="`{what}`: {detail}{effect}",
     fix="compute positions and angles in float32 (or as integers), and cast only the result",
     why=(
@@ -15,3 +28,217 @@ RULE = Rule(
     ),
     sources=("https://github.com/huggingface/transformers/issues/25681",),
 )
+
+_EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
+_NOISE = 0.125  # the spacing of angles from which on their sine is none
+
+
+@dataclass(eq=False)
+class Collision(Cause):
+    """Integers that became equal; it harms where they are used as integers again, or as angles."""
+
+    site: Site
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        audit.find(RULE, self.site, facts={**self.facts, "effect": f": {effect}"}, **self.fields)
+
+
+@on("cast", RULE)
+def integers_cast(event: Op, audit: Recorder) -> None:
+    source, out = event.inputs[0], event.out
+    if event.backward:
+        return
+    if source.dtype in (*_EXACT, torch.float32) and not out.dtype.is_floating_point and out.dtype is not torch.bool:
+        _used(source, f"used as integers at {event.site}", audit)
+    if _due(event, source, audit) and (not source.is_floating_point() or bool((source == source.round()).all())):
+        _collide(event, source, source.to(out.dtype), audit)
+
+
+@on("mixed", RULE)
+def integers_promoted(event: Op, audit: Recorder) -> None:
+    for source in event.kept:
+        if not source.is_floating_point() and _due(event, source, audit):
+            _collide(event, source, source.to(event.out.dtype), audit)
+
+
+@on("after", RULE, ops=["arange"])
+def integers_made(event: Op, audit: Recorder) -> None:
+    if _due(event, None, audit):
+        exact = torch.arange(*event.args, dtype=torch.float64, device=event.out.device)
+        if bool((exact == exact.round()).all()):
+            _collide(event, exact, event.out, audit)
+
+
+@on("after", RULE, ops=["cumsum"])
+def integers_summed(event: Op, audit: Recorder) -> None:
+    source = event.inputs[0]
+    if _due(event, None, audit) and bool((source == source.round()).all()):
+        _collide(event, source.double().cumsum(event.args[1]), event.out, audit)
+
+
+def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
+    """Whether to look at the half numbers that are made here, from others or anew."""
+    if event.out.dtype not in _EXACT or not 1 < event.out.numel() <= LARGEST:
+        return False
+    if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
+        return False
+    return event.readable and audit.state(Looks).due("DG108", event.site)
+
+
+def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None:
+    if not exact.numel() or not _EXACT[event.out.dtype] < float(exact.abs().max()) < math.inf:  # nor NaN
+        return
+    finite = rounded.isfinite()  # what is not is DG105's
+    there, left = len(torch.unique(exact[finite])), len(torch.unique(rounded[finite]))
+    if left < there:
+        facts, fields = _facts(event, f"{there} distinct integers, {left} in", audit)
+        audit.find(RULE, event.site, facts=facts, severity=Severity.INFO, **fields)
+        node = audit.lineage.get(event.out)
+        if node is not None:
+            node.cause = Collision(event.site, facts, fields)
+
+
+def _used(tensor: Tensor, effect: str, audit: Recorder) -> None:
+    node = audit.lineage.get(tensor)
+    if node is not None:
+        audit.blame((node,), effect, Collision)
+
+
+@on("after", RULE, "DG501", ops=["sin", "cos", "sincos"])
+def angles(event: Op, audit: Recorder) -> None:
+    """The sine of an angle that is rounded to eighths, or to whole numbers."""
+    source = event.inputs[0]
+    if event.backward:
+        return
+    _used(source, f"used as angles at {event.site}", audit)
+    if source.dtype not in _EXACT or not event.readable or not source.numel():
+        return
+    if not audit.state(Looks).due("DG108", event.site, event.name):
+        return
+    largest = float(source.abs().max())
+    if not 1 <= largest < math.inf:
+        return
+    spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(source.dtype).eps
+    if spacing >= _NOISE:
+        says = f"angles up to {largest:g} have a spacing of {spacing:g}"
+        facts, fields = _facts(event, f"{says} in", audit)
+        audit.find(RULE, event.site, facts=facts, **fields)
+        node = audit.lineage.get(source)
+        if node is not None:
+            audit.blame((node,), f"{says} at {event.site}")
+
+
+def _facts(event: Op, detail: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+    source = event.inputs[0] if event.inputs else event.out
+    what = event.site.expression or event.name
+    facts = {"what": what, "detail": f"{detail} {name_of(event.out.dtype)}", "effect": ""}
+    return facts, audit.fields_of(event, source)
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+x = torch.zeros(1, 600, 4).bfloat16()
+positions = torch.arange(x.shape[1], dtype=x.dtype)
+angles = positions[:, None] * torch.tensor([1.0, 0.1]).to(x.dtype)
+table = angles.cos()
+""",
+        at=4,
+        prints="`torch.arange(x.shape[1], dtype=x.dtype)`: 600 distinct integers, 407 in bfloat16: used as "
+        "angles at program.py:6, in <module>",
+    ),
+    Program(
+        """\
+import torch
+
+steps = torch.tensor([999, 998, 997, 996])
+frequencies = torch.tensor([1.0, 0.1])
+angles = steps.to(torch.bfloat16).float()[:, None] * frequencies
+embedding = angles.sin()
+""",
+        at=5,
+        prints="`steps.to(torch.bfloat16)`: 4 distinct integers, 2 in bfloat16: used as angles at program.py:6, "
+        "in <module>",
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+ids = torch.tensor([5, 30001, 30002, 11])
+batch = ids.bfloat16()
+rows = F.embedding(batch.long(), torch.ones(40_000, 2))
+""",
+        at=5,
+        prints="`ids.bfloat16()`: 4 distinct integers, 3 in bfloat16: used as integers at program.py:6, in <module>",
+    ),
+    Program(
+        """\
+import torch
+
+mask = torch.ones(1, 3000).half()
+positions = (mask.cumsum(-1) - 1).long()
+""",
+        at=4,
+        prints="`mask.cumsum(-1)`: 3000 distinct integers, 2524 in float16: used as integers at program.py:4, "
+        "in <module>",
+    ),
+    Program(
+        """\
+import torch
+
+angles = torch.tensor([0.0, 100.0, 200.0]).bfloat16()
+waves = angles.sin()
+""",
+        at=4,
+        prints="`angles.sin()`: angles up to 200 have a spacing of 1 in bfloat16",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+x = torch.zeros(1, 600, 4).bfloat16()
+positions = torch.arange(x.shape[1], dtype=torch.float32)
+angles = positions[:, None] * torch.tensor([1.0, 0.1])
+table = angles.cos().to(x.dtype)
+"""
+    ),
+    Program(
+        """\
+import torch
+
+positions = torch.arange(257, dtype=torch.bfloat16) / 256
+image = torch.arange(256).half() / 255
+"""
+    ),
+    Program(
+        """\
+import torch
+
+fractions = torch.arange(0, 1, 0.001, dtype=torch.bfloat16)
+waves = fractions.sin()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+angles = torch.linspace(-3.0, 3.0, 50).half()
+waves = angles.sin(), angles.cos()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+mask = torch.ones(1, 3000).half()
+positions = mask.long().cumsum(-1) - 1
+"""
+    ),
+]

@@ -1,12 +1,25 @@
 """DG109 integer-wraps."""
 
-from ..._watch.rule import Rule, Severity
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on, readable
+from ..._watch.lineage import Cause, Debt, Node
+from ..._watch.looks import LARGEST, Looks
+from ..._watch.operations import trait_of
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
 
 RULE = Rule(
     "DG109",
     "integer-wraps",
     Severity.WARNING,
-    summary="",
+    summary="Integers leave the range of their dtype, and wrap around.",
     says="`{what}`: {detail}",
     fix="take a wider dtype, a bool mask or a clamp: {advice}",
     why=(
@@ -17,3 +30,337 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
+
+# ---------------------------------------------------------------- arithmetic
+
+_ARITHMETIC = ["add", "sub", "mul", "neg", "rsub"]
+_IN_PLACE = [f"{name}_" for name in _ARITHMETIC]
+_NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])
+_BITS = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
+_BITS += "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__".split()
+_BITS += [f"{name}_" for name in _BITS if not name.startswith("__")]
+
+
+@dataclass(eq=False)
+class Wrapped(Debt):
+    """Results of one line that wrapped around; nobody's mistake where bits are taken from them, as hashes do."""
+
+    multiplies: bool
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+    count: int = 0
+
+
+_SCATTERED = Debt()  # of what a hash has made
+_NEAR = 8  # lines back
+
+
+@dataclass
+class Wraps:
+    rows: dict[tuple[Any, ...], Wrapped] = field(default_factory=dict)
+
+
+@on("integer", RULE)
+def integers_wrap(event: Op, audit: Recorder) -> None:
+    out = event.out
+    if not isinstance(out, Tensor) or out.dtype not in _NARROW or not event.readable or not out.numel():
+        return
+    if event.name in _ARITHMETIC and trait_of(event.func).pure and _few_times(event.args, event.site, audit):
+        _compare(event, event.func(*map(_widened, event.args), **event.kwargs), audit)
+
+
+@on("before", RULE, ops=_IN_PLACE)
+def integers_in_place(args: Any, audit: Recorder) -> Any:
+    target = args[0]
+    if target.dtype in _NARROW and readable(target) and target.numel() and _few_times(args, audit.here(), audit):
+        return target.long()
+    return None
+
+
+@on("after", RULE, ops=_IN_PLACE)
+def integers_changed(event: Op, audit: Recorder) -> None:
+    for wide in event.kept or ():
+        if isinstance(wide, Tensor) and event.out.dtype in _NARROW:
+            plain = getattr(torch.ops.aten, event.name.rstrip("_"))
+            _compare(event, plain(wide, *map(_widened, event.args[1:]), **event.kwargs), audit)
+
+
+def _few_times(args: Any, site: Site, audit: Recorder) -> bool:
+    return bool(args[0].numel() <= LARGEST) and audit.state(Looks).due("DG109", site)
+
+
+def _widened(value: Any) -> Any:
+    return value.long() if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+def _compare(event: Op, again: Tensor, audit: Recorder) -> None:
+    wrapped = int((again != event.out).sum()) if again.dtype is torch.int64 else 0
+    if not wrapped or _is_meant(event, audit):
+        return
+    dtype, rows = event.out.dtype, audit.state(Wraps).rows
+    row = rows.get((event.site, event.module, dtype))
+    if row is None:
+        ends = torch.iinfo(dtype)
+        detail = f"{wrapped} of {again.numel()} results are outside of {ends.min} to {ends.max} and wrap around"
+        wider = "long" if dtype is torch.int32 else "int"
+        facts, fields = _wrapping(event, detail, f"`.{wider}()` or `.float()` first", audit)
+        row = rows[event.site, event.module, dtype] = Wrapped(event.name.startswith("mul"), facts, fields)
+    row.count += 1
+    node = audit.lineage.get(event.out)
+    if node is not None:
+        node.owes((row,))
+
+
+def _is_meant(event: Op, audit: Recorder) -> bool:
+    """Hashes and random numbers: large odd factors, bits, products that are multiplied again."""
+    multiplies = event.name.startswith("mul")
+    if multiplies and any(_scatters(value, event.out) for value in event.args):
+        node = audit.lineage.get(event.out)
+        if node is not None:
+            node.owes((_SCATTERED,))
+        return True
+    for node in map(audit.lineage.get, event.inputs):
+        if node is None:
+            continue
+        nodes = list(node.ancestors(most=_NEAR))
+        again = next((n for n, ancestor in enumerate(nodes) if ancestor.site is event.site), None)
+        if again is not None and (multiplies or any(ancestor.op == "mul" for ancestor in nodes[:again])):
+            return True
+        if _is_unpacked(node) or _SCATTERED in node.debts:
+            return True
+        for debt in node.debts if event.name.endswith("_") else ():
+            if isinstance(debt, Wrapped) and debt.multiplies:
+                debt.settled = True
+                return True
+    return False
+
+
+def _scatters(value: Any, out: Tensor) -> bool:
+    """Whether to multiply by it is to scatter: the factors of hashes are large, and odd so that they lose nothing."""
+    least = max(64, 2 ** (4 * out.dtype.itemsize - 2))
+    if isinstance(value, Tensor):
+        constant = value.numel() < out.numel() or not value.ndim
+        return constant and bool(((value % 2 == 1) & (value.long().abs() > least)).all())
+    return isinstance(value, int) and value % 2 == 1 and abs(value) > least
+
+
+@on("after", RULE, ops=_BITS)
+def bits_are_taken(event: Op, audit: Recorder) -> None:
+    for tensor in event.inputs:
+        node = audit.lineage.get(tensor) if audit.state(Wraps).rows else None
+        for debt in () if node is None else node.debts:
+            debt.settled |= isinstance(debt, Wrapped)
+
+
+@on("end", RULE)
+def judge(audit: Recorder) -> None:
+    for row in audit.state(Wraps).rows.values():
+        finding = None if row.settled else audit.find(RULE, facts=row.facts, **row.fields)
+        if finding is not None:
+            finding.count += row.count - 1
+
+
+def _wrapping(event: Op, detail: str, advice: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+    facts = {"what": event.site.expression or event.name, "detail": detail, "advice": advice}
+    return facts, {"site": event.site, **audit.fields_of(event, event.inputs[0])}
+
+
+# ---------------------------------------------------------------- masks
+
+_COPIES = frozenset("bitwise_not _to_copy cat stack index repeat clone".split())
+# What takes it for a mask: bits that were flipped on purpose go to operations on bits.
+_AS_MASK = frozenset("_to_copy mul mul_ sum mean any all ne logical_not logical_and logical_or logical_xor".split())
+_BY_INDEX = frozenset(["index", "index_put", "index_put_"])
+
+
+@dataclass(eq=False)
+class Inverted(Cause):
+    """A mask of 0 and 1 of which the bits were flipped."""
+
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+    said: bool = False
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        """Its dtype is as it was."""
+
+
+@on("after", RULE, ops=["bitwise_not"])
+def mask_inverted(event: Op, audit: Recorder) -> None:
+    source, node = event.inputs[0], audit.lineage.get(event.out)
+    if source.dtype is torch.bool or node is None or not event.readable or not 0 < source.numel() <= LARGEST:
+        return
+    least, most = source.aminmax()
+    if int(least) < 0 or int(most) != 1:  # 0 and 255 are inverted as they should be
+        return
+    zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1
+    detail = f"of 0 and 1 in {name_of(source.dtype)} it makes {zero} and {zero - 1}, which both are true"
+    node.cause = Inverted(*_wrapping(event, detail, "`~mask.bool()`", audit))
+    audit.integers.add(source.dtype)
+
+
+@on("integer", RULE)
+def mask_used(event: Op, audit: Recorder) -> None:
+    """Only what takes it for a mask shows that it was meant as one."""
+    name, out = event.name, event.out
+    if name in _AS_MASK and not (name == "_to_copy" and out.dtype in audit.integers):
+        found = event.inputs
+    elif name in _BY_INDEX:
+        found = [index for index in event.args[1] if index is not None and _is_mask_of(event.args[0], index)]
+    else:
+        return
+    for tensor in found:
+        inverted = _inverted(audit.lineage.get(tensor))
+        if inverted is not None and not inverted.said:
+            inverted.said = True
+            audit.find(RULE, facts=inverted.facts, **inverted.fields)
+
+
+def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
+    return index.dtype is torch.uint8 or (index.numel() > 2 and index.shape == tensor.shape[: index.ndim])
+
+
+def _inverted(node: Node | None) -> Inverted | None:
+    while node is not None and node.op in _COPIES:
+        if isinstance(node.cause, Inverted):
+            return node.cause
+        node = node.parents[0] if node.parents else None
+    return None
+
+
+# ---------------------------------------------------------------- casts
+
+
+@on("cast", RULE)
+def out_of_range(event: Op, audit: Recorder) -> None:
+    """A picture that is saved without a clamp, labels of which one is -100, sound at full scale."""
+    source, dtype = event.inputs[0], event.out.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool or source.dtype in (torch.bool, dtype):
+        return
+    if source.is_complex() or not event.readable or source.numel() > LARGEST or event.kind == "device":
+        return
+    if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
+        return
+    if not audit.state(Looks).due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
+        return
+    ends = torch.iinfo(dtype)
+    whole = source.double().trunc() if source.is_floating_point() else source.long()
+    outside = int((((whole < ends.min) | (whole > ends.max)) & whole.isfinite()).sum())
+    if outside:
+        detail = f"{outside} of {source.numel()} values are outside of {ends.min} to {ends.max} and wrap around"
+        meant = not source.is_floating_point() and dtype is not torch.uint8
+        facts, fields = _wrapping(event, detail, f"`.clamp({ends.min}, {ends.max})` before the cast", audit)
+        audit.find(RULE, facts=facts, severity=Severity.INFO if meant else None, **fields)
+
+
+def _is_unpacked(node: Node | None) -> bool:
+    """Whether bits were taken apart: what they are cast to is meant."""
+    return node is not None and node.op.startswith(("bitwise_", "__rshift__", "__lshift__", "__and__"))
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+now = torch.tensor([3, 9], dtype=torch.uint8)
+before = torch.tensor([5, 5], dtype=torch.uint8)
+change = now - before
+""",
+        at=5,
+        prints="`now - before`: 1 of 2 results are outside of 0 to 255 and wrap around",
+    ),
+    Program(
+        """\
+import torch
+
+image = torch.tensor([[10, 200]], dtype=torch.uint8)
+image += 100
+""",
+        at=4,
+        prints="`image += 100`: 1 of 2 results are outside of 0 to 255 and wrap around",
+    ),
+    Program(
+        """\
+import torch
+
+hidden = torch.tensor([1, 0, 1, 0], dtype=torch.uint8)
+x = torch.tensor([1.0, 2.0, 3.0, 5.0])
+kept = ~hidden
+mean = (x * kept).sum() / kept.sum()
+""",
+        at=5,
+        prints="`~hidden`: of 0 and 1 in uint8 it makes 255 and 254, which both are true",
+    ),
+    Program(
+        """\
+import torch
+
+picture = torch.tensor([-0.02, 0.5, 1.01])
+pixels = (picture * 255).to(torch.uint8)
+""",
+        at=4,
+        prints="`(picture * 255).to(torch.uint8)`: 2 of 3 values are outside of 0 to 255 and wrap around",
+    ),
+    Program(
+        """\
+import torch
+
+rows = torch.tensor([10, 70_000], dtype=torch.int32)
+columns = torch.tensor([3, 4], dtype=torch.int32)
+offsets = rows * 50_000 + columns
+""",
+        at=5,
+        prints="`rows * 50_000`: 1 of 2 results are outside of -2147483648 to 2147483647 and wrap around",
+    ),
+    Program(
+        """\
+import torch
+
+milliseconds = torch.tensor([1_700_000_000_000, 1_700_000_001_000])
+stamps = milliseconds.int()
+""",
+        at=4,
+        prints="`milliseconds.int()`: 2 of 2 values are outside of -2147483648 to 2147483647 and wrap around",
+        severity=Severity.INFO,
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+now = torch.tensor([3, 9], dtype=torch.uint8)
+before = torch.tensor([5, 5], dtype=torch.uint8)
+change = now.int() - before.int()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+ids = torch.tensor([12, 34567], dtype=torch.int32)
+hashed = ids * -2048144789
+hashed = (hashed ^ (hashed >> 13)) * -1028477379
+"""
+    ),
+    Program(
+        """\
+import torch
+
+hidden = torch.tensor([1, 0, 1, 0], dtype=torch.uint8)
+x = torch.tensor([1.0, 2.0, 3.0, 5.0])
+kept = ~hidden.bool()
+mean = (x * kept).sum() / kept.sum()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+picture = torch.tensor([-0.02, 0.5, 1.01])
+pixels = (picture * 255).round().clamp(0, 255).to(torch.uint8)
+negative = ~pixels
+"""
+    ),
+]

@@ -1,13 +1,29 @@
 """DG111 mask-is-added."""
 
-from ..._watch.rule import Rule, Severity
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on, readable
+from ..._watch.looks import LARGEST, Looks
+from ..._watch.operations import SOFTMAX
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG111",
     "mask-is-added",
     Severity.WARNING,
-    summary="",
-    says=("{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing"),
+    summary="An attention mask of zeros and ones is added to the scores, and so masks nothing.",
+    says="{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
     fix="give a bool mask: `{code}.bool()`{caution}",
     why=(
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 "
@@ -15,3 +31,177 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/92554",),
 )
+
+_MASKS = {
+    "multi_head_attention_forward": ("key_padding_mask", "attn_mask"),
+    "scaled_dot_product_attention": ("attn_mask",),
+}
+
+
+@dataclass(eq=False)
+class Added:
+    """Scores to which 0 and 1 were added; a mask, if softmax follows."""
+
+    site: Site
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+
+@on("mixed", RULE)
+def integers_added(event: Op, audit: Recorder) -> None:
+    """The mask of a tokenizer."""
+    mask, node = event.kept[0], audit.lineage.get(event.out)
+    if event.name != "add" or node is None or mask.is_floating_point():
+        return
+    if _zero_and_one(mask, event.site, audit):
+        facts, fields = _facts("the mask", mask, "softmax", audit)
+        node.cause = Added(event.site, facts, {**fields, "module": event.module, "op": event.name})
+
+
+@on("after", RULE, ops=SOFTMAX)
+def softmax(event: Op, audit: Recorder) -> None:
+    for cause in audit.lineage.causes(event.inputs, 16):
+        if isinstance(cause, Added):
+            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    for name, masks in _MASKS.items():
+        audit.patches.replace(F, name, partial(_attention, audit, masks))
+
+
+def _attention(audit: Recorder, masks: tuple[str, ...], original: Callable[..., Any]) -> Callable[..., Any]:
+    places = {"scaled_dot_product_attention": {3: "attn_mask"}}.get(original.__name__, {})
+    inside: list[str] = audit.state(Inside).names
+
+    @wraps(original)
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        if audit.live and not audit.local.paused and not inside:
+            for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
+                if name in masks and isinstance(mask, Tensor) and mask.is_floating_point():
+                    audit.guarded(_look_at_mask, audit, name, mask, original.__name__)
+        inside.append(original.__name__)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            inside.pop()
+
+    return attention
+
+
+class Inside:
+    """One attention calls the other."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
+def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:
+    site = audit.here()
+    if _zero_and_one(mask, site, audit):
+        facts, fields = _facts(name, mask, function, audit)
+        audit.find(RULE, site, facts=facts, module=audit.module(), op=function, **fields)
+
+
+def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
+    """Whether it holds nothing else, and both."""
+    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.state(Looks).due("DG111", site):
+        return False
+    ones = int((mask == 1).sum())
+    return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
+
+
+def _facts(name: str, mask: Tensor, function: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+    code = "mask" if " " in name else name
+    caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
+    facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
+    fields = {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask), "origin": audit.origin_of(mask)}
+    return facts, fields
+
+
+BAD = [
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+q = torch.randn(1, 2, 4, 8)
+mask = torch.ones(4, 4).tril()
+out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+""",
+        at=6,
+        prints="attn_mask of scaled_dot_product_attention is float32 and holds only 0 and 1: it is added to the "
+        "scores, and masks nothing",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+attention = nn.MultiheadAttention(8, 2, batch_first=True)
+x = torch.randn(2, 3, 8)
+padding = torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+out, weights = attention(x, x, x, key_padding_mask=padding)
+""",
+        at=7,
+        prints="key_padding_mask of multi_head_attention_forward is float32 and holds only 0 and 1: it is added "
+        "to the scores, and masks nothing",
+    ),
+    Program(
+        """\
+import torch
+
+scores = torch.randn(1, 3, 3)
+mask = torch.tensor([[[1, 1, 0]]])
+weights = (scores + mask).softmax(-1)
+""",
+        at=5,
+        prints="the mask of softmax is int64 and holds only 0 and 1: it is added to the scores, and masks nothing",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+x = torch.randn(2, 4, 8)
+out = layer(x, src_mask=torch.ones(4, 4).triu(1))
+""",
+        at=6,
+        prints="attn_mask of multi_head_attention_forward is float32 and holds only 0 and 1: it is added to the "
+        "scores, and masks nothing",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+q = torch.randn(1, 2, 4, 8)
+mask = torch.ones(4, 4).tril().bool()
+out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+"""
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+q = torch.randn(1, 2, 4, 8)
+hidden = torch.ones(4, 4).triu(1).bool()
+mask = torch.zeros(4, 4).masked_fill(hidden, -torch.inf)
+out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+"""
+    ),
+    Program(
+        """\
+import torch
+
+scores = torch.randn(1, 3, 3)
+mask = torch.tensor([[[1, 1, 0]]])
+weights = (scores + (1 - mask) * -1e9).softmax(-1)
+"""
+    ),
+]

@@ -1,12 +1,24 @@
 """DG112 inferred-float64."""
 
-from ..._watch.rule import Rule, Severity
+from collections.abc import Callable
+from functools import partial, wraps
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG112",
     "inferred-float64",
     Severity.INFO,
-    summary="",
+    summary="A tensor is made from NumPy scalars, and is float64 for that reason alone.",
     says="`{what}` is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
     fix="say which dtype is meant: `torch.tensor(..., dtype={default_code})`",
     why=(
@@ -15,3 +27,130 @@ RULE = Rule(
     ),
     sources=("https://github.com/modelscope/ms-swift/issues/9550",),
 )
+
+_ELEMENTS = 1000
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(torch, "tensor", partial(_tensor, audit))
+
+
+def _tensor(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if audit.live and made.dtype is torch.float64 and kwargs.get("dtype") is None:
+            audit.guarded(_look_at_elements, audit, args, kwargs, made)
+        return made
+
+    return tensor
+
+
+def _look_at_elements(audit: Recorder, args: Any, kwargs: Any, made: Tensor) -> None:
+    default = torch.get_default_dtype()
+    if default is not torch.float64 and any(map(_is_scalar, islice(_elements(*args[:1], **kwargs), _ELEMENTS))):
+        site, name = audit.here(), name_of(default)
+        facts = {"what": site.expression or "torch.tensor", "default": name, "default_code": f"torch.{name}"}
+        fields = {"module": audit.module(), "op": "tensor", "to_dtype": torch.float64, "bytes": size_of(made)}
+        audit.find(RULE, site, facts=facts, **fields)
+
+
+def _elements(data: Any = None, **_: Any) -> Any:
+    if isinstance(data, (list, tuple)):
+        for part in data:
+            yield from _elements(part)
+    else:
+        yield data
+
+
+def _is_scalar(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and not hasattr(value, "__len__")
+
+
+BAD = [
+    Program(
+        """\
+import numpy as np
+import torch
+
+losses = [0.5, 0.25]
+history = torch.tensor([np.mean(losses), 0.0])
+""",
+        at=5,
+        prints="`torch.tensor([np.mean(losses), 0.0])` is float64 since it holds NumPy scalars; with Python "
+        "numbers it would be float32",
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+rewards = [0.0, np.float64(1.5), 2.0]
+returns = torch.tensor(rewards)
+""",
+        at=5,
+        prints="`torch.tensor(rewards)` is float64 since it holds NumPy scalars; with Python numbers it would "
+        "be float32",
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+state = 0.5 + np.float64(True)
+metric = torch.tensor([[state, 3], [1.0, 2.0]])
+""",
+        at=5,
+        prints="`torch.tensor([[state, 3], [1.0, 2.0]])` is float64 since it holds NumPy scalars; with Python "
+        "numbers it would be float32",
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+scale = torch.tensor(np.sqrt(2.0))
+""",
+        at=4,
+        prints="`torch.tensor(np.sqrt(2.0))` is float64 since it holds NumPy scalars; with Python numbers it "
+        "would be float32",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import numpy as np
+import torch
+
+losses = [0.5, 0.25]
+history = torch.tensor([np.mean(losses), 0.0], dtype=torch.float32)
+"""
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+rewards = [0.0, np.float64(1.5), 2.0]
+returns = torch.tensor([float(reward) for reward in rewards])
+"""
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+scale = torch.tensor([np.float32(1.5), 2.0])
+count = torch.tensor([np.int64(1)])
+"""
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+
+table = torch.tensor(np.array([1.0, 2.0]))
+"""
+    ),
+]

@@ -1,12 +1,22 @@
 """DG113 epsilon-vanishes."""
 
-from ..._watch.rule import Rule, Severity
+from dataclasses import dataclass
+
+import torch
+
+from ..._watch.events import Op, on
+from ..._watch.lineage import Node
+from ..._watch.looks import Looks
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG113",
     "epsilon-vanishes",
     Severity.WARNING,
-    summary="",
+    summary="An epsilon is zero in float16, and what it should prevent happens.",
     says="`{what}`: {value:g} is 0 in float16, and `{use}` gives {count} infinite or NaN values",
     fix="an eps that float16 has, 1e-4 and up, or compute it in float32",
     why=(
@@ -18,3 +28,131 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
     ),
 )
+
+_ADDED = frozenset(["add", "clamp", "clamp_min", "maximum"])
+_DIVISIONS = frozenset(["div", "log", "reciprocal", "rsqrt", "pow"])
+_SMALLEST = 2.0**-25  # what is smaller is 0 in float16
+
+
+@dataclass(eq=False)
+class Vanished:
+    """A number that is 0 in the dtype it was added in."""
+
+    site: Site
+    value: float
+    module: str | None
+
+
+@on("half", RULE)
+def vanishes(event: Op, audit: Recorder) -> None:
+    """A number that is 0 in float16, and a division or logarithm for which it was put there."""
+    if not event.readable:
+        return
+    name = event.name.rstrip("_")
+    if name in _ADDED:
+        small = [a for a in event.args if isinstance(a, float) and 0 < abs(a) < _SMALLEST]
+        node = audit.lineage.get(event.out)
+        if small and node is not None and not node.named:
+            if name != event.name:  # in place: what the tensor was before has its own node
+                node = Node(event.name, event.site, torch.float16, (node,), event.module)
+                audit.lineage.set(event.out, node)
+            node.cause = Vanished(event.site, small[0], event.module)
+    elif name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+        wrong = int((~event.out.isfinite()).sum())
+        for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
+            if isinstance(cause, Vanished):
+                use = event.site.expression or event.name
+                facts = {"what": cause.site.expression, "value": cause.value, "use": use, "count": wrong}
+                audit.find(
+                    RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
+                    bytes=size_of(event.out),
+                )  # fmt: skip
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+scores = torch.tensor([[0.5, 0.5, 0.5], [0.1, 0.2, 0.4]]).half()
+least, most = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
+scaled = (scores - least) / (most - least + 1e-8)
+""",
+        at=5,
+        prints="`most - least + 1e-8`: 1e-08 is 0 in float16, and `(scores - least) / (most - least + 1e-8)` "
+        "gives 3 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+
+p = torch.tensor([0.5, 0.5, 0.0]).half()
+entropy = -(p * (p + 1e-8).log()).sum()
+""",
+        at=4,
+        prints="`p + 1e-8`: 1e-08 is 0 in float16, and `(p + 1e-8).log()` gives 1 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+
+x = torch.ones(2, 3).half()
+std = x.std(-1, keepdim=True)
+std += 1e-8
+x -= x.mean(-1, keepdim=True)
+x /= std
+""",
+        at=5,
+        prints="`std += 1e-8`: 1e-08 is 0 in float16, and `x /= std` gives 6 infinite or NaN values",
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+features = torch.zeros(2, 4).half()
+features[0] = 1
+unit = F.normalize(features, dim=-1)
+""",
+        at=6,
+        prints="`F.normalize(features, dim=-1)`: 1e-12 is 0 in float16, and `F.normalize(features, dim=-1)` "
+        "gives 4 infinite or NaN values",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+scores = torch.tensor([[0.5, 0.5, 0.5], [0.1, 0.2, 0.4]])
+least, most = scores.amin(1, keepdim=True), scores.amax(1, keepdim=True)
+scaled = ((scores - least) / (most - least + 1e-8)).half()
+"""
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+features = torch.zeros(2, 4).half()
+features[0] = 1
+unit = F.normalize(features, dim=-1, eps=1e-4)
+"""
+    ),
+    Program(
+        """\
+import torch
+
+p = torch.tensor([0.5, 0.5, 0.0]).bfloat16()
+entropy = -(p * (p + 1e-8).log()).sum()
+"""
+    ),
+    Program(
+        """\
+import torch
+
+x = torch.tensor([1.0, 2.0]).half()
+y = x / (x.sum() + 1e-8)
+"""
+    ),
+]

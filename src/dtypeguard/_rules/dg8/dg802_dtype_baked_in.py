@@ -1,12 +1,27 @@
 """DG802 dtype-baked-in."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._base.dtypes import name_of
+from ..._base.frames import internal
+from ..._watch.events import on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site, site_at
 
 RULE = Rule(
     "DG802",
     "dtype-baked-in",
     Severity.INFO,
-    summary="",
+    summary="A trace holds a dtype as a constant, and keeps it when the module is converted.",
     says="the trace holds {baked} as {dtype}{effect}",
     fix=(
         "trace the model in the dtype in which it will run, or derive dtypes in the graph: "
@@ -18,3 +33,261 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html",),
 )
+
+_SHOWN = 3
+_CODES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 15: torch.bfloat16}  # ScalarType, as graphs have it
+_WORDS = {
+    torch.float16: r"\.half\(|float16|torch\.half",
+    torch.float32: r"\.float\(|float32|torch\.float\b",
+    torch.float64: r"\.double\(|float64|torch\.double",
+    torch.bfloat16: r"\.bfloat16\(|bfloat16",
+}
+_RANGE = re.compile(r"^(.*)\((\d+)\): (.+)$", re.MULTILINE)
+
+
+@dataclass
+class _Baked:
+    """One traced module and the constants in it."""
+
+    module: weakref.ref[Any]
+    path: str
+    site: Site
+    dtypes: set[torch.dtype]  # of its parameters when it was traced
+    constants: dict[torch.dtype, dict[str, None]]  # where they are, in order
+    given: set[torch.dtype | None]  # what it was traced with
+    told: set[torch.dtype] = field(default_factory=set)
+
+
+@dataclass
+class _Traced:
+    rows: dict[int, _Baked] = field(default_factory=dict)
+
+
+@on("traced", RULE)
+def bake(traced: Any, site: Site, audit: Recorder) -> None:
+    module = traced if isinstance(traced, torch.jit.ScriptModule) else None
+    if module is None and not isinstance(traced, torch.jit.ScriptFunction):
+        return  # scripting is off, and nothing was traced
+    graph: Any = traced.inlined_graph
+    constants: dict[torch.dtype, dict[str, None]] = {}
+    for node, dtype in _constants(graph):
+        if where := _written(node, dtype):
+            constants.setdefault(dtype, {})[where] = None
+    if not constants:
+        return
+    if module is None:
+        row = _Baked(weakref.ref(traced), "", site, set(), constants, set())
+    else:
+        types = [value.type() for value in graph.inputs()]
+        given = {kind.dtype() for kind in types if isinstance(kind, torch._C.TensorType)}
+        row = _Baked(weakref.ref(module), audit.path_of(module), site, _dtypes(module), constants, given)
+        audit.state(_Traced).rows[id(module)] = row
+    for dtype in constants:
+        _say(audit, row, dtype, "")
+
+
+def _dtypes(module: nn.Module) -> set[torch.dtype]:
+    return {parameter.dtype for parameter in module.parameters() if parameter.is_floating_point()}
+
+
+def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
+    """The operations that have a floating dtype as a constant."""
+    for node in block.nodes():
+        for inner in node.blocks():
+            yield from _constants(inner)
+        schema = node.schema()
+        if "dtype" not in schema or schema == "(no schema)":
+            continue
+        arguments = [argument.name for argument in torch._C.parse_schema(schema).arguments]
+        inputs = list(node.inputs())
+        if "dtype" not in arguments or arguments.index("dtype") >= len(inputs):
+            continue
+        value = inputs[arguments.index("dtype")].toIValue()
+        if isinstance(value, int) and value in _CODES and inputs[0].node().kind() != "prim::Constant":
+            yield node, _CODES[value]
+
+
+def _written(node: Any, dtype: torch.dtype) -> str | None:
+    """`to at model.py:12`; nothing where the line itself names the dtype, so that it is no work of the trace."""
+    frames = [(file, int(line), function) for file, line, function in _RANGE.findall(node.sourceRange())]
+    users = [frame for frame in frames if not internal(frame[0])]
+    name = f"`{node.kind().removeprefix('aten::')}`"
+    if not users:
+        return name
+    site = site_at(*users[0])
+    return None if re.search(_WORDS[dtype], site.source) else f"{name} at {str(site).partition(', in ')[0]}"
+
+
+def _say(audit: Recorder, row: _Baked, dtype: torch.dtype, effect: str) -> None:
+    places = list(row.constants[dtype])
+    more = f" and {len(places) - _SHOWN} more" * (len(places) > _SHOWN)
+    audit.find(
+        RULE,
+        row.site,
+        facts={"baked": ", ".join(places[:_SHOWN]) + more, "dtype": name_of(dtype), "effect": effect},
+        severity=Severity.WARNING if effect else None,
+        module=row.path or None,
+        again=bool(effect),
+        to_dtype=dtype,
+    )
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(torch.jit.ScriptModule, "__call__", functools.partial(_called, audit))
+
+
+def _called(audit: Recorder, _inherited: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(nn.Module.__call__)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # the name of what it stands for
+        if audit.live and not audit.local.paused:
+            row = audit.state(_Traced).rows.get(id(self))
+            if row is not None and row.module() is self:
+                audit.guarded(_used, audit, row, [*args, *kwargs.values()])
+        return nn.Module.__call__(self, *args, **kwargs)
+
+    return __call__
+
+
+def _used(audit: Recorder, row: _Baked, values: list[Any]) -> None:
+    """Whether a traced module is given what it was not traced with."""
+    _converted(audit, row)
+    given = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
+    if other := given - row.given:
+        for dtype in row.constants:
+            if dtype in row.given - given and dtype not in row.told:
+                row.told.add(dtype)
+                _say(audit, row, dtype, f", and it was given {_names(other)} since")
+
+
+@on("end", RULE)
+def ends(audit: Recorder) -> None:
+    for row in audit.state(_Traced).rows.values():
+        _converted(audit, row)
+
+
+def _converted(audit: Recorder, row: _Baked) -> None:
+    """Whether a traced module has other dtypes now."""
+    module = row.module()
+    if module is None or not row.dtypes:
+        return
+    dtypes = _dtypes(module)
+    if dtypes and dtypes != row.dtypes:
+        for dtype in row.constants:
+            if dtype in row.dtypes - dtypes and dtype not in row.told:
+                row.told.add(dtype)
+                _say(audit, row, dtype, f", and the module was converted to {_names(dtypes - row.dtypes)} since")
+
+
+def _names(dtypes: set[torch.dtype]) -> str:
+    return " and ".join(sorted(map(name_of, dtypes)))
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return x + torch.ones(3, dtype=x.dtype)
+
+
+traced = torch.jit.trace(Net(), torch.rand(2, 3))
+y = traced.half()(torch.rand(2, 3).half())
+""",
+        at=15,
+        prints="the trace holds `ones` at program.py:12 as float32, and the module was converted to float16 since",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Mask(nn.Module):
+    def forward(self, x, mask):
+        return x * mask.to(x.dtype)
+
+
+x, mask = torch.rand(3), torch.tensor([1.0, 0.0, 1.0])
+traced = torch.jit.trace(Mask(), (x, mask))
+y = traced(x.bfloat16(), mask.bfloat16())
+""",
+        at=11,
+        prints="the trace holds `to` at program.py:7 as float32, and it was given bfloat16 since",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+
+
+def positive(x):
+    return (x > 0).to(dtype=x.dtype)
+
+
+traced = torch.jit.trace(positive, torch.ones(3))
+""",
+        at=8,
+        prints="the trace holds `to` at program.py:5 as float32",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.layer(x)
+        return x + torch.ones_like(x)
+
+
+traced = torch.jit.trace(Net(), torch.rand(2, 3))
+y = traced.half()(torch.rand(2, 3).half())
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Mask(nn.Module):
+    def forward(self, x, mask):
+        return x * mask.type_as(x)
+
+
+x, mask = torch.rand(3), torch.tensor([1.0, 0.0, 1.0])
+traced = torch.jit.trace(Mask(), (x, mask))
+y = traced(x.bfloat16(), mask.bfloat16())
+"""
+    ),
+    Program(
+        """\
+import torch
+
+
+def positive(x):
+    return (x > 0).to(dtype=torch.float32)
+
+
+traced = torch.jit.trace(positive, torch.ones(3))
+"""
+    ),
+]

@@ -1,0 +1,17 @@
+"""Writing into a tensor, which keeps its dtype."""
+
+from torch import Tensor
+
+from ..._watch.events import Op
+from ..._watch.recorder import Recorder
+
+
+def source_of(event: Op, audit: Recorder) -> Tensor | None:
+    """What is written; None while a state dict is loaded, and where its values cannot be looked at."""
+    if audit.local.loading or not event.readable:
+        return None
+    return next(t for t in reversed(event.inputs) if t.dtype is not event.out.dtype)
+
+
+def expression(event: Op) -> str:
+    return event.site.expression or event.site.source or event.name
