@@ -1,12 +1,12 @@
 """DG503 attribute-stays-behind."""
 
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Program, Rule, Severity
 
 RULE = Rule(
     "DG503",
     "attribute-stays-behind",
     Severity.INFO,
-    summary="",
+    summary="A module was converted or moved, and a tensor that is a plain attribute of it was not.",
     says="{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
     fix="`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
     why=(
@@ -18,3 +18,138 @@ RULE = Rule(
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",
     ),
 )
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.scale = torch.linspace(0.5, 1.0, 4)
+
+    def forward(self, x):
+        return self.fc(x) * self.scale
+
+
+model = Net().to(torch.bfloat16)
+out = model(torch.ones(2, 4).bfloat16())
+""",
+        at=15,
+        prints="attribute `scale` of Net: a plain tensor, which `.to(torch.bfloat16)` left float32: float32 "
+        "met bfloat16 at program.py:12, in forward",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.anchors = [torch.ones(4)]
+
+    def forward(self, x):
+        return self.fc(x) + self.anchors[0]
+
+
+model = Detector()
+model.half()
+boxes = model(torch.ones(2, 4).half())
+""",
+        at=16,
+        prints="attribute `anchors[0]` of Detector: a plain tensor, which `.half()` left float32: float32 met "
+        "float16 at program.py:12, in forward",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Spectrogram(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.windows = {"hann": torch.hann_window(8)}
+
+    def forward(self, x):
+        return self.fc(x * self.windows["hann"])
+
+
+def size(model):
+    model.to("meta")
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+print(size(Spectrogram()))
+""",
+        at=16,
+        prints="attribute `windows['hann']` of Spectrogram: a plain tensor, which `.to(meta)` left on cpu",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.linspace(0.5, 1.0, 4), persistent=False)
+
+    def forward(self, x):
+        return self.fc(x) * self.scale
+
+
+model = Net().to(torch.bfloat16)
+out = model(torch.ones(2, 4).bfloat16())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.order = torch.tensor([3, 2, 1, 0])
+
+    def forward(self, x):
+        return self.fc(x)[:, self.order]
+
+
+model = Net().half().to("cpu")
+out = model(torch.ones(2, 4).half())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        scale = torch.linspace(0.5, 1.0, 4, dtype=x.dtype, device=x.device)
+        return self.fc(x) * scale
+
+
+model = Net()
+model.bfloat16()
+out = model(torch.ones(2, 4).bfloat16())
+"""),
+]

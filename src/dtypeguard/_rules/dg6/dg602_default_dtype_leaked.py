@@ -1,12 +1,12 @@
 """DG602 default-dtype-leaked."""
 
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Program, Rule, Severity
 
 RULE = Rule(
     "DG602",
     "default-dtype-leaked",
     Severity.ERROR,
-    summary="",
+    summary="The default dtype was changed and not set back, and what was made from it met tensors of another.",
     says=(
         "the default dtype is {dtype} since this line ({was} before), and what is made from it met other "
         "dtypes: {effect}"
@@ -21,3 +21,119 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html",
     ),
 )
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Potential(nn.Module):
+    def forward(self, charges):
+        grid = torch.linspace(0, 1, 3)
+        return charges[:, None] * grid
+
+
+def calculator():
+    torch.set_default_dtype(torch.float64)
+    return Potential()
+
+
+energy = calculator()(torch.tensor([1.0, 2.0], dtype=torch.float32))
+""",
+        at=12,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:8, in forward",
+    ),
+    Program(
+        """\
+import torch
+
+
+def load(name):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    weights = torch.load(name)
+    torch.set_default_dtype(before)
+    return weights
+
+
+x = torch.ones(3)
+try:
+    weights = load("weights.pt")
+except FileNotFoundError:
+    weights = torch.zeros(3)
+y = x * weights
+""",
+        at=6,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:17, in <module>",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+batch = torch.ones(2, 3)
+torch.set_default_dtype(torch.float64)
+out = Scale()(batch)
+""",
+        at=15,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:11, in forward",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+
+class Potential(nn.Module):
+    def forward(self, charges):
+        grid = torch.linspace(0, 1, 3)
+        return charges[:, None] * grid
+
+
+def calculator():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        table = torch.eye(3).inverse()
+    finally:
+        torch.set_default_dtype(before)
+    return Potential()
+
+
+energy = calculator()(torch.tensor([1.0, 2.0], dtype=torch.float32))
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+torch.set_default_dtype(torch.float64)
+model = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 3)).square().mean().backward()
+optimizer.step()
+"""),
+    Program("""\
+import torch
+
+x = torch.ones(3)
+torch.set_default_dtype(torch.float64)
+grid = torch.linspace(0, 1, 3, dtype=x.dtype)
+y = x * grid
+"""),
+]
