@@ -17,11 +17,11 @@ from torch import Tensor
 from .._base.dtypes import name_of
 from .._watch.events import Call, Op, on, tensors_in
 from .._watch.lineage import FIRST, Debt, Node
+from .._watch.models import dtype_of
 from .._watch.recorder import Recorder
 from .._watch.rule import Severity
 from .._watch.sites import Site
 from .._watch.text import human, quoted, size_of
-from .modules import dtype_of
 
 _PICKS = ["max", "min", "median", "mode", "kthvalue", "_local_scalar_dense"]
 HALF = frozenset([torch.float16, torch.bfloat16])

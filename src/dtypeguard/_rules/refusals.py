@@ -12,9 +12,9 @@ from .._base.dtypes import name_of
 from .._base.errors import DtypeGuardError
 from .._watch.events import Operand, Refusal, on
 from .._watch.lineage import Node
+from .._watch.models import dtype_of
 from .._watch.recorder import Recorder
 from .autocast import enter
-from .modules import dtype_of
 from .promotions import HALF, creep
 
 _DTYPES = re.compile(

@@ -1,6 +1,13 @@
 """DG502 half-running-stats."""
 
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+
+from ..._base.dtypes import HALF, name_of
+from ..._watch.events import Call, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG502",
@@ -18,6 +25,27 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/102922",),
 )
+
+
+@on("entered", RULE)
+def running_statistics(call: Call, audit: Recorder) -> None:
+    module = call.module
+    if not isinstance(module, _NormBase) or not module.training or not module.track_running_stats:
+        return
+    buffers = module._buffers
+    half = {name: buffers.get(name) for name in ("running_mean", "running_var")}
+    name, buffer = next(((name, b) for name, b in half.items() if b is not None and b.dtype in HALF), ("", None))
+    if buffer is None or module.momentum == 0:
+        return
+    batches, momentum = buffers.get("num_batches_tracked"), module.momentum
+    if momentum is None:  # the average of all
+        momentum = 1 / (1 if batches is None else int(batches) + 1)
+    facts = {"buffer": name, "module": call.path, "dtype": name_of(buffer.dtype), "momentum": momentum}
+    audit.find(
+        RULE, audit.here(), module=call.path, op=type(module).__name__, facts=facts,
+        from_dtype=buffer.dtype, to_dtype=torch.float32, bytes=size_of(buffer),
+    )  # fmt: skip
+
 
 BAD = [
     Program(

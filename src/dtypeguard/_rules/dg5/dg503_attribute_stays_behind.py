@@ -1,6 +1,15 @@
 """DG503 attribute-stays-behind."""
 
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Conversion, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import walk
+from ._stays import Stays, enter_all, fields_of
 
 RULE = Rule(
     "DG503",
@@ -18,6 +27,41 @@ RULE = Rule(
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",
     ),
 )
+
+_MANY = 1000  # plain attributes of one module
+
+
+@on("converted", RULE)
+def left_behind(event: Conversion, audit: Recorder) -> None:
+    device, dtype, found = event.device, event.dtype, []
+    target = ", ".join(str(part) for part in (device, dtype) if part is not None and event.name == "to")
+    for path, module in walk(event.model):
+        for name, tensor in _plain(module):
+            stays = []
+            if dtype is not None and tensor.dtype.is_floating_point and tensor.dtype is not dtype:
+                stays.append(name_of(tensor.dtype))
+            if device is not None and tensor.device.type != device.type:
+                stays.append(f"on {tensor.device}")
+            if stays:
+                facts = {"change": f"`.{event.name}({target})`", "stays": " ".join(stays)}
+                fields = fields_of(tensor.dtype, dtype, tensor, f"Module.{event.name}")
+                cause = Stays(RULE, "attribute", event.site, event.inside(path), name, facts, fields)
+                found.append((path, tensor, cause))
+    enter_all(audit, event, found)
+
+
+def _plain(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that are attributes, by themselves or in a list or dict, and neither parameters nor buffers."""
+    registered = {"_parameters", "_buffers", "_modules"}
+    for key, value in list(vars(module).items())[:_MANY]:
+        if isinstance(value, Tensor):
+            yield key, value
+        elif key not in registered and type(value) in (list, tuple, dict):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for place, part in list(parts)[:_MANY]:
+                if isinstance(part, Tensor):
+                    yield f"{key}[{place!r}]", part
+
 
 BAD = [
     Program(

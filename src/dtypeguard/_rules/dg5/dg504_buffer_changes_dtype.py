@@ -1,6 +1,17 @@
 """DG504 buffer-changes-dtype."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._base.dtypes import name_of
+from ..._watch.events import on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ._stays import Stays, enter, fields_of
 
 RULE = Rule(
     "DG504",
@@ -12,6 +23,34 @@ RULE = Rule(
     why=("A table that is grown in forward is built anew in the default dtype, whatever the model was converted to."),
     sources=("https://github.com/huggingface/transformers/issues/13665",),
 )
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(nn.Module, "__setattr__", functools.partial(_setattr, audit))
+
+
+def _setattr(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    local = audit.local
+
+    @functools.wraps(original)
+    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if audit.live and local.modules and isinstance(value, Tensor):
+            old = (vars(self).get("_buffers") or {}).get(name)
+            if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
+                audit.guarded(_replaced, audit, self, name, old.dtype, value)
+        original(self, name, value)
+
+    return set_attribute
+
+
+def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
+    facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
+    fields = fields_of(was, buffer.dtype, buffer, "forward")
+    stays = Stays(RULE, "buffer", audit.here(), audit.path_of(module), name, facts, fields)
+    enter(audit, stays)
+    stays.begin(audit, buffer)
+
 
 BAD = [
     Program(
