@@ -1,6 +1,21 @@
 """DG601 load-converts."""
 
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Loading, on
+from ..._watch.ledger import listed
+from ..._watch.looks import LARGEST
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import human, size_of
 
 RULE = Rule(
     "DG601",
@@ -19,6 +34,87 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict",
     ),
 )
+
+
+@on("loading", RULE)
+def converts(event: Loading, audit: Recorder) -> None:
+    was, dtype, names, own = event.was, event.dtype, event.names, event.own
+    if not was.is_floating_point or not dtype.is_floating_point:
+        return
+    grown = sum(size_of(own[name]) - size_of(event.state[name]) for name in names)
+    burst: list[str] = []
+    if grown > 0:
+        effect = f"{human(grown)} more than the file holds"
+        advice = f"`model.to(torch.{name_of(was)})` before loading, or `load_state_dict(..., assign=True)`"
+    else:
+        fates = {name: _fate(event.state[name], dtype) for name in names}
+        burst, lost = [name for name in names if fates[name].burst], any(fate.lost for fate in fates.values())
+        effect = f"{listed(burst)} overflow" if burst else "digits are lost" if lost else "no value is changed"
+        advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
+    facts = {
+        "share": f"{len(names)} of {len(own)} entries", "module": event.path, "was": name_of(was),
+        "dtype": name_of(dtype), "effect": f"; {effect}", "advice": advice,
+    }  # fmt: skip
+    audit.find(
+        RULE, event.site, severity=Severity.ERROR if burst else None, module=event.path, op="Module.load_state_dict",
+        facts=facts, from_dtype=was, to_dtype=dtype, bytes=sum(size_of(own[name]) for name in names), parameters=names,
+    )  # fmt: skip
+
+
+class Fate(NamedTuple):
+    """What narrowing does to a tensor."""
+
+    burst: bool  # finite values become infinite
+    lost: bool  # values change
+
+
+def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
+    """A checkpoint may fill the memory: of the copies to compare, one small part is alive at a time."""
+    burst = lost = False
+    for part in torch.split(source.detach().reshape(-1), LARGEST) if source.layout is torch.strided else (source,):
+        after = part.to(dtype).to(part.dtype)
+        burst = burst or bool((~after.isfinite() & part.isfinite()).any())
+        lost = burst or lost or not torch.equal(after.nan_to_num(), part.nan_to_num())
+    return Fate(burst, lost)
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Optimizer, "load_state_dict", functools.partial(_loading, audit))
+
+
+def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Optimizer, state_dict: Any) -> Any:
+        if audit.live:
+            audit.guarded(_compare, audit, self, state_dict, audit.user())
+        return original(self, state_dict)
+
+    return load_state_dict
+
+
+def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:
+    """An optimizer casts its state to the dtype of its parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    lost: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+    for parameter, number in zip(parameters, numbers, strict=False):
+        for key, value in state_dict["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.ndim and value.dtype.is_floating_point:
+                dtype = parameter.dtype
+                if value.dtype.itemsize > dtype.itemsize and _fate(value, dtype).lost:
+                    lost.setdefault((value.dtype, dtype), []).append(f"{key} of parameter {number}")
+    title = type(optimizer).__name__
+    for (was, dtype), names in lost.items():
+        facts = {
+            "share": f"{len(names)} tensors of state", "module": title, "was": name_of(was), "dtype": name_of(dtype),
+            "effect": "; digits are lost for good",
+            "advice": "resume with parameters of the dtype that the run had, and convert nothing between",
+        }  # fmt: skip
+        audit.find(
+            RULE, site, facts=facts, op=f"{title}.load_state_dict", from_dtype=was, to_dtype=dtype, parameters=names
+        )
+
 
 BAD = [
     Program(

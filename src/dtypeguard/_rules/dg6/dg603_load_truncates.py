@@ -1,6 +1,11 @@
 """DG603 load-truncates."""
 
+from ..._base.dtypes import name_of
+from ..._watch.events import Loading, on
+from ..._watch.ledger import listed
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of
 
 RULE = Rule(
     "DG603",
@@ -12,6 +17,26 @@ RULE = Rule(
     why=("Loading copies into the tensors that the model has; what is copied into an integer tensor is truncated."),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
+
+
+@on("loading", RULE)
+def truncates(event: Loading, audit: Recorder) -> None:
+    was, dtype, state = event.was, event.dtype, event.state
+    if not was.is_floating_point or dtype.is_floating_point or dtype.is_complex:
+        return
+    broken = [name for name in event.names if bool((state[name] != state[name].trunc()).any())]
+    if broken:
+        value = state[broken[0]]
+        fraction = float(value[value != value.trunc()].flatten()[0])
+        facts = {
+            "names": listed(broken), "module": event.path, "was": name_of(was), "dtype": name_of(dtype),
+            "value": f"{fraction:g}, ...",
+        }  # fmt: skip
+        audit.find(
+            RULE, event.site, facts=facts, module=event.path, op="Module.load_state_dict", from_dtype=was,
+            to_dtype=dtype, bytes=sum(size_of(event.own[name]) for name in event.names), parameters=event.names,
+        )  # fmt: skip
+
 
 BAD = [
     Program(
