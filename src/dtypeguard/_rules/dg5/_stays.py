@@ -2,19 +2,19 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..._base.dtypes import name_of
 from ..._watch.events import Conversion
 from ..._watch.ledger import listed
 from ..._watch.lineage import Cause, Node
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Rule, Severity
 from ..._watch.sites import Site
-from ..._watch.text import size_of
 
 
 @dataclass(eq=False)
@@ -26,8 +26,11 @@ class Stays(Cause):
     site: Site
     module: str
     name: str  # in the module
-    facts: dict[str, Any]
-    fields: dict[str, Any]
+    op: str
+    was: torch.dtype
+    dtype: torch.dtype | None
+    bytes: int
+    facts: dict[str, str] = field(default_factory=dict)
     said: bool = False
 
     def blame(self, audit: Recorder, effect: str) -> None:
@@ -52,7 +55,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
     groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
     for path, tensor, stays in found:
         stays.begin(audit, tensor)
-        key = stays.fields["from_dtype"], stays.fields["to_dtype"], *stays.facts.values()
+        key = stays.was, stays.dtype, *stays.facts.values()
         groups.setdefault(key, []).append((f"{path}.{stays.name}" if path else stays.name, stays))
     for group in groups.values():
         if len(group) == 1:
@@ -61,22 +64,18 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
             _enter(audit, [stays for _, stays in group], event.root, [name for name, _ in group])
 
 
-def fields_of(was: torch.dtype, dtype: torch.dtype | None, tensor: Tensor, op: str) -> dict[str, Any]:
-    return {"from_dtype": was, "to_dtype": dtype, "bytes": size_of(tensor), "op": op}
-
-
 def _enter(
     audit: Recorder, group: list[Stays], module: str, names: list[str], effect: str = "",
     severity: Severity | None = None,
 ) -> None:  # fmt: skip
     first = group[0]
     facts = {
-        **first.facts, "which": f"{first.kind}{'s' * (len(names) > 1)} {listed(names)}", "module": module,
-        "name": re.sub(r"\W+", "_", first.name).strip("_"), "effect": effect,
+        "which": f"{first.kind}{'s' * (len(names) > 1)} {listed(names)}", "module": module, "effect": effect,
+        "was": name_of(first.was), "dtype": first.dtype and name_of(first.dtype),
+        "name": re.sub(r"\W+", "_", first.name).strip("_"), **first.facts,
     }  # fmt: skip
-    fields = {**first.fields, "bytes": sum(stays.fields["bytes"] for stays in group), "parameters": names}
-    about = f"{first.module}.{first.name}" if len(group) == 1 else None
     audit.find(
-        first.rule, first.site, module=module, facts=facts, severity=severity, about=about,
-        again=severity is not None, **fields,
+        first.rule, first.site, module=module, facts=facts, severity=severity, again=severity is not None,
+        about=f"{first.module}.{first.name}" if len(group) == 1 else None, parameters=names, op=first.op,
+        from_dtype=first.was, to_dtype=first.dtype, bytes=sum(stays.bytes for stays in group),
     )  # fmt: skip

@@ -1,11 +1,10 @@
 """DG501 buffer-narrowed."""
 
-from ..._base.dtypes import name_of
 from ..._watch.events import Conversion, on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import tensors_of, walk
-from ._stays import Stays, enter_all, fields_of
+from ..._watch.text import size_of, tensors_of, walk
+from ._stays import Stays, enter_all
 
 RULE = Rule(
     "DG501",
@@ -32,10 +31,8 @@ def narrowed(event: Conversion, audit: Recorder) -> None:
         for kind, name, buffer in tensors_of(module):
             was, dtype = event.before.get((path, name)), buffer.dtype
             if kind == "buffer" and was is not None and was.itemsize > dtype.itemsize:
-                facts = {"was": name_of(was), "dtype": name_of(dtype)}
-                fields = fields_of(was, dtype, buffer, f"Module.{event.name}")
-                stays = Stays(RULE, kind, event.site, event.inside(path), name, facts, fields)
-                found.append((path, buffer, stays))
+                where = event.site, event.inside(path), name, f"Module.{event.name}"
+                found.append((path, buffer, Stays(RULE, kind, *where, was, dtype, size_of(buffer))))
     enter_all(audit, event, found)
 
 

@@ -8,8 +8,8 @@ from ..._base.dtypes import name_of
 from ..._watch.events import Conversion, on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import walk
-from ._stays import Stays, enter_all, fields_of
+from ..._watch.text import size_of, walk
+from ._stays import Stays, enter_all
 
 RULE = Rule(
     "DG503",
@@ -34,7 +34,8 @@ _MANY = 1000  # plain attributes of one module
 @on("converted", RULE)
 def left_behind(event: Conversion, audit: Recorder) -> None:
     device, dtype, found = event.device, event.dtype, []
-    target = ", ".join(str(part) for part in (device, dtype) if part is not None and event.name == "to")
+    given = [repr(str(device))] * (device is not None) + [str(dtype)] * (dtype is not None)
+    change = f"`.{event.name}({', '.join(given) if event.name == 'to' else ''})`"
     for path, module in walk(event.model):
         for name, tensor in _plain(module):
             stays = []
@@ -43,10 +44,9 @@ def left_behind(event: Conversion, audit: Recorder) -> None:
             if device is not None and tensor.device.type != device.type:
                 stays.append(f"on {tensor.device}")
             if stays:
-                facts = {"change": f"`.{event.name}({target})`", "stays": " ".join(stays)}
-                fields = fields_of(tensor.dtype, dtype, tensor, f"Module.{event.name}")
-                cause = Stays(RULE, "attribute", event.site, event.inside(path), name, facts, fields)
-                found.append((path, tensor, cause))
+                where, was = (event.site, event.inside(path), name, f"Module.{event.name}"), tensor.dtype
+                facts = {"change": change, "stays": " ".join(stays)}
+                found.append((path, tensor, Stays(RULE, "attribute", *where, was, dtype, size_of(tensor), facts)))
     enter_all(audit, event, found)
 
 
@@ -137,7 +137,7 @@ def size(model):
 print(size(Spectrogram()))
 """,
         at=16,
-        prints="attribute `windows['hann']` of Spectrogram: a plain tensor, which `.to(meta)` left on cpu",
+        prints="attribute `windows['hann']` of Spectrogram: a plain tensor, which `.to('meta')` left on cpu",
     ),
 ]
 GOOD = [

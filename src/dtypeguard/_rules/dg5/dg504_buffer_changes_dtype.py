@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
 from ..._watch.events import on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ._stays import Stays, enter, fields_of
+from ..._watch.text import size_of
+from ._stays import Stays, enter
 
 RULE = Rule(
     "DG504",
@@ -45,9 +45,8 @@ def _setattr(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any
 
 
 def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
-    facts = {"was": name_of(was), "dtype": name_of(buffer.dtype)}
-    fields = fields_of(was, buffer.dtype, buffer, "forward")
-    stays = Stays(RULE, "buffer", audit.here(), audit.path_of(module), name, facts, fields)
+    path, size = audit.path_of(module), size_of(buffer)
+    stays = Stays(RULE, "buffer", audit.here(), path, name, "forward", was, buffer.dtype, size)
     enter(audit, stays)
     stays.begin(audit, buffer)
 

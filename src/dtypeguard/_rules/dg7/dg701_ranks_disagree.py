@@ -84,6 +84,10 @@ _groups: dict[str, tuple[ref[Any], Meeting | None]] = {}  # by name, with the st
 _backends: WeakKeyDictionary[Any, tuple[Any, Meeting | None]] = WeakKeyDictionary()  # that were made in an audit
 
 
+def _meetings() -> list[Meeting]:
+    return [meeting for _, meeting in (*_groups.values(), *_backends.values()) if meeting is not None]
+
+
 def _speaks(audit: Recorder) -> bool:
     """Whether it is this one that compares for all: the first of those that take part in this thread."""
     here = [one for one in _audits if one.live] or _audits  # a thread of torch's own does not know
@@ -101,7 +105,7 @@ class _Leave:
             _audits.remove(self._audit)
             if _audits:
                 return
-            meetings = [meeting for _, meeting in (*_groups.values(), *_backends.values()) if meeting is not None]
+            meetings = _meetings()
             _groups.clear()
             _backends.clear()
             _meeting.grace.seconds = _meeting.GRACE
@@ -134,8 +138,8 @@ def join(audit: Recorder) -> None:
 def catch_up(audit: Recorder) -> None:
     """What was not compared yet, before the report is closed."""
     if _audits and _audits[0] is audit:
-        for _, meeting in (*_groups.values(), *_backends.values()):
-            if meeting is not None and not meeting.dead:
+        for meeting in _meetings():
+            if not meeting.dead:
                 with contextlib.suppress(Exception):  # the rank that keeps the store may be gone
                     for call, verdict in meeting.catch_up():
                         _tell(call, verdict)
