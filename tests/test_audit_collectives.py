@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import functools
 import threading
 
 import pytest
@@ -10,8 +11,8 @@ import torch.distributed as dist
 from versions import since
 
 import dtypeguard
-from dtypeguard._rules import collectives as _collectives
-from dtypeguard._rules import ranks as _ranks
+from dtypeguard._rules.dg7 import _calls, _meeting
+from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
 from dtypeguard._watch.rule import Severity
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -29,7 +30,7 @@ def of(describe, *pairs):
     return {rank: describe("op", *pair, len(pairs)) for rank, pair in enumerate(pairs)}
 
 
-like, gather, scatter, to_all = _ranks.like, _ranks.all_gather, _ranks.reduce_scatter, _ranks.all_to_all
+like, gather, scatter, to_all = (functools.partial(_calls.brought, way) for way in ("like", "gather", "scatter", "all"))
 
 AGREE = {
     "the same": of(like, (None, [t(2, 3)]), (None, [t(2, 3)])),
@@ -44,8 +45,8 @@ AGREE = {
     "gathered, results unknown": of(gather, (None, t(2)), (None, t(2))),
     "scattered in lists": of(scatter, ([t(2)], [[t(2), t(3)]]), ([t(3)], [[t(2), t(3)]])),
     "scattered from one": of(scatter, (t(2), t(4)), (t(2), t(4))),
-    "to the root": of(_ranks.gather, ([[t(2), t(3)]], [t(2)]), ([], [t(3)])),
-    "from the root": of(_ranks.scatter, ([t(2)], []), ([t(3)], [[t(2), t(3)]])),
+    "to the root": of(gather, ([[t(2), t(3)]], [t(2)]), ([], [t(3)])),
+    "from the root": of(scatter, ([t(2)], []), ([t(3)], [[t(2), t(3)]])),
     "to all": of(to_all, ([t(1), t(2)], [t(1), t(3)]), ([t(3), t(4)], [t(2), t(4)])),
 }
 DISAGREE = {
@@ -68,23 +69,23 @@ DISAGREE = {
                         "rank 0 has float32[2], rank 1 has float32[5]", ERROR, True),
     "what is taken": (of(to_all, ([t(1), t(2)], [t(1), t(3)]), ([t(2), t(4)], [t(2), t(4)])),
                       "rank 0 sends float32[3], of which rank 1 takes float32[2]", ERROR, True),
-    "to the root": (of(_ranks.gather, ([[t(2), t(2)]], [t(2)]), ([], [t(2, dtype=F16)])),
+    "to the root": (of(gather, ([[t(2), t(2)]], [t(2)]), ([], [t(2, dtype=F16)])),
                     "rank 0 has float32[2], rank 1 has float16[2]", ERROR, True),
-    "from the root": (of(_ranks.scatter, ([t(2)], []), ([t(2)], [[t(2, dtype=torch.int32), t(2)]])),
+    "from the root": (of(scatter, ([t(2)], []), ([t(2)], [[t(2, dtype=torch.int32), t(2)]])),
                       "rank 1 sends int32[2], of which rank 0 takes float32[2]", ERROR, False),
-    "operations": ({0: _ranks.like("all_reduce", None, t(2), 2), 1: _ranks.like("broadcast", None, t(2), 2)},
+    "operations": ({0: like("all_reduce", None, t(2), 2), 1: like("broadcast", None, t(2), 2)},
                    "rank 0 calls all_reduce of float32[2], rank 1 calls broadcast of float32[2]", ERROR, True),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("said", AGREE.values(), ids=AGREE)
 def test_what_agrees(said):
-    assert _ranks.disagreement(said, [0, 1]) is None
+    assert _calls.disagreement(said, [0, 1]) is None
 
 
 @pytest.mark.parametrize(("said", "text", "severity", "hangs"), DISAGREE.values(), ids=DISAGREE)
 def test_what_does_not_agree(said, text, severity, hangs):
-    verdict = _ranks.disagreement(said, sorted(said))
+    verdict = _calls.disagreement(said, sorted(said))
     assert verdict[1:] == (severity, hangs)
     assert text is None or verdict[0] == text
 
@@ -103,7 +104,7 @@ F = ("float32",)
     ],
 )  # fmt: skip
 def test_one_tensor_to_all(out, given, out_sizes, sizes, gives, takes):
-    brought = _ranks.all_to_all_single("op", out, given, 2, out_sizes, sizes)
+    brought = to_all("op", out, given, 2, out_sizes, sizes)
     assert (brought.gives, brought.takes) == (gives, takes)
 
 
@@ -255,7 +256,7 @@ def test_nothing_stays():
     assert _collectives._audits == []
     assert _collectives._groups == {}
     assert len(_collectives._backends) == 0
-    assert _ranks.grace.seconds == _ranks.GRACE
+    assert _meeting.grace.seconds == _meeting.GRACE
 
 
 def test_a_store_that_fails_is_no_fault(monkeypatch):
@@ -263,7 +264,7 @@ def test_a_store_that_fails_is_no_fault(monkeypatch):
         def check(self, keys):
             raise dist.DistNetworkError("gone")
 
-    monkeypatch.setattr(_collectives, "_in", lambda store: Gone())
+    monkeypatch.setattr(_collectives, "_in", lambda store=None: Gone())
     with dtypeguard.audit() as report:
         made = ranks(dist.HashStore(), reduces((F32, F32)))
     assert report.faults == []

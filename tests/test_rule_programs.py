@@ -85,7 +85,8 @@ def left(names):
 def audited(tmp_path, source):
     """The report on a program, which computes what it computes alone."""
     path = script(tmp_path / "program.py", source)
-    alone = left(run(path))
+    dtype, alone = torch.get_default_dtype(), left(run(path))
+    torch.set_default_dtype(dtype)
     audit = dtypeguard.audit()
     assert same(alone, left(run(path, audit)))
     assert audit.report.faults == []

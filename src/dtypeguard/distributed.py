@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ._base.errors import RankError, plain, summary
+from ._base.ranks import named, room, there, wait
 from ._contract.containers import children, leaves
 from ._contract.model import written
 
@@ -104,9 +105,7 @@ def _compare(
     with _lock:
         number = _rounds.get(group, 0)
         _rounds[group] = number + 1
-    # The store of the default group has no public name; torch's own barriers use it the same way.
-    c10d = dist.distributed_c10d
-    store = c10d.PrefixStore(f"dtypeguard/{group.group_name}/{number}", c10d._get_default_store())
+    store = room(f"dtypeguard/{group.group_name}/{number}")
     end = time.monotonic() + timeout
     digest = hashlib.sha256(json.dumps([fact for fact in facts if fact[2]]).encode()).hexdigest()
     alike: defaultdict[str, list[int]] = defaultdict(list)
@@ -119,9 +118,9 @@ def _compare(
                 alike[store.get(f"digest/{other}").decode()].append(other)
             if rank in (same[0] for same in alike.values()):
                 store.set("facts/" + digest, json.dumps(facts))
-            if not _wait(lambda: all(store.check(["facts/" + theirs]) for theirs in alike), end):
+            if not wait(lambda: all(store.check(["facts/" + theirs]) for theirs in alike), end):
                 silent = [same[0] for theirs, same in alike.items() if not store.check(["facts/" + theirs])]
-                raise TimeoutError(f"{what}: ranks differ, and {_named(silent)} ended before saying how")
+                raise TimeoutError(f"{what}: ranks differ, and {named(silent)} ended before saying how")
             said = {tuple(same): json.loads(store.get("facts/" + theirs)) for theirs, same in alike.items()}
     except dist.DistError as error:
         gone = "the process group's store does not answer; the rank that keeps it has ended"
@@ -149,33 +148,17 @@ def _all_say(store: Any, digest: str, rank: int, ranks: list[int], what: str, en
     store.set(f"digest/{rank}", digest)
     for count in counts:
         store.add(count, 1)
-    if _wait(lambda: store.add("here", 0) == len(ranks), end):
+    if wait(lambda: store.add("here", 0) == len(ranks), end):
         return bool(store.add("as/" + digest, 0) == len(ranks))
     store.set(f"digest/{rank}", "")  # taken back
     for count in counts:
         store.add(count, -1)
-    there = [r for r in ranks if r == rank or (store.check([f"digest/{r}"]) and store.get(f"digest/{r}"))]
-    silent = [other for other in ranks if other not in there]
+    digests = there(store, (f"digest/{other}" for other in ranks if other != rank), set())
+    silent = [other for other in ranks if other != rank and f"digest/{other}" not in digests]
     raise TimeoutError(
-        f"{what}: {_named(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
-        f"{_named(there)} did"
+        f"{what}: {named(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
+        f"{named(r for r in ranks if r not in silent)} did"
     )
-
-
-def _wait(done: Callable[[], bool], end: float) -> bool:
-    """Ask again and again; a store that waits by itself would keep its connection from other threads."""
-    pause = 0.001
-    while not done():
-        if time.monotonic() > end:
-            return False
-        time.sleep(pause)
-        pause = min(pause * 2, 0.1)
-    return True
-
-
-def _named(ranks: Iterable[int]) -> str:
-    several = [str(rank) for rank in ranks]
-    return f"rank{'s' * (len(several) > 1)} {', '.join(several)}"
 
 
 def _disagreement(what: str, said: dict[tuple[int, ...], _Facts], rank: int, model: bool) -> RankError:
@@ -187,11 +170,11 @@ def _disagreement(what: str, said: dict[tuple[int, ...], _Facts], rank: int, mod
         for ranks, table in tables.items():
             held[table.get(name, "missing")] += ranks
         if len(held) > 1:
-            rows[name] = "; ".join(f"{fact} ({_named(sorted(holders))})" for fact, holders in held.items())
+            rows[name] = "; ".join(f"{fact} ({named(sorted(holders))})" for fact, holders in held.items())
     if not rows:  # the same, in another order
         orders = {ranks: [name for name, _, tensor in facts if tensor] for ranks, facts in said.items()}
         place = next(n for n, here in enumerate(zip(*orders.values(), strict=True)) if len(set(here)) > 1)
-        text = "; ".join(f"`{order[place]}` ({_named(ranks)})" for ranks, order in orders.items())
+        text = "; ".join(f"`{order[place]}` ({named(ranks)})" for ranks, order in orders.items())
         rows[f"position {place}"] = f"{text}: the same names in another order"
     width = max(map(len, list(rows)[:_SHOWN]))
     shown = [f"  {name:<{width}}  {text}" for name, text in list(rows.items())[:_SHOWN]]

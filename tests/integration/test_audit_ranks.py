@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from versions import since
 
 import dtypeguard
-from dtypeguard._rules import collectives as _collectives
-from dtypeguard._rules import ranks as _ranks
+from dtypeguard._rules.dg7 import _meeting
+from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
@@ -36,7 +36,7 @@ def nothing_stays():
     assert _collectives._groups == {}
     assert len(_collectives._backends) == 0
     assert dist.all_reduce is dist.distributed_c10d.all_reduce
-    store = _collectives._default_store()
+    store = _collectives._in()
     assert store.get(f"sign/{dist.get_rank()}") == b""
 
 
@@ -439,7 +439,7 @@ def test_an_audit_on_one_rank_only_finds_nothing_and_holds_nobody_up(rank):
     else:
         for _ in range(200):
             dist.all_reduce(torch.ones(4))
-    assert time.monotonic() - began < _ranks.GRACE + 3
+    assert time.monotonic() - began < _meeting.GRACE + 3
 
 
 @on_ranks
@@ -468,7 +468,7 @@ def test_an_audit_for_each_step(rank):
 @on_ranks
 def test_a_rank_that_is_late_finds_what_the_others_brought(rank):
     """The others go on without it after a while, and hear of it afterwards."""
-    _ranks.SYNC = 0.2
+    _meeting.SYNC = 0.2
     try:
         with dtypeguard.audit() as report:
             dist.all_reduce(torch.ones(3))
@@ -476,7 +476,7 @@ def test_a_rank_that_is_late_finds_what_the_others_brought(rank):
                 time.sleep(1)
             dtypes(rank)
     finally:
-        _ranks.SYNC = 10.0
+        _meeting.SYNC = 10.0
     assert len(findings(report)) == 1
 
 
@@ -493,12 +493,12 @@ def test_collectives_of_two_groups_in_another_order(rank):
             work.wait()
     assert_nothing(report)
     assert (x[0], y[0]) == (2, 2)
-    assert time.monotonic() - began < 2 * _ranks.ASYNC + 2
+    assert time.monotonic() - began < 2 * _meeting.ASYNC + 2
 
 
 @on_ranks
 def test_many_collectives_leave_few_keys_and_take_little_time(rank):
-    store = _collectives._default_store()
+    store = _collectives._in()
     before = store.num_keys()
     x = torch.ones(4)
     with dtypeguard.audit() as report:

@@ -10,8 +10,9 @@ from torch.optim import Optimizer
 
 from .._base import errors as _errors
 from .._report.report import AuditReport
-from .._watch import exports as _exports  # noqa: F401  (what it records is registered)
-from .._watch import program as _program  # noqa: F401  (the same)
+from .._watch import exports as _exports  # noqa: F401  (what these record is registered)
+from .._watch import models as _models  # noqa: F401
+from .._watch import program as _program  # noqa: F401
 from .._watch.findings import Findings
 from .._watch.mode import Mode
 from .._watch.recorder import Recorder

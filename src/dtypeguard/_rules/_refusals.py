@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from .._base.errors import DtypeGuardError
 from .._watch.events import Operand, Refusal, on
+from .._watch.models import dtype_of
 from .._watch.recorder import Recorder
 from .._watch.rule import Rule
-from .modules import dtype_of
 
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"

@@ -19,11 +19,13 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     entered, left  a module's forward begins, has ended                      (Call, audit)
     exported     torch.export has made a program of a module                 (Module, ExportedProgram, Site, audit)
     traced       torch.jit has traced a module or function                   (ScriptModule or -Function, Site, audit)
+    converted    a module was converted or moved                             (Conversion, audit)
+    loading      entries of a state are about to be loaded and converted     (Loading, audit)
 """
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -46,7 +48,7 @@ _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
-    "left exported traced".split()
+    "left exported traced converted loading".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
@@ -206,6 +208,36 @@ class Call:
     path: str
     output: Any = None
     kept: dict[str, Any] = field(default_factory=dict)  # what `entered` leaves for `left`, by rule
+
+
+@dataclass(slots=True)
+class Conversion:
+    """A module and all in it."""
+
+    model: torch.nn.Module
+    root: str  # its path
+    name: str  # of the method
+    device: torch.device | None  # that was asked for
+    dtype: torch.dtype | None
+    before: dict[tuple[str, str], torch.dtype]  # of floating parameters and buffers, by path in the model and name
+    site: Site
+
+    def inside(self, path: str) -> str:
+        """The path of a module in the model."""
+        return f"{self.root}.{path}" if path else self.root
+
+
+@dataclass(slots=True)
+class Loading:
+    """Entries of one dtype, for tensors of another."""
+
+    path: str  # of the model
+    own: dict[str, Tensor]  # all of the model's
+    state: Mapping[str, Any]
+    was: torch.dtype
+    dtype: torch.dtype
+    names: list[str]  # of the entries
+    site: Site
 
 
 def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

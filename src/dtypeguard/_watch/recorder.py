@@ -72,6 +72,7 @@ class Local(threading.local):
         self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
         self.caught: deque[Caught] = deque(maxlen=64)
         self.paused = 0
+        self.converting = False  # in `Module.to` and the like
         self.loading = 0  # in load_state_dict
         self.failure: Failure | None = None
 

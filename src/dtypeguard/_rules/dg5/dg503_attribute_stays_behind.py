@@ -1,12 +1,21 @@
 """DG503 attribute-stays-behind."""
 
-from ..._watch.rule import Rule, Severity
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Conversion, on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.text import size_of, walk
+from ._stays import Stays, enter_all
 
 RULE = Rule(
     "DG503",
     "attribute-stays-behind",
     Severity.INFO,
-    summary="",
+    summary="A module was converted or moved, and a tensor that is a plain attribute of it was not.",
     says="{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
     fix="`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
     why=(
@@ -18,3 +27,173 @@ RULE = Rule(
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",
     ),
 )
+
+_MANY = 1000  # plain attributes of one module
+
+
+@on("converted", RULE)
+def left_behind(event: Conversion, audit: Recorder) -> None:
+    device, dtype, found = event.device, event.dtype, []
+    given = [repr(str(device))] * (device is not None) + [str(dtype)] * (dtype is not None)
+    change = f"`.{event.name}({', '.join(given) if event.name == 'to' else ''})`"
+    for path, module in walk(event.model):
+        for name, tensor in _plain(module):
+            stays = []
+            if dtype is not None and tensor.dtype.is_floating_point and tensor.dtype is not dtype:
+                stays.append(name_of(tensor.dtype))
+            if device is not None and tensor.device.type != device.type:
+                stays.append(f"on {tensor.device}")
+            if stays:
+                where, was = (event.site, event.inside(path), name, f"Module.{event.name}"), tensor.dtype
+                facts = {"change": change, "stays": " ".join(stays)}
+                found.append((path, tensor, Stays(RULE, "attribute", *where, was, dtype, size_of(tensor), facts)))
+    enter_all(audit, event, found)
+
+
+def _plain(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that are attributes, by themselves or in a list or dict, and neither parameters nor buffers."""
+    registered = {"_parameters", "_buffers", "_modules"}
+    for key, value in list(vars(module).items())[:_MANY]:
+        if isinstance(value, Tensor):
+            yield key, value
+        elif key not in registered and type(value) in (list, tuple, dict):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for place, part in list(parts)[:_MANY]:
+                if isinstance(part, Tensor):
+                    yield f"{key}[{place!r}]", part
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.scale = torch.linspace(0.5, 1.0, 4)
+
+    def forward(self, x):
+        return self.fc(x) * self.scale
+
+
+model = Net().to(torch.bfloat16)
+out = model(torch.ones(2, 4).bfloat16())
+""",
+        at=15,
+        prints="attribute `scale` of Net: a plain tensor, which `.to(torch.bfloat16)` left float32: float32 "
+        "met bfloat16 at program.py:12, in forward",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.anchors = [torch.ones(4)]
+
+    def forward(self, x):
+        return self.fc(x) + self.anchors[0]
+
+
+model = Detector()
+model.half()
+boxes = model(torch.ones(2, 4).half())
+""",
+        at=16,
+        prints="attribute `anchors[0]` of Detector: a plain tensor, which `.half()` left float32: float32 met "
+        "float16 at program.py:12, in forward",
+        severity=Severity.WARNING,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Spectrogram(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+        self.windows = {"hann": torch.hann_window(8)}
+
+    def forward(self, x):
+        return self.fc(x * self.windows["hann"])
+
+
+def size(model):
+    model.to("meta")
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+print(size(Spectrogram()))
+""",
+        at=16,
+        prints="attribute `windows['hann']` of Spectrogram: a plain tensor, which `.to('meta')` left on cpu",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.linspace(0.5, 1.0, 4), persistent=False)
+
+    def forward(self, x):
+        return self.fc(x) * self.scale
+
+
+model = Net().to(torch.bfloat16)
+out = model(torch.ones(2, 4).bfloat16())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.order = torch.tensor([3, 2, 1, 0])
+
+    def forward(self, x):
+        return self.fc(x)[:, self.order]
+
+
+model = Net().half().to("cpu")
+out = model(torch.ones(2, 4).half())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        scale = torch.linspace(0.5, 1.0, 4, dtype=x.dtype, device=x.device)
+        return self.fc(x) * scale
+
+
+model = Net()
+model.bfloat16()
+out = model(torch.ones(2, 4).bfloat16())
+"""),
+]

@@ -1,12 +1,27 @@
 """DG601 load-converts."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Loading, on
+from ..._watch.ledger import listed
+from ..._watch.looks import LARGEST
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ..._watch.text import human, size_of
 
 RULE = Rule(
     "DG601",
     "load-converts",
     Severity.INFO,
-    summary="",
+    summary="Loading a checkpoint converts it to the dtypes that the model, or the optimizer, has.",
     says=("`load_state_dict` converts {share} of {module} from {was} in the checkpoint to {dtype}: {names}{effect}"),
     fix="load into a model of the file's dtype: {advice}",
     why=(
@@ -19,3 +34,193 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict",
     ),
 )
+
+
+@on("loading", RULE)
+def converts(event: Loading, audit: Recorder) -> None:
+    was, dtype, names, own = event.was, event.dtype, event.names, event.own
+    if not was.is_floating_point or not dtype.is_floating_point:
+        return
+    grown = sum(size_of(own[name]) - size_of(event.state[name]) for name in names)
+    burst: list[str] = []
+    if grown > 0:
+        effect = f"{human(grown)} more than the file holds"
+        advice = f"`model.to(torch.{name_of(was)})` before loading, or `load_state_dict(..., assign=True)`"
+    else:
+        fates = {name: _fate(event.state[name], dtype) for name in names}
+        burst, lost = [name for name in names if fates[name].burst], any(fate.lost for fate in fates.values())
+        effect = f"{listed(burst)} overflow" if burst else "digits are lost" if lost else "no value is changed"
+        advice = f"load into a {name_of(was)} model and convert it then, or load with `assign=True`"
+    facts = {
+        "share": f"{len(names)} of {len(own)} entries", "module": event.path, "was": name_of(was),
+        "dtype": name_of(dtype), "effect": f"; {effect}", "advice": advice,
+    }  # fmt: skip
+    audit.find(
+        RULE, event.site, severity=Severity.ERROR if burst else None, module=event.path, op="Module.load_state_dict",
+        facts=facts, from_dtype=was, to_dtype=dtype, bytes=sum(size_of(own[name]) for name in names), parameters=names,
+    )  # fmt: skip
+
+
+class Fate(NamedTuple):
+    """What narrowing does to a tensor."""
+
+    burst: bool  # finite values become infinite
+    lost: bool  # values change
+
+
+def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
+    """A checkpoint may fill the memory: of the copies to compare, one small part is alive at a time."""
+    burst = lost = False
+    for part in torch.split(source.detach().reshape(-1), LARGEST) if source.layout is torch.strided else (source,):
+        after = part.to(dtype).to(part.dtype)
+        burst = burst or bool((~after.isfinite() & part.isfinite()).any())
+        lost = burst or lost or not torch.equal(after.nan_to_num(), part.nan_to_num())
+    return Fate(burst, lost)
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(Optimizer, "load_state_dict", functools.partial(_loading, audit))
+
+
+def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(self: Optimizer, state_dict: Any) -> Any:
+        if audit.live:
+            audit.guarded(_compare, audit, self, state_dict, audit.user())
+        return original(self, state_dict)
+
+    return load_state_dict
+
+
+def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:
+    """An optimizer casts its state to the dtype of its parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    lost: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+    for parameter, number in zip(parameters, numbers, strict=False):
+        for key, value in state_dict["state"].get(number, {}).items():
+            if isinstance(value, Tensor) and value.ndim and value.dtype.is_floating_point:
+                dtype = parameter.dtype
+                if value.dtype.itemsize > dtype.itemsize and _fate(value, dtype).lost:
+                    lost.setdefault((value.dtype, dtype), []).append(f"{key} of parameter {number}")
+    title = type(optimizer).__name__
+    for (was, dtype), names in lost.items():
+        facts = {
+            "share": f"{len(names)} tensors of state", "module": title, "was": name_of(was), "dtype": name_of(dtype),
+            "effect": "; digits are lost for good",
+            "advice": "resume with parameters of the dtype that the run had, and convert nothing between",
+        }  # fmt: skip
+        audit.find(
+            RULE, site, facts=facts, op=f"{title}.load_state_dict", from_dtype=was, to_dtype=dtype, parameters=names
+        )
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
+
+model = nn.Linear(4, 4)
+model.load_state_dict(checkpoint)
+""",
+        at=7,
+        prints="`load_state_dict` converts 2 of 2 entries of Linear from bfloat16 in the checkpoint to "
+        "float32: `weight`, `bias`; 40 B more than the file holds",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Router(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("correction_bias", torch.zeros(3))
+
+    def forward(self, scores):
+        return (scores + self.correction_bias).argmax(-1)
+
+
+router = Router().to(torch.bfloat16)
+router.load_state_dict({"correction_bias": torch.tensor([8.001, 8.0125, 8.010])})
+expert = router(torch.zeros(1, 3).bfloat16())
+""",
+        at=15,
+        prints="`load_state_dict` converts 1 of 1 entries of Router from float32 in the checkpoint to "
+        "bfloat16: `correction_bias`; digits are lost",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+checkpoint = {"weight": torch.full((2, 2), 1e6), "bias": torch.zeros(2)}
+model = nn.Linear(2, 2).half()
+model.load_state_dict(checkpoint)
+""",
+        at=6,
+        prints="`load_state_dict` converts 2 of 2 entries of Linear from float32 in the checkpoint to float16: "
+        "`weight`, `bias`; `weight` overflow",
+        severity=Severity.ERROR,
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.tensor([[0.1, 0.2]])).sum().backward()
+optimizer.step()
+checkpoint = optimizer.state_dict()
+
+model.bfloat16()
+optimizer = torch.optim.Adam(model.parameters())
+optimizer.load_state_dict(checkpoint)
+""",
+        at=12,
+        prints="`load_state_dict` converts 4 tensors of state of Adam from float32 in the checkpoint to "
+        "bfloat16: `exp_avg of parameter 0`, `exp_avg_sq of parameter 0`, `exp_avg of parameter 1` and 1 more; "
+        "digits are lost for good",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
+
+model = nn.Linear(4, 4).to(torch.bfloat16)
+model.load_state_dict(checkpoint)
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
+
+model = nn.Linear(4, 4)
+model.load_state_dict(checkpoint, assign=True)
+out = model(torch.ones(1, 4).bfloat16())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+
+twin = nn.Linear(2, 1)
+twin.load_state_dict(model.state_dict())
+resumed = torch.optim.Adam(twin.parameters())
+resumed.load_state_dict(optimizer.state_dict())
+"""),
+]

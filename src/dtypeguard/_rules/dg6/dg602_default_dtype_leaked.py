@@ -1,12 +1,25 @@
 """DG602 default-dtype-leaked."""
 
-from ..._watch.rule import Rule, Severity
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._base.dtypes import name_of
+from ..._watch.events import on
+from ..._watch.lineage import Cause, Node
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
 
 RULE = Rule(
     "DG602",
     "default-dtype-leaked",
     Severity.ERROR,
-    summary="",
+    summary="The default dtype was changed and not set back, and what was made from it met tensors of another.",
     says=(
         "the default dtype is {dtype} since this line ({was} before), and what is made from it met other "
         "dtypes: {effect}"
@@ -21,3 +34,177 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html",
     ),
 )
+
+
+@dataclass(eq=False)
+class Leak(Cause):
+    """The default dtype was changed here."""
+
+    site: Site
+    was: torch.dtype
+    dtype: torch.dtype
+    said: bool = False
+    met: bool = False  # something of it met other dtypes, while it lasted
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        if not self.said and (self.met or audit.leak is self):  # a loader that sets it back is no leak
+            self.said = True
+            facts = {"dtype": name_of(self.dtype), "was": name_of(self.was), "effect": effect}
+            audit.find(
+                RULE, self.site, op="torch.set_default_dtype", facts=facts, from_dtype=self.was, to_dtype=self.dtype
+            )
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    for name in ("set_default_dtype", "set_default_tensor_type"):
+        audit.patches.replace(torch, name, functools.partial(_default, audit))
+    audit.patches.replace(nn.Module, "register_parameter", functools.partial(_registration, audit))
+
+
+def _registration(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Parameters are made past the dispatcher."""
+
+    @functools.wraps(original)
+    def register_parameter(self: nn.Module, name: str, param: Any) -> None:
+        original(self, name, param)
+        if audit.live and audit.leak is not None and isinstance(param, Tensor) and param.dtype is audit.leaked_dtype:
+            title = f"parameter {type(self).__name__}.{name}"
+            node = audit.guarded(lambda: Node(title, audit.here(), param.dtype, cause=audit.leak, named=True))
+            audit.guarded(audit.lineage.hold, self, name, param, node)
+
+    return register_parameter
+
+
+def _default(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_default(*args: Any, **kwargs: Any) -> Any:
+        was = torch.get_default_dtype()
+        result = original(*args, **kwargs)
+        dtype = torch.get_default_dtype()
+        first: Leak | None = audit.leak
+        if audit.live and dtype is not was:
+            if first is not None and dtype is first.was:  # set back
+                audit.leak = audit.leaked_dtype = None
+            else:
+                audit.leak, audit.leaked_dtype = Leak(audit.here(), first.was if first else was, dtype), dtype
+        return result
+
+    return set_default
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Potential(nn.Module):
+    def forward(self, charges):
+        grid = torch.linspace(0, 1, 3)
+        return charges[:, None] * grid
+
+
+def calculator():
+    torch.set_default_dtype(torch.float64)
+    return Potential()
+
+
+energy = calculator()(torch.tensor([1.0, 2.0], dtype=torch.float32))
+""",
+        at=12,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:8, in forward",
+    ),
+    Program(
+        """\
+import torch
+
+
+def load(name):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    weights = torch.load(name)
+    torch.set_default_dtype(before)
+    return weights
+
+
+x = torch.ones(3)
+try:
+    weights = load("weights.pt")
+except FileNotFoundError:
+    weights = torch.zeros(3)
+y = x * weights
+""",
+        at=6,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:17, in <module>",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return x * self.factor
+
+
+batch = torch.ones(2, 3)
+torch.set_default_dtype(torch.float64)
+out = Scale()(batch)
+""",
+        at=15,
+        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
+        "other dtypes: float64 met float32 at program.py:11, in forward",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+
+class Potential(nn.Module):
+    def forward(self, charges):
+        grid = torch.linspace(0, 1, 3)
+        return charges[:, None] * grid
+
+
+def calculator():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        table = torch.eye(3).inverse()
+    finally:
+        torch.set_default_dtype(before)
+    return Potential()
+
+
+energy = calculator()(torch.tensor([1.0, 2.0], dtype=torch.float32))
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+torch.set_default_dtype(torch.float64)
+model = nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 3)).square().mean().backward()
+optimizer.step()
+"""),
+    Program("""\
+import torch
+
+x = torch.ones(3)
+torch.set_default_dtype(torch.float64)
+grid = torch.linspace(0, 1, 3, dtype=x.dtype)
+y = x * grid
+"""),
+]

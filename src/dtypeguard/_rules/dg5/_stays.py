@@ -1,0 +1,81 @@
+"""Facts of a module's tensors, which harm only where these are used: DG501, DG503, DG504."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Conversion
+from ..._watch.ledger import listed
+from ..._watch.lineage import Cause, Node
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Rule, Severity
+from ..._watch.sites import Site
+
+
+@dataclass(eq=False)
+class Stays(Cause):
+    """A fact of one tensor of a module."""
+
+    rule: Rule
+    kind: str  # "buffer" or "attribute"
+    site: Site
+    module: str
+    name: str  # in the module
+    op: str
+    was: torch.dtype
+    dtype: torch.dtype | None
+    bytes: int
+    facts: dict[str, str] = field(default_factory=dict)
+    said: bool = False
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        if not self.said:
+            self.said = True
+            _enter(audit, [self], self.module, [self.name], f": {effect}", Severity.WARNING)
+
+    def begin(self, audit: Recorder, tensor: Tensor) -> None:
+        """What comes of the tensor will be told of it."""
+        known = audit.lineage.get(tensor)
+        title, parents = f"{self.kind} {self.module}.{self.name}", () if known is None else (known,)
+        audit.lineage.set(tensor, Node(title, self.site, tensor.dtype, parents, cause=self, named=True))
+
+
+def enter(audit: Recorder, stays: Stays) -> None:
+    """It happened to one tensor."""
+    _enter(audit, [stays], stays.module, [stays.name])
+
+
+def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Tensor, Stays]]) -> None:
+    """One finding for tensors, each with the path of its module, to which the same happened."""
+    groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
+    for path, tensor, stays in found:
+        stays.begin(audit, tensor)
+        key = stays.was, stays.dtype, *stays.facts.values()
+        groups.setdefault(key, []).append((f"{path}.{stays.name}" if path else stays.name, stays))
+    for group in groups.values():
+        if len(group) == 1:
+            enter(audit, group[0][1])
+        else:
+            _enter(audit, [stays for _, stays in group], event.root, [name for name, _ in group])
+
+
+def _enter(
+    audit: Recorder, group: list[Stays], module: str, names: list[str], effect: str = "",
+    severity: Severity | None = None,
+) -> None:  # fmt: skip
+    first = group[0]
+    facts = {
+        "which": f"{first.kind}{'s' * (len(names) > 1)} {listed(names)}", "module": module, "effect": effect,
+        "was": name_of(first.was), "dtype": first.dtype and name_of(first.dtype),
+        "name": re.sub(r"\W+", "_", first.name).strip("_"), **first.facts,
+    }  # fmt: skip
+    audit.find(
+        first.rule, first.site, module=module, facts=facts, severity=severity, again=severity is not None,
+        about=f"{first.module}.{first.name}" if len(group) == 1 else None, parameters=names, op=first.op,
+        from_dtype=first.was, to_dtype=first.dtype, bytes=sum(stays.bytes for stays in group),
+    )  # fmt: skip
