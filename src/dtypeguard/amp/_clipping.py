@@ -101,7 +101,9 @@ class Clips:
             return None
         bound = float(new.abs().max())
         if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
-            return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
+            whole = _factor(old, new)  # where all gradients are alike, a division by a number of tokens does the same
+            if whole is None or (_round(bound) and not _whole(1 / whole)):
+                return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
         factors = [_factor(before, after) for before, after, _ in kept]
         factor = factors[0]
         if factor is None or not 0 < factor < 1:
