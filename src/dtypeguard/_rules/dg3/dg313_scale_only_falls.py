@@ -1,12 +1,12 @@
 """DG313 scale-only-falls."""
 
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Program, Rule, Severity
 
 RULE = Rule(
     "DG313",
     "scale-only-falls",
     Severity.WARNING,
-    summary="",
+    summary="The scale falls below 1, because the gradients are not finite in any step.",
     says=("the scale has fallen from {start:g} to {scale:g}: {steps} were skipped for non-finite gradients{where}"),
     fix=(
         "look for NaN in the data and for overflow in the forward (a mask fill, an unclamped `exp`); a "
@@ -18,3 +18,134 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler.update",),
 )
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+inputs = torch.ones(4, 3)
+inputs = (inputs - inputs.mean(0)) / inputs.std(0)
+for step in range(20):
+    optimizer.zero_grad()
+    scaler.scale(model(inputs).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        at=16,
+        prints="the scale has fallen from 65536 to 0.5: 17 of 17 steps were skipped for non-finite gradients, "
+        "the last time in `Linear.weight`, `Linear.bias`",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(10):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        output = model(torch.ones(4, 3)) * 1e6
+    scaler.scale(output.float().square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        at=16,
+        prints="the scale has fallen from 16 to 0.0625: 8 of 8 steps were skipped for non-finite gradients, the "
+        "last time in `Linear.weight`, `Linear.bias`",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(10):
+    optimizer.zero_grad()
+    output = model(torch.zeros(4, 3)) - model.bias
+    scaler.scale(output.sqrt().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        at=15,
+        prints="the scale has fallen from 16 to 0.0625: 8 of 8 steps were skipped for non-finite gradients, the "
+        "last time in `Linear.weight`, `Linear.bias`",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+inputs = torch.ones(4, 3)
+inputs = (inputs - inputs.mean(0)) / (inputs.std(0) + 1e-6)
+for step in range(20):
+    optimizer.zero_grad()
+    scaler.scale(model(inputs).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(25):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.ones(4, 3)).float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=0.5)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(10):
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(4, 3)).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+]
