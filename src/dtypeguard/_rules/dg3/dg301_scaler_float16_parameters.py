@@ -1,6 +1,13 @@
 """DG301 scaler-float16-parameters."""
 
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG301",
@@ -23,6 +30,22 @@ RULE = Rule(
         "https://github.com/haotian-liu/LLaVA/issues/363",
     ),
 )
+
+
+@on("driven", RULE)
+def half_parameters(driven: Driven, scaling: Scaling) -> None:
+    parameters = list(driven.watched.parameters())
+    half = [parameter for parameter in parameters if parameter.dtype is torch.float16]
+    if half and scaling.enabled and not _takes_float16(scaling.scaler):
+        facts = {"device": scaling.device, "share": f"{len(half)} of {len(parameters)}"}
+        driven.watched.add(RULE.id, None, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
+
+
+def _takes_float16(scaler: Any) -> bool:
+    """Whether somebody taught the scaler to unscale float16 gradients (FSDP's does, and some training scripts)."""
+    owners = (vars(owner) for owner in (scaler, *type(scaler).__mro__))
+    return next(own["_unscale_grads_"] for own in owners if "_unscale_grads_" in own) is not GradScaler._unscale_grads_
+
 
 BAD = [
     Program(

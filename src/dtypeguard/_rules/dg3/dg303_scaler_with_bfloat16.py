@@ -1,6 +1,10 @@
 """DG303 scaler-with-bfloat16."""
 
+import torch
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Scaling
 
 RULE = Rule(
     "DG303",
@@ -18,6 +22,13 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
+
+
+@on("computed", RULE)
+def in_bfloat16(dtypes: set[torch.dtype], scaling: Scaling) -> None:
+    if torch.bfloat16 in dtypes and torch.float16 not in dtypes:
+        scaling.find(RULE, "GradScaler.scale", {}, from_dtype=torch.bfloat16)
+
 
 BAD = [
     Program(

@@ -1,6 +1,11 @@
 """DG304 scaler-without-half."""
 
+import torch
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Scaling
+from ...amp._tensors import HALF
 
 RULE = Rule(
     "DG304",
@@ -15,6 +20,13 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
+
+
+@on("computed", RULE)
+def nothing_in_half(dtypes: set[torch.dtype], scaling: Scaling) -> None:
+    if not dtypes & HALF:
+        scaling.find(RULE, "GradScaler.scale", {})
+
 
 BAD = [
     Program(

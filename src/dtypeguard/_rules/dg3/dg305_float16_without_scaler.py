@@ -1,6 +1,10 @@
 """DG305 float16-without-scaler."""
 
+import torch
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import WatchedOptimizer
 
 RULE = Rule(
     "DG305",
@@ -19,6 +23,13 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
+
+
+@on("alone", RULE)
+def without_scaler(watched: WatchedOptimizer, dtype: torch.dtype, device: str) -> None:
+    if dtype is torch.float16:
+        watched.add(RULE.id, None, {"device": device}, (), from_dtype=dtype)
+
 
 BAD = [
     Program(

@@ -1,6 +1,12 @@
 """DG306 half-loss."""
 
+from torch import Tensor
+
+from ..._base.errors import plain
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Scaling
+from ...amp._tensors import HALF
 
 RULE = Rule(
     "DG306",
@@ -15,6 +21,14 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",),
 )
+
+
+@on("scaled", RULE)
+def in_half(losses: list[Tensor], detached: bool, scaling: Scaling) -> None:
+    half = next((loss.dtype for loss in losses if loss.dtype in HALF), None)
+    if half is not None:
+        scaling.find(RULE, "GradScaler.scale", {"found": plain(half)}, from_dtype=half)
+
 
 BAD = [
     Program(

@@ -1,6 +1,11 @@
 """DG307 no-inf-checks."""
 
+from torch import Tensor
+from torch.amp.grad_scaler import OptState
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling, unscales_itself
 
 RULE = Rule(
     "DG307",
@@ -21,6 +26,22 @@ RULE = Rule(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#working-with-multiple-models-losses-and-optimizers",
     ),
 )
+
+
+@on("scaled", RULE)
+def without_graph(losses: list[Tensor], detached: bool, scaling: Scaling) -> None:
+    if detached and not scaling.graphs:  # else it may be for a log, and `step` will tell
+        scaling.find(RULE, "GradScaler.scale", {"what": "the loss is detached"})
+
+
+@on("step", RULE)
+def without_gradients(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    watched = driven.watched
+    several = len(scaling.driven) > 1 and unscales_itself(watched.optimizer)  # torch lets one of several go without
+    if stage is not OptState.STEPPED and not several and not watched.has_gradients():
+        what = f"no parameter of {watched.title} has a gradient"
+        scaling.find(RULE, "GradScaler.step", {"what": what, "optimizer": watched.title})
+
 
 BAD = [
     Program(

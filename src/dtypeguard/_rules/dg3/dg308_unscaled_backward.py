@@ -1,6 +1,10 @@
 """DG308 unscaled-backward."""
 
+from typing import Any
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG308",
@@ -18,6 +22,16 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",),
 )
+
+
+@on("gradients", RULE)
+def not_scaled(driven: Driven, written: Any, op: str, scaling: Scaling) -> None:
+    foreign = [reached.parameter for reached in driven.reached if reached.alien]
+    alien = [parameter for parameter in foreign if parameter is not None and not scaling.blind]
+    if (alien and driven.losses) or not (driven.losses or driven.by_hand):
+        parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
+        driven.watched.add(RULE.id, None, {"scale": scaling.scale}, parameters, op=op)
+
 
 BAD = [
     Program(

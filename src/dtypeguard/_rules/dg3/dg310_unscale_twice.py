@@ -1,6 +1,10 @@
 """DG310 unscale-twice."""
 
+from torch.amp.grad_scaler import OptState
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG310",
@@ -18,6 +22,14 @@ RULE = Rule(
         "https://github.com/huggingface/transformers/issues/23935",
     ),
 )
+
+
+@on("unscale", RULE)
+def again(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    if stage is OptState.UNSCALED:
+        since = f"({driven.losses} scaled losses since its last step, and no `update()` between)"
+        scaling.find(RULE, "GradScaler.unscale_", {"optimizer": driven.watched.title, "since": since})
+
 
 BAD = [
     Program(

@@ -1,6 +1,10 @@
 """DG311 step-without-update."""
 
+from torch.amp.grad_scaler import OptState
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG311",
@@ -15,6 +19,23 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler",),
 )
+
+
+@on("unscale", RULE)
+def unscaled(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    _again("unscale_", driven, stage, scaling)
+
+
+@on("step", RULE)
+def stepped(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    _again("step", driven, stage, scaling)
+
+
+def _again(method: str, driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    if stage is OptState.STEPPED:
+        facts = {"optimizer": driven.watched.title, "call": f"scaler.{method}"}
+        scaling.find(RULE, f"GradScaler.{method}", facts)
+
 
 BAD = [
     Program(

@@ -1,6 +1,10 @@
 """DG312 step-past-scaler."""
 
+from torch.amp.grad_scaler import OptState
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG312",
@@ -16,6 +20,15 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
+
+
+@on("past", RULE)
+def past(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    title, how = driven.watched.title, "after `unscale_`, past the scaler's check for inf and NaN"
+    if stage is OptState.READY:
+        how = f"on gradients that are still multiplied by the scale {scaling.scale:g}"
+    scaling.find(RULE, f"{title}.step", {"optimizer": title, "stage": how})
+
 
 BAD = [
     Program(

@@ -1,6 +1,15 @@
 """DG313 scale-only-falls."""
 
+import math
+
+import torch
+
+from ..._watch.events import on
+from ..._watch.ledger import listed
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import PERIOD
+from ...amp._scaling import Scaling, unscales_itself
+from ...amp._tensors import local
 
 RULE = Rule(
     "DG313",
@@ -18,6 +27,29 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler.update",),
 )
+
+
+_SKIPS = 8  # in a row
+_SMALLEST = 2.0**-149  # float32 above 0
+
+
+@on("update", RULE)
+def only_falls(scaling: Scaling) -> None:
+    worst = max(scaling.driven, key=lambda driven: driven.skips)
+    if worst.skips < _SKIPS and scaling.updates % PERIOD:
+        return
+    start, last, scale = scaling.start, scaling.last, scaling.scale
+    scaling.last = scale
+    falls = worst.skips >= _SKIPS or (unscales_itself(worst.watched.optimizer) and scale < last / 2**_SKIPS)
+    if falls and scale < min(1.0, start):
+        pairs = worst.watched.gradients()
+        wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
+        names = worst.watched.names_of(wrong)
+        skipped = worst.skipped or round(math.log2(start / max(scale, _SMALLEST)))  # fused ones are silent
+        where = f", the last time in {listed(names)}" if names else ""
+        facts = {"start": start, "scale": scale, "steps": f"{skipped} of {worst.iterations} steps", "where": where}
+        scaling.find(RULE, "GradScaler.update", facts, parameters=names)
+
 
 BAD = [
     Program(

@@ -1,6 +1,10 @@
 """DG314 scaled-after-unscale."""
 
+from torch.amp.grad_scaler import OptState
+
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(
     "DG314",
@@ -19,6 +23,13 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",),
 )
+
+
+@on("step", RULE)
+def mixed(driven: Driven, stage: OptState, scaling: Scaling) -> None:
+    if driven.late:
+        scaling.find(RULE, "GradScaler.step", {"optimizer": driven.watched.title, "scale": scaling.scale})
+
 
 BAD = [
     Program(
