@@ -1,19 +1,16 @@
-"""DG301 to DG314 but DG302 and DG305: GradScalers that the audit meets where they are used."""
+"""GradScalers that the audit meets where they are used, under the rules of family DG3."""
 
 import contextlib
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
-from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from .._watch.events import Op, on
+from .._watch.events import on
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from ..amp._scaler import HEARD, is_generated, tell
@@ -23,10 +20,7 @@ from .optimizers import Book, Lines, Optimizers
 from .steps import unseen
 
 _RULES = [f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)]
-_WRITES = "mul_ div_ clamp_ clamp_min_ clamp_max_ copy_".split()
-_LISTS = "_foreach_mul_ _foreach_div_ _foreach_clamp_min_ _foreach_clamp_max_ _foreach_copy_".split()
 _TORCHS = ("unscale_", "update")
-_FRAMES = 8  # between an operation and the function that clips
 
 
 class Scaled(Scaling):
@@ -36,49 +30,47 @@ class Scaled(Scaling):
 
     def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
         self._audit, self._at = audit, audit.state(Lines).at
-        self._writes: dict[int, Site] = {}  # by optimizer: which line wrote to its gradients while they were scaled
         super().__init__(scaler, [], Book(audit))
 
-    def _backward_begins(self, gradient: Tensor) -> None:
+    def backward_begins(self, gradient: Tensor) -> None:
         if self._audit.live:
-            self._audit.guarded(super()._backward_begins, gradient)
+            self._audit.guarded(super().backward_begins, gradient)
 
-    def _backward_ended(self) -> None:
+    def backward_ended(self) -> None:
         if self._audit.live:
-            self._audit.guarded(super()._backward_ended)
+            self._audit.guarded(super().backward_ended)
 
     def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
         result = super().scaling(outputs, scaled)
         if isinstance(outputs, Tensor) and not outputs.requires_grad:  # only to make the scale, which is used by hand
-            for driven in self._driven:
+            for driven in self.driven:
                 driven.losses, driven.by_hand = driven.losses - 1, True
         return result
 
-    def _look_at_gradients(self, driven: Driven, op: str) -> None:
-        site = self._writes.pop(id(driven), None)
-        if site is not None:
-            self._at["DG309"] = site
+    def look_at_gradients(self, driven: Driven, op: str) -> None:
+        if driven.line is not None:
+            self._at["DG309"], driven.line = driven.line, None
         try:
-            super()._look_at_gradients(driven, op)
+            super().look_at_gradients(driven, op)
         finally:
             self._at.clear()
 
     @property
     def open(self) -> bool:
         """Whether there are gradients that are multiplied by the scale."""
-        return any(driven.scaled for driven in self._driven)
+        return any(driven.scaled for driven in self.driven)
 
     def wrote(self, gradient: Tensor, site: Site) -> None:
         """A line of the program changes a gradient."""
-        for driven in self._driven:
+        for driven in self.driven:
             if driven.scaled and any(mine is gradient for _, mine in driven.watched.gradients()):
-                self._writes[id(driven)] = site
+                driven.line = site
 
     def prune(self) -> None:
         """Forget optimizers that are gone."""
-        for driven in [driven for driven in self._driven if driven.watched.optimizer is None]:
+        for driven in [driven for driven in self.driven if driven.watched.optimizer is None]:
             driven.stepped()
-            self._driven.remove(driven)
+            self.driven.remove(driven)
 
 
 class Scalers:
@@ -242,40 +234,3 @@ def _quietly(audit: Recorder, call: Callable[[], Any]) -> Any:
 @on("end", *_RULES)
 def close(audit: Recorder) -> None:
     audit.state(Scalers).forget()
-
-
-# ---------------------------------------------------------------- DG309: who writes to gradients
-
-
-@on("before", "DG309", ops=_LISTS)
-def lists(args: Any, audit: Recorder) -> None:
-    """Without it there is no word after operations on lists."""
-
-
-@on("after", "DG309", ops=_WRITES + _LISTS)
-def wrote(event: Op, audit: Recorder) -> None:
-    target = event.args[0]
-    gradient = target[0] if isinstance(target, (list, tuple)) and target else target
-    for scaled in audit.state(Scalers):
-        if scaled.open and isinstance(gradient, Tensor):
-            scaled.wrote(gradient, event.site)
-            clipped = _clipping(sys._getframe(1))
-            if clipped is not None:
-                scaled.clipped(gradient, *clipped)
-
-
-def _clipping(frame: FrameType | None) -> tuple[str, float] | None:
-    """How torch's own functions clip, if they are at work."""
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        if frame.f_code.co_filename == clip_grad.__file__:
-            values = frame.f_locals
-            if "clip_value" in values:
-                bound = float(values["clip_value"])
-                return f"to values between -{bound:g} and {bound:g}", bound
-            if "max_norm" in values:
-                bound = float(values["max_norm"])
-                return f"to norm {bound:g}", bound
-        frame = frame.f_back
-    return None

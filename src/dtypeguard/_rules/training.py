@@ -15,23 +15,16 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .._check.reference import autocast_enabled
-from .._watch.events import Call, on
+from .._watch.events import Call, on, tell
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from ..amp._names import Names
 from ..amp._optimizer import SELDOM, WatchedOptimizer
-from ..amp._scaling import Scaling
-from ..amp._watch import Claim, Watch, compare, has_closure, unreal
+from ..amp._watch import OWN, Claim, compare, has_closure, unreal
 from .optimizers import Met, Optimizers, roots
 from .scalers import Scalers
 
 _RULES = [f"DG4{n:02}" for n in (1, 2, 3, 4, 5, 6, 8)] + [f"DG3{n:02}" for n in range(1, 15)]
-# What a watch of the program's own does with tensors is no work of the program.
-_QUIET = (
-    (Watch, ("_open", "_before", "_after")),
-    (Scaling, ("_backward_ended", "_look_at_losses", "_look_at_dtypes", "_look_at_gradients", "past", "updated")),
-    (WatchedOptimizer, ("look", "before_step", "after_step")),
-)
 
 
 @dataclass(eq=False)
@@ -62,7 +55,7 @@ def replace(audit: Recorder) -> None:
     audit.patches.replace(Optimizer, "__init__", functools.partial(_built, audit))
     audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _before)))
     audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _after)))
-    for owner, names in _QUIET:
+    for owner, names in OWN:  # what a watch of the program's own does with tensors is no work of the program
         for name in names:
             audit.patches.replace(owner, name, functools.partial(_quiet, audit))
 
@@ -128,7 +121,7 @@ def close(audit: Recorder) -> None:
     optimizers.forget()
 
 
-# ---------------------------------------------------------------- DG305
+# ---------------------------------------------------------------- DG305: what float16 autocast has cast
 
 
 @on("entered", "DG305")
@@ -153,7 +146,7 @@ def _half_without_scaler(audit: Recorder, met: Met) -> None:
     sixteen.difference_update(map(id, mine))
     scalers = audit.state(Scalers)
     if mine and met.watched.due(ahead=1) and not any(scaled.enabled for scaled in scalers):
-        met.watched.add("DG305", None, {"device": mine[0].device.type}, (), from_dtype=torch.float16)
+        tell("alone", met.watched, torch.float16, mine[0].device.type)
 
 
 # ---------------------------------------------------------------- DG401, DG402

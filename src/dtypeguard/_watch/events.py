@@ -21,9 +21,21 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     traced       torch.jit has traced a module or function                   (ScriptModule or -Function, Site, audit)
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
+
+What becomes of a GradScaler is told by `amp`, in a watch and in an audit; functions for that may raise (`tell`):
+
+    scaled       losses are given to `scaler.scale`, none of them with a graph     (losses, whether, scaling)
+    computed     the dtypes between the parameters and these losses are known      (dtypes, scaling)
+    driven       the scaler is about to unscale an optimizer's gradients           (Driven, scaling)
+    unscale, step  `scaler.unscale_(optimizer)`, `scaler.step(optimizer)` begins   (Driven, OptState, scaling)
+    gradients    gradients are about to be unscaled; which were written to since   (Driven, written, operation, scaling)
+    past         `optimizer.step()` was called, and not by the scaler              (Driven, OptState, scaling)
+    update       `scaler.update()` has ended                                       (scaling)
+    alone        an optimizer steps without a scaler; the dtype of autocast         (WatchedOptimizer, dtype, device)
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,9 +46,9 @@ import torch
 from torch import Tensor
 
 from .._base.dtypes import TABLE, Kind, name_of
-from .._base.errors import summary
+from .._base.errors import AmpError, summary
 from .lineage import Node
-from .rule import Rule
+from .rule import RULES, Rule
 from .sites import Site, direct
 from .text import shape_of, size_of, tensors_of
 
@@ -48,7 +60,7 @@ _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
-    "left exported traced converted loading".split()
+    "left exported traced converted loading scaled computed driven unscale step gradients past update alone".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}
@@ -84,6 +96,22 @@ def handlers_of(kind: str, wanted: frozenset[str]) -> dict[str, list[Handler]]:
             for op in ops:
                 table.setdefault(op, []).append(function)
     return table
+
+
+def tell(kind: str, *event: Any) -> None:
+    """Call the functions of all rules for a kind, by their ids; in strict mode the first finding is raised."""
+    __tracebackhide__ = True
+    try:
+        for function in _detectors(kind):
+            function(*event)
+    except AmpError as error:
+        raise error.with_traceback(None)  # noqa: B904  # the same one: its place is the program's line
+
+
+@functools.cache
+def _detectors(kind: str) -> list[Handler]:
+    order = list(RULES)  # asking for them imports them, which registers their functions
+    return [function for function, _, _ in sorted(_HANDLERS[kind], key=lambda row: order.index(min(row[1])))]
 
 
 def readable(*tensors: Any) -> bool:

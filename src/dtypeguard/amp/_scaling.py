@@ -1,11 +1,10 @@
-"""How a GradScaler is used: the rules of family DG3.
+"""How a GradScaler is used, as the rules of family DG3 hear of it.
 
-That gradients are scaled is known from a hook on the scaled loss, that they were clipped from their version
+That gradients are scaled is known from a hook on the scaled loss, that they were written to from their version
 counters at the end of its backward. Nothing in torch is patched.
 """
 
 import dataclasses
-import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,16 +15,16 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from .._base.errors import plain
-from .._watch.ledger import Ledger, listed
-from ._clipping import Additions, Clips, Mark
+from .._watch.events import tell
+from .._watch.ledger import Ledger
+from .._watch.rule import Rule
+from .._watch.sites import Site
+from ._marks import Additions, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import scale_of, stage_of
-from ._tensors import HALF, computed_in, local, spread, version_of
+from ._tensors import computed_in, local, spread, version_of
 
 _PICKED = 4  # gradients of one optimizer whose versions are compared
-_SKIPS = 8  # in a row
-_SMALLEST = 2.0**-149  # float32 above 0
 _TURNS = 8  # looks until every parameter was listened to
 _JUDGED = 20  # how often gradients that were written to are looked at in full
 
@@ -47,7 +46,8 @@ class Driven:
     now: bool = True  # everything is looked at in this iteration
     suspect: bool = False  # gradients were written to before they were unscaled
     judged: int = 0
-    clips: Clips = dataclasses.field(default_factory=Clips)
+    line: Site | None = None  # that wrote to them, where an audit saw it
+    kept: dict[str, Any] = dataclasses.field(default_factory=dict)  # what rules know from earlier steps
     iterations: int = 0
     skipped: int = 0
     skips: int = 0  # in a row
@@ -59,7 +59,7 @@ class Driven:
 
     def stepped(self) -> None:
         """Forget what belongs to this iteration."""
-        self.losses, self.marks = 0, []
+        self.losses, self.marks, self.line = 0, [], None
         self.begun = self.unscaled = self.late = self.by_hand = False
         self.additions.begin()
         if self.reached:
@@ -79,18 +79,18 @@ class Scaling:
 
     def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], ledger: Ledger) -> None:
         self._scaler, self._ledger = weakref.ref(scaler), ledger
-        self._device = str(getattr(scaler, "_device", "cuda"))
+        self.device = str(getattr(scaler, "_device", "cuda"))
         before = getattr(scaler, "_scale", None) is not None  # a loss may have been scaled before the watch began
-        self._driven = [Driven(watched, by_hand=before) for watched in optimizers]
+        self.driven = [Driven(watched, by_hand=before) for watched in optimizers]
         self.inside = False  # in the backward of a scaled loss
         self._depth = 0  # in `scaler.step`
-        self._losses = self._updates = 0
-        self._start = self._last = scale_of(scaler)
-        self._graphs = False  # a loss with a graph was scaled
-        self._blind = False  # some scaled losses cannot be followed into their backward
-        if len(optimizers) == 1 and not _unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
-            self._look_at_dtypes(self._driven[0])
-        for driven in self._driven if scaler.is_enabled() else ():
+        self._losses = self.updates = 0
+        self.start = self.last = scale_of(scaler)  # at first, and when it was last looked at
+        self.graphs = False  # a loss with a graph was scaled
+        self.blind = False  # some scaled losses cannot be followed into their backward
+        if len(optimizers) == 1 and not unscales_itself(optimizers[0].optimizer):  # one of several may be none of its
+            self.tell("driven", self.driven[0])
+        for driven in self.driven if scaler.is_enabled() else ():
             self._hook(driven)
 
     def join(self, watched: WatchedOptimizer, named: bool) -> None:
@@ -99,7 +99,7 @@ class Scaling:
         if driven is None:
             before = getattr(self._scaler(), "_scale", None) is not None
             driven = Driven(watched, named=False, by_hand=before)
-            self._driven.append(driven)
+            self.driven.append(driven)
             if self.enabled:
                 self._hook(driven)
         driven.named |= named
@@ -109,7 +109,7 @@ class Scaling:
         driven = self._of(optimizer)
         if driven is not None:
             driven.stepped()
-            self._driven.remove(driven)
+            self.driven.remove(driven)
 
     @property
     def enabled(self) -> bool:
@@ -129,25 +129,32 @@ class Scaling:
         return self._scaler() is scaler
 
     def close(self) -> None:
-        for driven in self._driven:
+        for driven in self.driven:
             driven.stepped()
 
-    def _add(self, rule: str, op: str, facts: dict[str, Any], **fields: Any) -> None:
+    def tell(self, kind: str, *event: Any) -> None:
+        """Ask the rules."""
         __tracebackhide__ = True
-        facts = {"device": self._device, **facts}
+        tell(kind, *event, self)
+
+    def find(self, rule: Rule, op: str, facts: dict[str, Any], **fields: Any) -> None:
+        """Enter a finding about the scaler; one about parameters is for `Driven.watched`."""
+        __tracebackhide__ = True
+        facts = {"device": self.device, **facts}
         where = (op, facts.get("optimizer"))
-        self._ledger.add(rule, where, f"GradScaler({self._device!r})", facts, op=op, **fields)
+        self._ledger.add(rule, where, f"GradScaler({self.device!r})", facts, op=op, **fields)
 
-    def _of(self, optimizer: Any) -> Driven | None:
-        return next((driven for driven in self._driven if driven.watched.optimizer is optimizer), None)
-
-    def _only(self, driven: Driven) -> bool:
+    def only(self, driven: Driven) -> bool:
         """Whether it is the one optimizer that somebody named with the scaler; others may be watched for themselves."""
-        return [one for one in self._driven if one.named] == [driven]
+        return [one for one in self.driven if one.named] == [driven]
 
-    def _scale(self) -> float:
+    @property
+    def scale(self) -> float:
         scaler = self._scaler()
         return 1.0 if scaler is None else scale_of(scaler)
+
+    def _of(self, optimizer: Any) -> Driven | None:
+        return next((driven for driven in self.driven if driven.watched.optimizer is optimizer), None)
 
     # ------------------------------------------------------------ the loss
 
@@ -156,15 +163,15 @@ class Scaling:
         __tracebackhide__ = True
         if torch.compiler.is_compiling():
             return scaled()
-        now = not self._driven
-        for driven in self._driven:
+        now = not self.driven
+        for driven in self.driven:
             driven.losses, driven.by_hand, now = driven.losses + 1, False, now or driven.now
         self._losses += 1
         self.inside = False  # a backward that raised did not end
         if not (now or self.follows):
             return scaled()
         if now:
-            self._look_at_losses(list(_tensors(outputs)))
+            self.look_at_losses(list(_tensors(outputs)))
         result = scaled()
         if isinstance(result, (Tensor, list, tuple)):
             for loss in _tensors(result):
@@ -176,42 +183,35 @@ class Scaling:
         """Hear of a scaled loss's backward."""
         for tensor in _tensors(loss):
             if tensor.requires_grad:
-                tensor.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                tensor.register_hook(self.backward_begins)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return loss
 
-    def _look_at_losses(self, losses: list[Tensor]) -> None:
+    def look_at_losses(self, losses: list[Tensor]) -> None:
         __tracebackhide__ = True
-        half = next((loss for loss in losses if loss.dtype in HALF), None)
-        if half is not None:
-            self._add("DG306", "GradScaler.scale", {"found": plain(half.dtype)}, from_dtype=half.dtype)
-        if losses and torch.is_grad_enabled() and not any(loss.requires_grad for loss in losses):
-            if all(bool((loss == 1).all()) for loss in losses):  # `loss.backward(scaler.scale(ones))`
-                self._blind = True
-                return
-            if not self._graphs:  # else it may be for a log, and `step` will tell
-                self._add("DG307", "GradScaler.scale", {"what": "the loss is detached"})
+        detached = bool(losses) and torch.is_grad_enabled() and not any(loss.requires_grad for loss in losses)
+        seeds = detached and all(bool((loss == 1).all()) for loss in losses)  # `loss.backward(scaler.scale(ones))`
+        self.blind |= seeds
+        self.tell("scaled", losses, detached and not seeds)
+        if detached:
             return
-        self._graphs = True
+        self.graphs = True
         if due(self._losses, SELDOM):
             dtypes, whole = computed_in(losses)
-            if torch.float16 in dtypes or not whole or not dtypes:
-                return
-            bfloat16 = torch.bfloat16 in dtypes
-            facts = {"from_dtype": torch.bfloat16} if bfloat16 else {}
-            self._add("DG303" if bfloat16 else "DG304", "GradScaler.scale", {}, **facts)
+            if whole and dtypes:
+                self.tell("computed", dtypes)
 
     # ------------------------------------------------------------ its backward
 
-    def _backward_begins(self, gradient: Tensor) -> None:
+    def backward_begins(self, gradient: Tensor) -> None:
         if not self.inside and not torch.compiler.is_compiling():
             self.inside = True
-            for driven in self._driven:
+            for driven in self.driven:
                 driven.begun = True
-            _queue(lambda: _queue(self._backward_ended))  # the last of all: DDP writes its gradients in such a call
+            _queue(lambda: _queue(self.backward_ended))  # the last of all: DDP writes its gradients in such a call
 
-    def _backward_ended(self) -> None:
+    def backward_ended(self) -> None:
         self.inside = False
-        for driven in self._driven:
+        for driven in self.driven:
             pairs = spread(driven.watched.gradients(), _PICKED)
             driven.marks = [Mark(parameter, gradient) for parameter, gradient in pairs]
             if driven.now:
@@ -232,16 +232,11 @@ class Scaling:
         driven = self._of(optimizer)
         if driven is None:
             return
-        title, op = driven.watched.title, "GradScaler.unscale_"
-        if stage is OptState.UNSCALED:
-            losses = f"({driven.losses} scaled losses since its last step, and no `update()` between)"
-            self._add("DG310", op, {"optimizer": title, "since": losses})
-        elif stage is OptState.STEPPED:
-            self._add("DG311", op, {"optimizer": title, "call": "scaler.unscale_"})
-        else:
+        self.tell("unscale", driven, stage)
+        if stage is OptState.READY:
             if driven.now:
-                self._look_at_dtypes(driven)
-            self._look_at_gradients(driven, op)
+                self.tell("driven", driven)
+            self.look_at_gradients(driven, "GradScaler.unscale_")
             driven.unscaled = True
 
     def refused(self, optimizer: Optimizer) -> None:
@@ -249,26 +244,17 @@ class Scaling:
         __tracebackhide__ = True
         driven = self._of(optimizer)
         if driven is not None:
-            self._look_at_dtypes(driven)
+            self.tell("driven", driven)
 
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
         """`scaler.step(optimizer)`."""
         __tracebackhide__ = True
-        driven, op = self._of(optimizer), "GradScaler.step"
-        enabled = self.enabled
+        driven, enabled = self._of(optimizer), self.enabled
         if driven is not None and enabled:
-            if stage is OptState.STEPPED:
-                self._add("DG311", op, {"optimizer": driven.watched.title, "call": "scaler.step"})
-            several = len(self._driven) > 1 and _unscales_itself(optimizer)  # torch lets one of several go without
-            if not several and not driven.watched.has_gradients():
-                title = driven.watched.title
-                what = f"no parameter of {title} has a gradient"
-                self._add("DG307", op, {"what": what, "optimizer": title})
-            if driven.late:
-                self._add("DG314", op, {"optimizer": driven.watched.title, "scale": self._scale()})
+            self.tell("step", driven, stage)
             never_scaled = getattr(self._scaler(), "_scale", None) is None  # torch fails before it unscales
-            if stage is OptState.READY and (never_scaled or _unscales_itself(optimizer)):
-                self._look_at_gradients(driven, op)
+            if stage is OptState.READY and (never_scaled or unscales_itself(optimizer)):
+                self.look_at_gradients(driven, "GradScaler.step")
         before = 0 if driven is None else driven.watched.steps
         self._depth += 1
         try:
@@ -308,98 +294,41 @@ class Scaling:
             self._next(driven)
         if not driven.losses:
             return
-        sure = self._only(driven)
-        if not sure and not any(True in reached.kinds for reached in driven.reached):
+        if not self.only(driven) and not any(True in reached.kinds for reached in driven.reached):
             return  # the scaled loss may be another optimizer's
-        if stage_of(scaler, watched.optimizer) is OptState.READY:
-            stage = f"on gradients that are still multiplied by the scale {self._scale():g}"
-        else:
-            stage = "after `unscale_`, past the scaler's check for inf and NaN"
-        facts = {"optimizer": watched.title, "stage": stage}
         driven.stepped()
-        self._add("DG312", f"{watched.title}.step", facts)
+        self.tell("past", driven, stage_of(scaler, watched.optimizer))
 
     def asked(self) -> None:
         """`scaler.get_scale()`: to multiply a loss with, to divide gradients by, or only to log it."""
-        for driven in self._driven:
+        for driven in self.driven:
             driven.by_hand = True
 
     def updated(self, given: bool) -> None:
         """`scaler.update()`, perhaps with a scale that the user gives."""
         __tracebackhide__ = True
-        self._updates += 1
-        for driven in self._driven:
+        self.updates += 1
+        for driven in self.driven:
             driven.unscaled = driven.late = False
         if given:
-            self._start = self._last = self._scale()
-        if not self._driven:
-            return
-        worst = max(self._driven, key=lambda driven: driven.skips)
-        if worst.skips < _SKIPS and self._updates % PERIOD:
-            return
-        last, scale = self._last, self._scale()
-        self._last = scale
-        falls = worst.skips >= _SKIPS or (_unscales_itself(worst.watched.optimizer) and scale < last / 2**_SKIPS)
-        if falls and scale < min(1.0, self._start):
-            pairs = worst.watched.gradients()
-            wrong = [parameter for parameter, gradient in pairs if not torch.isfinite(local(gradient)).all()]
-            names = worst.watched.names_of(wrong)
-            skipped = worst.skipped or round(math.log2(self._start / max(scale, _SMALLEST)))  # fused ones are silent
-            facts = {"start": self._start, "scale": scale, "steps": f"{skipped} of {worst.iterations} steps"}
-            where = f", the last time in {listed(names)}" if names else ""
-            self._add("DG313", "GradScaler.update", {**facts, "where": where}, parameters=names)
+            self.start = self.last = self.scale
+        if self.driven:
+            self.tell("update")
 
     # ------------------------------------------------------------ gradients
 
-    def _look_at_dtypes(self, driven: Driven) -> None:
-        __tracebackhide__ = True
-        parameters = list(driven.watched.parameters())
-        half = [parameter for parameter in parameters if parameter.dtype is torch.float16]
-        if half and self.enabled and not _takes_float16(self._scaler()):
-            facts = {"device": self._device, "share": f"{len(half)} of {len(parameters)}"}
-            driven.watched.add("DG301", None, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
-
-    def _look_at_gradients(self, driven: Driven, op: str) -> None:
-        """Just before gradients are unscaled: were they scaled, and is nothing clipped yet?"""
+    def look_at_gradients(self, driven: Driven, op: str) -> None:
+        """Just before gradients are unscaled: were they scaled, and did nothing else happen to them yet?"""
         __tracebackhide__ = True
         if not driven.watched.has_gradients():
             return
         if not driven.now and (driven.losses or driven.by_hand):
             driven.suspect = driven.judged < _JUDGED and driven.additions.strange(driven.losses)
             return
-        foreign = [reached.parameter for reached in driven.reached if reached.alien]
-        alien = [parameter for parameter in foreign if parameter is not None and not self._blind]
-        if (alien and driven.losses) or not (driven.losses or driven.by_hand):
-            facts: dict[str, Any] = {"scale": self._scale()}
-            parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
-            driven.watched.add("DG308", None, facts, parameters, op=op)
         written = [(mark, now) for mark in driven.marks if (now := mark.now()) is not None]
         driven.suspect = bool(written) and driven.judged < _JUDGED
-        if written and driven.now:
-            driven.judged += 1
-            mine = [gradient for _, gradient in driven.watched.gradients()]
-            all_of = [gradient for other in self._driven for _, gradient in other.watched.gradients()]
-            over = (mine, all_of, driven.watched.gradients_of_model(), [gradient for _, gradient in written])
-            how = driven.clips.judge(written, over, self._scale(), len(written) == len(driven.marks))
-            if how is not None:
-                facts = {"how": how[0], "scale": self._scale(), "bound": how[1] / self._scale()}
-                parameters = [parameter for parameter, _ in driven.watched.gradients()]
-                driven.watched.add("DG309", None, facts, parameters, op=op)
-
-    def clipped(self, gradient: Tensor, how: str, bound: float) -> None:
-        """PyTorch's own clipping wrote to a gradient, so that it need not be told from what became of all of them."""
-        __tracebackhide__ = True
-        for driven in self._driven:
-            parameter = next((p for p, mine in driven.watched.gradients() if mine is gradient), None)
-            if parameter is None or not driven.scaled or driven.by_hand or self._scale() == 1:
-                continue
-            kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
-            sure = self._only(driven)
-            if (kinds == {True} or (sure and kinds is None)) and any(mark.now() is not None for mark in driven.marks):
-                facts = {"how": how, "scale": self._scale(), "bound": bound / self._scale()}
-                names = [parameter for parameter, _ in driven.watched.gradients()]
-                driven.watched.add("DG309", None, facts, names, op="clip_grad")
-                driven.marks = []
+        driven.judged += bool(written) and driven.now
+        self.tell("gradients", driven, written, op)
 
 
 class _Reached:
@@ -467,13 +396,7 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
             yield from _tensors(output)
 
 
-def _takes_float16(scaler: Any) -> bool:
-    """Whether somebody taught the scaler to unscale float16 gradients (FSDP's does, and some training scripts)."""
-    owners = (vars(owner) for owner in (scaler, *type(scaler).__mro__))
-    return next(own["_unscale_grads_"] for own in owners if "_unscale_grads_" in own) is not GradScaler._unscale_grads_
-
-
-def _unscales_itself(optimizer: Any) -> bool:
+def unscales_itself(optimizer: Any) -> bool:
     """Whether a fused optimizer unscales in its own kernel, so that float16 gradients are no obstacle."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 

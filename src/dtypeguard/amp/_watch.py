@@ -15,6 +15,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
+from .._watch.events import tell
 from .._watch.ledger import Ledger, listed
 from .._watch.rule import Finding, Report, select
 from ._average import WatchedAverage
@@ -251,14 +252,21 @@ class Watch:
         scaler = _calling(sys._getframe(1))
         if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
             self._hear(scaler)
-        if scaler is None and self._probe.dtype is torch.float16:
-            watched.add("DG305", None, {"device": self._device}, (), from_dtype=torch.float16)
+        if scaler is None and self._probe.dtype is not None:
+            tell("alone", watched, self._probe.dtype, self._device)
 
     def _compare_with_model(self, stepping: bool) -> None:
         __tracebackhide__ = True
         held = {id(parameter) for watched in under_watch() for parameter in watched.parameters()}
         for claim in compare(self._names, self._optimizers, held, stepping):
             claim.optimizer.add(claim.rule, None, claim.facts, claim.parameters)
+
+
+# What a watch does by itself, and no program has asked for.
+OWN = (
+    (Watch, ("_open", "_before", "_after")),
+    (Scaling, ("tell", "look_at_losses", "look_at_gradients", "backward_ended", "updated")),
+)
 
 
 def under_watch() -> list[WatchedOptimizer]:

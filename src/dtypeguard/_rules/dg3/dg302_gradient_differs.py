@@ -1,12 +1,12 @@
 """DG302 gradient-differs."""
 
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Program, Rule, Severity
 
 RULE = Rule(
     "DG302",
     "gradient-differs",
     Severity.ERROR,
-    summary="",
+    summary="A gradient has another dtype or device than its parameter.",
     says="the gradients of {names} are {found}, the parameters {expected}",
     fix="convert the model before the first backward, or call `optimizer.zero_grad()` after converting it",
     why=(
@@ -16,3 +16,115 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.grad.html",),
 )
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.ones(4, 3)).mean().backward()
+for parameter in model.parameters():
+    parameter.data = parameter.data.to(torch.bfloat16)
+optimizer.step()
+""",
+        at=12,
+        prints="the gradients of `Linear.weight`, `Linear.bias` are float32, the parameters bfloat16",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+mask = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(4, 3).to(model.weight.dtype)).mean().backward()
+    if step == 1:
+        model.weight.data = model.weight.data * mask
+    optimizer.step()
+""",
+        at=15,
+        prints="the gradients of `Linear.weight` are float32, the parameters float64",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.ones(4, 3)).mean().backward()
+for parameter in model.parameters():
+    parameter.grad.data = parameter.grad.data.to(torch.bfloat16)
+optimizer.step()
+""",
+        at=12,
+        prints="the gradients of `Linear.weight`, `Linear.bias` are bfloat16, the parameters float32",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+for parameter in model.parameters():
+    parameter.data = parameter.data.to(torch.bfloat16)
+model(torch.ones(4, 3, dtype=torch.bfloat16)).float().mean().backward()
+optimizer.step()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.ones(4, 3)).mean().backward()
+model.double()
+optimizer.step()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.ones(4, 3)).mean().backward()
+optimizer.step()
+optimizer.zero_grad()
+for parameter in model.parameters():
+    parameter.data = parameter.data.double()
+model(torch.ones(4, 3, dtype=torch.float64)).mean().backward()
+optimizer.step()
+"""
+    ),
+]

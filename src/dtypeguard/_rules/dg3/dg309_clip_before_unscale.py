@@ -1,12 +1,28 @@
 """DG309 clip-before-unscale."""
 
-from ..._watch.rule import Rule, Severity
+import itertools
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad
+
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ...amp._marks import Mark
+from ...amp._scaling import Driven, Scaling
+from ...amp._tensors import norm_of, sample
+from ..scalers import Scalers
 
 RULE = Rule(
     "DG309",
     "clip-before-unscale",
     Severity.ERROR,
-    summary="",
+    summary="Gradients are clipped while they are still multiplied by the scale.",
     says=(
         "gradients of {names} were clipped {how} while still multiplied by the scale {scale:g}: after "
         "unscaling the bound is {bound:.3g}"
@@ -23,3 +39,292 @@ RULE = Rule(
         "https://github.com/Lightning-AI/pytorch-lightning/issues/9330",
     ),
 )
+
+
+_WRITES = "mul_ div_ clamp_ clamp_min_ clamp_max_ copy_".split()
+_LISTS = "_foreach_mul_ _foreach_div_ _foreach_clamp_min_ _foreach_clamp_max_ _foreach_copy_".split()
+_FRAMES = 8  # between an operation and the function that clips
+_FIRST = 3  # steps in which a round norm is enough; in a long run one will be round by chance
+_ORDERS = {2.0: "norm", torch.inf: "maximum norm", 1.0: "1-norm"}
+Written = Sequence[tuple[Mark, Tensor]]
+
+
+@on("gradients", RULE)
+def judge(driven: Driven, written: Written, op: str, scaling: Scaling) -> None:
+    """Told from what became of gradients, not from who did it."""
+    if written and driven.now:
+        mine = [gradient for _, gradient in driven.watched.gradients()]
+        all_of = [gradient for other in scaling.driven for _, gradient in other.watched.gradients()]
+        over = (mine, all_of, driven.watched.gradients_of_model(), [gradient for _, gradient in written])
+        clips: Clips = driven.kept.setdefault(RULE.id, Clips())
+        how = clips.judge(written, over, scaling.scale, len(written) == len(driven.marks))
+        if how is not None:
+            _find(driven, scaling.scale, *how, op)
+
+
+def _find(driven: Driven, scale: float, how: str, bound: float, op: str) -> None:
+    facts = {"how": how, "scale": scale, "bound": bound / scale}
+    driven.watched.add(RULE.id, None, facts, [parameter for parameter, _ in driven.watched.gradients()], op=op)
+
+
+# ---------------------------------------------------------------- in an audit, which sees who writes to gradients
+
+
+@on("before", RULE, ops=_LISTS)
+def lists(args: Any, audit: Recorder) -> None:
+    """Without it there is no word after operations on lists."""
+
+
+@on("after", RULE, ops=_WRITES + _LISTS)
+def wrote(event: Op, audit: Recorder) -> None:
+    target = event.args[0]
+    gradient = target[0] if isinstance(target, (list, tuple)) and target else target
+    for scaled in audit.state(Scalers):
+        if scaled.open and isinstance(gradient, Tensor):
+            scaled.wrote(gradient, event.site)
+            clipped = _clipping(sys._getframe(1))
+            if clipped is not None:
+                _clipped(scaled, gradient, *clipped)
+
+
+def _clipped(scaling: Scaling, gradient: Tensor, how: str, bound: float) -> None:
+    """PyTorch's own clipping wrote to a gradient, so that it need not be told from what became of all of them."""
+    for driven in scaling.driven:
+        parameter = next((p for p, mine in driven.watched.gradients() if mine is gradient), None)
+        if parameter is None or not driven.scaled or driven.by_hand or scaling.scale == 1:
+            continue
+        kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
+        sure = scaling.only(driven)
+        if (kinds == {True} or (sure and kinds is None)) and any(mark.now() is not None for mark in driven.marks):
+            _find(driven, scaling.scale, how, bound, "clip_grad")
+            driven.marks = []
+
+
+def _clipping(frame: FrameType | None) -> tuple[str, float] | None:
+    """How torch's own functions clip, if they are at work."""
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        if frame.f_code.co_filename == clip_grad.__file__:
+            values = frame.f_locals
+            if "clip_value" in values:
+                bound = float(values["clip_value"])
+                return f"to values between -{bound:g} and {bound:g}", bound
+            if "max_norm" in values:
+                bound = float(values["max_norm"])
+                return f"to norm {bound:g}", bound
+        frame = frame.f_back
+    return None
+
+
+# ---------------------------------------------------------------- how
+
+
+class Clips:
+    """What is known of one optimizer's gradients, from one step that wrote to them to the next.
+
+    Sums over ranks, and divisions by numbers of batches or tokens, are right on scaled gradients, so a change alone
+    says nothing. Clipped values are what clamping makes of the values before. A clipped norm is a round number, or the
+    same one while the norm before it was not; over which gradients it was taken has to be tried.
+    """
+
+    def __init__(self) -> None:
+        self._judged = 0
+        self._norms: dict[tuple[int, float], list[tuple[float, float]]] = {}  # after the change, and before
+
+    def judge(
+        self, written: Sequence[tuple[Mark, Tensor]], over: Sequence[Sequence[Tensor]], scale: float, all_of: bool
+    ) -> tuple[str, float] | None:
+        """How gradients were clipped, and to which bound; None where they were changed in another way, or perhaps.
+
+        Clipping writes to every gradient that it is given; `all_of` says whether all that were picked changed.
+        """
+        kept = []
+        for mark, gradient in written:
+            before, after = mark.values, sample(gradient)
+            if before is not None and after is not None and before.shape == after.shape and before.any():
+                kept.append((before.double().cpu(), after.double().cpu(), gradient))
+        if not kept:
+            return None
+        old, new = torch.cat([before for before, _, _ in kept]), torch.cat([after for _, after, _ in kept])
+        if not (old.isfinite().all() and new.isfinite().all()) or torch.equal(old, new):
+            return None
+        bound = float(new.abs().max())
+        if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
+            whole = _factor(old, new)  # where all gradients are alike, a division by a number of tokens does the same
+            if whole is None or (_round(bound) and not _whole(1 / whole)):
+                return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
+        factors = [_factor(before, after) for before, after, _ in kept]
+        factor = factors[0]
+        if factor is None or not 0 < factor < 1:
+            return None
+        alike = [g for f, (_, _, g) in zip(factors, kept, strict=True) if f and abs(f / factor - 1) < 1e-2]
+        if len(alike) < len(kept):  # each layer by itself: these are of one
+            over = [alike]
+        self._judged += 1
+        sure = all_of and self._judged <= _FIRST
+        for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
+            norm = norm_of(gradients, order)
+            if self._bounds(number, order, norm, factor, sure) and not _round(norm / scale):
+                return f"to {kind} {norm:.3g}", norm
+        return None
+
+    def _bounds(self, number: int, order: float, norm: float, factor: float, sure: bool) -> bool:
+        """Whether a norm is one that somebody wrote: round, or met twice before with other gradients."""
+        seen = self._norms.setdefault((number, order), [])
+        known = sure or any(abs(after / norm - 1) < 1e-5 for after, _ in seen)
+        alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
+        alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
+        seen.append((norm, norm / factor))
+        return (order == 2 and known and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
+
+
+def _factor(before: Tensor, after: Tensor) -> float | None:
+    """What all elements were multiplied by; None if they were not."""
+    ratio = after[before != 0] / before[before != 0]
+    factor = float(ratio.median()) if len(ratio) else 0.0
+    return factor if factor and (ratio - factor).abs().max() <= 1e-2 * abs(factor) else None
+
+
+def _whole(number: float) -> bool:
+    """Whether a divisor counts something: ranks, micro-batches, tokens."""
+    return number < 2**17 and abs(number - round(number)) < 1e-3 + 1e-7 * number
+
+
+def _round(number: float) -> bool:
+    """Whether a number has two digits, as bounds have that somebody wrote; one in 6,000 has them by chance."""
+    return number > 0 and abs(float(f"{number:.1e}") / number - 1) < 2e-6
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for inputs in torch.linspace(-1, 1, 36).view(3, 4, 3):
+    optimizer.zero_grad()
+    scaler.scale((model(inputs) - 3).square().mean()).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        at=13,
+        heard=14,
+        prints="gradients of `Linear.weight`, `Linear.bias` were clipped to norm 1 while still multiplied by the"
+        " scale 65536: after unscaling the bound is 1.53e-05",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for inputs in torch.linspace(-1, 1, 24).view(2, 4, 3):
+    scaler.scale((model(inputs) - 3).square().mean() / 2).backward()
+nn.utils.clip_grad_value_(model.parameters(), 0.5)
+scaler.unscale_(optimizer)
+scaler.step(optimizer)
+scaler.update()
+""",
+        at=12,
+        heard=13,
+        prints="gradients of `Linear.weight`, `Linear.bias` were clipped to values between -0.5 and 0.5 while "
+        "still multiplied by the scale 65536: after unscaling the bound is 7.63e-06",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+scaler.scale((model(torch.ones(4, 3)) - 3).square().mean()).backward()
+for parameter in model.parameters():
+    parameter.grad.clamp_(-1, 1)
+scaler.step(optimizer)
+scaler.update()
+""",
+        at=12,
+        heard=13,
+        prints="gradients of `Linear.weight`, `Linear.bias` were clipped to values between -1 and 1 while still "
+        "multiplied by the scale 1024: after unscaling the bound is 0.000977",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for inputs in torch.linspace(-1, 1, 36).view(3, 4, 3):
+    optimizer.zero_grad()
+    scaler.scale((model(inputs) - 3).square().mean()).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(3):
+    optimizer.zero_grad()
+    scaler.scale((model(torch.ones(4, 3)) - 3).square().mean()).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0 * scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+tokens = [317, 512, 401]
+for count in tokens:
+    optimizer.zero_grad()
+    scaler.scale((model(torch.ones(4, 3)) - 3).square().sum()).backward()
+    for parameter in model.parameters():
+        parameter.grad.div_(count)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+]
