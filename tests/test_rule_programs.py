@@ -122,8 +122,12 @@ def test_a_fault_is_found_by_a_watch(rule, program, mode, tmp_path):
     watched = names.pop("watched")
     findings = watched.report()
     assert same(alone, left(names))
-    begun = path.read_text()[: WATCH.search(path.read_text()).start()].count("\n") + 1  # what is known at once is there
-    assert bool({program.at, begun} & lines_of(findings, rule)) is (mode != "off"), findings
+    lines = path.read_text().splitlines(keepends=True)
+    begun = next(number for number, line in enumerate(lines, 1) if WATCH.match(line))  # what is known at once is there
+    places = {program.at, begun}
+    if "averaged=" in lines[begun - 1]:  # which is looked at in each step, whatever line updates it
+        places.update(number for number, line in enumerate(lines, 1) if "optimizer.step()" in line)
+    assert bool(places & lines_of(findings, rule)) is (mode != "off"), findings
     assert any(rule.id in str(w.message) for w in caught) is (mode == "lenient" and bad)
 
 
