@@ -141,7 +141,7 @@ def test_a_fault_is_found_by_a_watch(rule, program, mode, tmp_path):
     findings = watched.report()
     assert same(alone, left(names))
     begun = path.read_text()[: WATCH.search(path.read_text()).start()].count("\n") + 1  # what is known at once is there
-    assert bool({program.heard or program.at, begun} & lines_of(findings, rule)) is (mode != "off"), findings
+    assert bool({program.watched_at or program.at, begun} & lines_of(findings, rule)) is (mode != "off"), findings
     assert any(rule.id in str(w.message) for w in caught) is (mode == "lenient" and bad)
 
 

@@ -61,14 +61,14 @@ class Program:
         at: the number of the line that is named, counted from 1.
         prints: the message of the finding, where there is one.
         severity: of the finding, where it is not the rule's own.
-        heard: the number of the line that `amp.watch` names, where it can know only later.
+        watched_at: the number of the line that `amp.watch` names, where it can know only later.
     """
 
     source: str
     at: int = 0
     prints: str = ""
     severity: Severity | None = None
-    heard: int = 0
+    watched_at: int = 0
 
 
 class _Table(Mapping[str, Rule]):

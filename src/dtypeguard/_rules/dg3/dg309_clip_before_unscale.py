@@ -216,7 +216,7 @@ for inputs in torch.linspace(-1, 1, 36).view(3, 4, 3):
     scaler.update()
 """,
         at=13,
-        heard=14,
+        watched_at=14,
         prints="gradients of `Linear.weight`, `Linear.bias` were clipped to norm 1 while still multiplied by the"
         " scale 65536: after unscaling the bound is 1.53e-05",
     ),
@@ -239,7 +239,7 @@ scaler.step(optimizer)
 scaler.update()
 """,
         at=12,
-        heard=13,
+        watched_at=13,
         prints="gradients of `Linear.weight`, `Linear.bias` were clipped to values between -0.5 and 0.5 while "
         "still multiplied by the scale 65536: after unscaling the bound is 7.63e-06",
     ),
@@ -261,7 +261,7 @@ scaler.step(optimizer)
 scaler.update()
 """,
         at=12,
-        heard=13,
+        watched_at=13,
         prints="gradients of `Linear.weight`, `Linear.bias` were clipped to values between -1 and 1 while still "
         "multiplied by the scale 1024: after unscaling the bound is 0.000977",
     ),

@@ -41,6 +41,7 @@ for _ in range(40):
         average[name].mul_(0.999).add_(weight.detach(), alpha=0.001)
 """,
         at=16,
+        watched_at=14,
         prints="the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from "
         "the model stayed as they were in 16 steps",
     ),
@@ -64,6 +65,7 @@ for _ in range(60):
     average.update_parameters(model)
 """,
         at=16,
+        watched_at=15,
         prints="the average of `weight` is bfloat16 and does not move: 100% of the elements that differ from the "
         "model stayed as they were in 8 steps",
     ),
@@ -90,6 +92,7 @@ for _ in range(40):
             mine.lerp_(theirs.half(), 1e-4)
 """,
         at=19,
+        watched_at=16,
         prints="the average of `Linear.weight` is float16 and does not move: 100% of the elements that differ from "
         "the model stayed as they were in 16 steps",
     ),
@@ -113,6 +116,7 @@ for _ in range(40):
         average[name] = 0.999 * average[name] + 0.001 * weight.detach().bfloat16()
 """,
         at=16,
+        watched_at=14,
         prints="the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from "
         "the model stayed as they were in 32 steps",
     ),
