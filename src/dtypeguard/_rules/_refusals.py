@@ -105,7 +105,10 @@ _ASKED: list[tuple[Turn, Explain]] = []
 
 
 def explains(turn: Turn) -> Callable[[Explain], Explain]:
-    """Ask the function, at its turn, whether an exception is its rule's own; it enters it then."""
+    """Ask the function, at its turn, whether an exception is its rule's own; it enters it then.
+
+    Of those of one turn at most one says yes.
+    """
 
     def register(function: Explain) -> Explain:
         _ASKED.append((turn, function))
