@@ -22,6 +22,7 @@ SERIOUS = ("warning", "error")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:DeprecationWarning"),  # torch's own
     pytest.mark.filterwarnings("ignore:`torch.jit.trace_method` is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:torch.tensor results are registered as constants"),
     pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),
@@ -579,3 +580,30 @@ def test_a_traced_module_dies_when_the_program_lets_go_of_it():
         gc.collect()
         assert known() is None
     assert [f.severity for f in found(report, "DG802")] == ["info"]
+
+
+# ---------------------------------------------------------------- script
+
+
+def test_a_module_is_scripted_first_in_an_audit():
+    class Attention(nn.MultiheadAttention):  # not one that torch has scripted before
+        pass
+
+    attention, x = Attention(4, 2), torch.randn(3, 1, 4)
+    with dtypeguard.audit() as outer, dtypeguard.audit() as report:
+        scripted = torch.jit.script(attention)
+    assert outer.faults == report.faults == []
+    assert torch.equal(scripted(x, x, x)[0], attention(x, x, x)[0])
+
+
+def test_a_scripted_class_finds_the_names_around_it():
+    def double(x: int) -> int:
+        return 2 * x
+
+    class Pair:
+        def __init__(self, x: int):
+            self.x = double(x)
+
+    with dtypeguard.audit(), dtypeguard.audit():
+        pair = torch.jit.script(Pair)
+    assert pair(3).x == 6

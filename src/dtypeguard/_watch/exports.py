@@ -1,4 +1,4 @@
-"""torch.export and torch.jit.trace: while torch exports or traces, the audit is out of the way.
+"""torch.export, torch.jit.trace, torch.jit.script: while torch works on a program, the audit is out of the way.
 
 What comes out is what would have come out without it.
 """
@@ -21,7 +21,7 @@ _EXPORTER = "torch.export._trace"
 
 @on("start")
 def replace(audit: Recorder) -> None:
-    """Replace, for the time of the audit, what exports and traces."""
+    """Replace, for the time of the audit, what exports, traces and scripts."""
     if _EXPORTER in sys.modules:
         _watch_exporter(audit)
     for name in ("export", "draft_export"):
@@ -30,6 +30,7 @@ def replace(audit: Recorder) -> None:
     traces = sys.modules["torch.jit._trace"]
     for owner, name in ((traces, "_trace_impl"), (traces, "trace_module"), (torch.jit, "trace_module")):
         audit.patches.replace(owner, name, functools.partial(_tracing, audit))
+    audit.patches.replace(sys.modules["torch.jit._script"], "_script_impl", functools.partial(_scripting, audit))
 
 
 def _aside(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,3 +91,14 @@ def _tracing(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any
         return traced
 
     return trace
+
+
+def _scripting(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """It compiles the source of torch's own functions, and looks for names in the frames around it: one more now."""
+
+    @functools.wraps(original)
+    def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
+        with audit.aside() if audit.live else contextlib.nullcontext():
+            return original(*args, _frames_up=_frames_up + 1, **kwargs)
+
+    return script

@@ -33,30 +33,33 @@ _ELEMENTS = 1000
 
 @on("start", RULE)
 def replace(audit: Recorder) -> None:
-    audit.patches.replace(torch, "tensor", partial(_tensor, audit))
+    for name in ("tensor", "as_tensor", "asarray"):
+        audit.patches.replace(torch, name, partial(_making, audit))
 
 
-def _tensor(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _making(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def tensor(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> Any:
         made = original(*args, **kwargs)
-        if audit.live and made.dtype is torch.float64 and kwargs.get("dtype") is None:
-            audit.guarded(_look_at_elements, audit, args, kwargs, made)
+        asked = len(args) > 1 or kwargs.get("dtype") is not None
+        if audit.live and made.dtype is torch.float64 and not asked:
+            data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+            audit.guarded(_look_at_elements, audit, original.__name__, data, made)
         return made
 
-    return tensor
+    return make
 
 
-def _look_at_elements(audit: Recorder, args: Any, kwargs: Any, made: Tensor) -> None:
+def _look_at_elements(audit: Recorder, function: str, data: Any, made: Tensor) -> None:
     default = torch.get_default_dtype()
-    if default is not torch.float64 and any(map(_is_scalar, islice(_elements(*args[:1], **kwargs), _ELEMENTS))):
+    if default is not torch.float64 and any(map(_is_scalar, islice(_elements(data), _ELEMENTS))):
         site, name = audit.here(), name_of(default)
-        facts = {"what": site.expression or "torch.tensor", "default": name, "default_code": f"torch.{name}"}
-        fields = {"module": audit.module(), "op": "tensor", "to_dtype": torch.float64, "bytes": size_of(made)}
+        facts = {"what": site.expression or f"torch.{function}", "default": name, "default_code": f"torch.{name}"}
+        fields = {"module": audit.module(), "op": function, "to_dtype": torch.float64, "bytes": size_of(made)}
         audit.find(RULE, site, facts=facts, **fields)
 
 
-def _elements(data: Any = None, **_: Any) -> Any:
+def _elements(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         for part in data:
             yield from _elements(part)
@@ -110,10 +113,10 @@ metric = torch.tensor([[state, 3], [1.0, 2.0]])
 import numpy as np
 import torch
 
-scale = torch.tensor(np.sqrt(2.0))
+scale = torch.as_tensor(np.sqrt(2.0))
 """,
         at=4,
-        prints="`torch.tensor(np.sqrt(2.0))` is float64 since it holds NumPy scalars; with Python numbers it "
+        prints="`torch.as_tensor(np.sqrt(2.0))` is float64 since it holds NumPy scalars; with Python numbers it "
         "would be float32",
     ),
 ]
@@ -141,7 +144,7 @@ returns = torch.tensor([float(reward) for reward in rewards])
 import numpy as np
 import torch
 
-scale = torch.tensor([np.float32(1.5), 2.0])
+scale = torch.as_tensor([np.float32(1.5), 2.0])
 count = torch.tensor([np.int64(1)])
 """
     ),
