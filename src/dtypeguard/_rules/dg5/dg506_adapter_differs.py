@@ -17,7 +17,7 @@ RULE = Rule(
     "adapter-differs",
     Severity.INFO,
     summary="A few parameters of a model have another dtype than all the others.",
-    says="{names} are {found}, the other parameters of {module} {expected}",
+    says="{names}: {found}, where the other parameters of {module} are {expected}",
     fix="convert the adapter like the model: `adapter.to(model.dtype)`, or cast what passes between them",
     why="A layer that is added to a converted model (an adapter, a head, a cache) has the default dtype.",
     sources=("https://github.com/huggingface/accelerate/issues/3620",),
@@ -83,7 +83,7 @@ model = Adapted(nn.Linear(16, 16).bfloat16())
 out = model(torch.ones(2, 16).bfloat16())
 """,
         at=17,
-        prints="`down.weight`, `up.weight` are float32, the other parameters of Adapted bfloat16",
+        prints="`down.weight`, `up.weight`: float32, where the other parameters of Adapted are bfloat16",
     ),
     Program(
         """\
@@ -107,7 +107,7 @@ model = Similarity()
 loss = model(torch.ones(3, 8).bfloat16()).float().sum()
 """,
         at=18,
-        prints="`logit_scale` are float32, the other parameters of Similarity bfloat16",
+        prints="`logit_scale`: float32, where the other parameters of Similarity are bfloat16",
     ),
     Program(
         """\
@@ -119,7 +119,7 @@ model.append(nn.Linear(8, 2))
 out = model(torch.ones(3, 8).half())
 """,
         at=6,
-        prints="`3.weight`, `3.bias` are float32, the other parameters of Sequential float16",
+        prints="`3.weight`, `3.bias`: float32, where the other parameters of Sequential are float16",
     ),
 ]
 GOOD = [

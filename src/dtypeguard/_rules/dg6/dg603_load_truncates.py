@@ -12,7 +12,7 @@ RULE = Rule(
     "load-truncates",
     Severity.ERROR,
     summary="Loading a checkpoint cuts off the fractions of floats, because the model has integers there.",
-    says="`load_state_dict` writes {was} into {dtype}: {names} of {module} lose their fractions ({value})",
+    says="`load_state_dict` writes {was} into {dtype}: the fractions of {names} of {module} are lost ({value})",
     fix="register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`",
     why=("Loading copies into the tensors that the model has; what is copied into an integer tensor is truncated."),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
@@ -55,8 +55,8 @@ observer = Observer()
 observer.load_state_dict({"running_max": torch.tensor(2.8699)})
 """,
         at=12,
-        prints="`load_state_dict` writes float32 into int64: `running_max` of Observer lose their fractions "
-        "(2.8699, ...)",
+        prints="`load_state_dict` writes float32 into int64: the fractions of `running_max` of Observer are "
+        "lost (2.8699, ...)",
     ),
     Program(
         """\
@@ -71,8 +71,8 @@ server = nn.BatchNorm1d(2)
 server.load_state_dict(mean)
 """,
         at=9,
-        prints="`load_state_dict` writes float32 into int64: `num_batches_tracked` of BatchNorm1d lose their "
-        "fractions (1.5, ...)",
+        prints="`load_state_dict` writes float32 into int64: the fractions of `num_batches_tracked` of "
+        "BatchNorm1d are lost (1.5, ...)",
     ),
     Program(
         """\
@@ -85,7 +85,7 @@ checkpoint = {**model.state_dict(), "1.scale": torch.tensor([0.5, 0.25])}
 model.load_state_dict(checkpoint, strict=False)
 """,
         at=7,
-        prints="`load_state_dict` writes float32 into int8: `1.scale` of Sequential lose their fractions (0.5, ...)",
+        prints="`load_state_dict` writes float32 into int8: the fractions of `1.scale` of Sequential are lost (0.5, ...)",
     ),
 ]
 GOOD = [
