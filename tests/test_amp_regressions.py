@@ -189,7 +189,7 @@ def test_clipping_after_unscale_is_no_reason_to_look_in_full(micro):
     model, optimizer, scaler = trio()
     watch = amp.watch(model, optimizer, scaler, mode="strict")
     looks = 0
-    driven = watch._scaling._driven[0]
+    driven = watch._scaling.driven[0]
     for step in range(200):
         for _ in range(micro if step % 3 else 1):
             scaler.scale(loss_of(model)).backward()

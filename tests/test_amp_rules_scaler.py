@@ -387,7 +387,7 @@ def by_hand(step, model, optimizer, scaler):
 UNSCALED = f"SGD gets {GRADIENTS} from a backward without `scaler.scale`; unscaling divides them by 65536"
 
 
-TWICE = "`unscale_` is called a second time on {} ({} scaled losses since its last step, and no `update()` between)"
+TWICE = "`unscale_` is called a second time on {} ({} since its last step, and no `update()` between)"
 
 
 AGAIN = "`scaler.{}` is called on {} again, and `scaler.update()` was not called since its last step"
@@ -449,15 +449,17 @@ BUGS = {
     },
     "DG310": {
         "on each micro-batch": Bug(
-            program(one, iteration=each_micro_batch), TWICE.format("SGD", 2), "scaler.unscale_(optimizer)"
+            program(one, iteration=each_micro_batch),
+            TWICE.format("SGD", "2 scaled losses"),
+            "scaler.unscale_(optimizer)",
         ),
         "to log a norm": Bug(
             program(one, iteration=to_log_the_norm, optimizer=of(torch.optim.Adagrad)),
-            TWICE.format("Adagrad", 1),
+            TWICE.format("Adagrad", "1 scaled loss"),
             "scaler.unscale_(optimizer)",
         ),
         "on the first optimizer instead of the second": Bug(
-            program(two, iteration=the_wrong_one_again), TWICE.format("SGD 0", 1), "scaler.unscale_(oa)"
+            program(two, iteration=the_wrong_one_again), TWICE.format("SGD 0", "1 scaled loss"), "scaler.unscale_(oa)"
         ),
     },
     "DG311": {

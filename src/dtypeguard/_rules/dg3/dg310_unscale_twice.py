@@ -27,7 +27,8 @@ RULE = Rule(
 @on("unscale", RULE)
 def again(driven: Driven, stage: OptState, scaling: Scaling) -> None:
     if stage is OptState.UNSCALED:
-        since = f"({driven.losses} scaled losses since its last step, and no `update()` between)"
+        losses = f"{driven.losses} scaled {'loss' if driven.losses == 1 else 'losses'}"
+        since = f"({losses} since its last step, and no `update()` between)"
         scaling.find(RULE, "GradScaler.unscale_", {"optimizer": driven.watched.title, "since": since})
 
 
@@ -74,7 +75,7 @@ scaler.step(optimizer)
 scaler.update()
 """,
         at=13,
-        prints="`unscale_` is called a second time on SGD (1 scaled losses since its last step, and no "
+        prints="`unscale_` is called a second time on SGD (1 scaled loss since its last step, and no "
         "`update()` between)",
     ),
     Program(
@@ -96,7 +97,7 @@ scaler.unscale_(first)
 nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
 """,
         at=14,
-        prints="`unscale_` is called a second time on Adam (1 scaled losses since its last step, and no "
+        prints="`unscale_` is called a second time on Adam (1 scaled loss since its last step, and no "
         "`update()` between)",
     ),
 ]
