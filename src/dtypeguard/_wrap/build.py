@@ -18,7 +18,8 @@ from .._base.config import Autocast
 from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
-from .emit import attempt
+from .._contract.spec import Spec, UnpackedSpec
+from .emit import Writer
 from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
@@ -130,13 +131,53 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
     return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {cpu}"]
 
 
+def _checks(contract: Contract, anchored: bool, device: str) -> tuple[Writer, list[str] | None, list[str] | None]:
+    """The lines that check arguments and result; None where the reference checks all of them."""
+    writer = Writer(contract, anchored, device)
+    if contract.anchor not in (None, "self"):
+        return writer, None, None
+    for index, param in enumerate(contract.params):
+        several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
+        if param.skip or (param.spec is None and not contract.guarded):
+            continue
+        if several and contract.skip_args:
+            writer.ask(index, param.spec)
+        elif param.spec is None:
+            writer.guarded(param.name, several)
+        else:
+            writer.argument(index, param.spec, functools.partial(_write_argument, writer, param, param.spec))
+    arguments, writer.lines = writer.lines, []
+    writer.entry, writer.late = dict(writer.axes), contract.scoped
+    if contract.output_dtype is not None:
+        return writer, arguments, None
+    if contract.returns is not None:
+        writer.argument(None, contract.returns, functools.partial(writer.spec, contract.returns, "_dg_out"))
+    return writer, arguments, writer.lines
+
+
+def _write_argument(writer: Writer, param: Param, spec: Spec) -> None:
+    if isinstance(spec, UnpackedSpec):
+        writer.spec(spec, param.name)
+    elif param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD):
+        item = writer.fresh("i")
+        values = f"{param.name}.values()" if param.kind is _P.VAR_KEYWORD else param.name
+        with writer.block(f"for {item} in {values}:", loop=True):
+            writer.spec(spec, item)
+    elif param.default is not _P.empty:
+        default = "None" if param.default is None else writer.const(param.default, "default")
+        with writer.block(f"if {param.name} is not {default}:"):
+            writer.spec(spec, param.name)
+    else:
+        writer.spec(spec, param.name)
+
+
 def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str], dict[str, Any]]:
     """The wrapper's source and what it closes over."""
     names, kind = [param.name for param in contract.params], kind_of(fn)
     overridden = contract.dtype is not None or contract.device is not None
     anchored = (anchor is not None or overridden) if contract.guarded else contract.anchor == "self"
     device = _device(contract, anchor)
-    writer, arguments, result = attempt(contract, anchored, device)
+    writer, arguments, result = _checks(contract, anchored, device)
     body, slow_way, give_up = _KINDS[kind]
     closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
