@@ -61,6 +61,7 @@ class Writer:
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
         self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside}
+        self.place: int | None = None  # the argument that is in turn; None is the result
         self.lines: list[str] = []
         self.open: list[Spec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -121,27 +122,16 @@ class Writer:
         _EMITTERS[type(spec)](self, spec, var)
         self.open.pop()
 
-    def argument(self, index: int | None, spec: Spec, write: Callable[[], None]) -> None:
-        """The lines for one argument, or the result (index None); what they cannot express the reference checks."""
-        before = self.depth, self.loops, self.branches, len(self.lines), dict(self.axes), list(self.initial)
-        try:
-            write()
-        except Inexpressible:
-            self.depth, self.loops, self.branches, lines, self.axes, self.initial = before
-            del self.lines[lines:]
-            self.open.clear()
-            self.pending.clear()
-            self.ask(index, spec)
-
-    def ask(self, index: int | None, spec: Spec | None) -> None:
+    def ask(self, spec: Spec | None) -> None:
+        """Have the reference check the argument (else the result) that is in turn, beside the axes bound so far."""
         known: tuple[list[str], list[str]] = [], []
         for (several, axis), (name, _) in self.axes.items():
             known[several].append(f"{axis!r}: {name}")
         axes = ", ".join("{" + ", ".join(part) + "}" for part in known)
         values = "".join(f"{param.name}, " for param in self.contract.params)
-        out = ", _dg_out" if index is None else ""
+        out = ", _dg_out" if self.place is None else ""
         bound = self.fresh("q")
-        self.line(f"{bound} = {self.const(ask, 'ask')}(_dg_contract, {index}, ({values}), {axes}{out})")
+        self.line(f"{bound} = {self.const(ask, 'ask')}(_dg_contract, {self.place}, ({values}), {axes}{out})")
         self.miss_if(f"{bound} is None")
         dims = [dim for held in tensor_specs(spec) for dim in held.dims if dim.kind is DimKind.NAMED]
         for key in dict.fromkeys((dim.variadic, dim.text) for dim in dims):
