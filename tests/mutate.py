@@ -317,7 +317,7 @@ def mutants_of(room: str, source: str) -> Iterator[Mutant]:
     tree = parse(source)
     for place, (node, statement) in enumerate(nodes(tree)):
         for operator, (_, edits) in OPERATORS.items():
-            if operator == "emitted" and room not in ("_wrap/emit", "_wrap/build"):
+            if operator == "emitted" and room not in ("_wrap/emit", "_wrap/build", "_repair/plans"):
                 continue
             for number in range(sum(1 for _ in edits(node))):
                 line = getattr(node, "lineno", statement.lineno)

@@ -1,16 +1,17 @@
 """Where a module, autocast and containers come in: generated wrapper and reference checker give one verdict."""
 
 import contextlib
+from typing import TypedDict
 
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jaxtyping import Float, Float16, Float32, Num, Shaped
+from jaxtyping import Float, Float16, Float32, Int, Num, Shaped
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DtypeGuardError, enforce, guard
-from dtypeguard._check.reference import check
+from dtypeguard._check.reference import check, check_result
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 dtypes = st.sampled_from([F16, BF16, F32, F32, F32, F64, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2])
@@ -55,6 +56,24 @@ class Enforced(nn.Module):
         self, x: Shaped[Tensor, "b n"], y: Float16[Tensor, "*s"] | None = None, z: list[Float[Tensor, "n"]] = ()
     ):
         return None
+
+
+class Row(TypedDict):
+    row: Float[Tensor, "n"]
+
+
+class Either(nn.Module):
+    """Unions that are told apart by class and rank, and what only the reference can check, beside it."""
+
+    @enforce(mode="strict")
+    def forward(
+        self,
+        x: Float16[Tensor, "b n"] | Float[Tensor, "b n"] | Int[Tensor, "b n"],
+        y: Float[Tensor, "n"] | Float32[Tensor, "b n"] | int | str | None = None,
+        z: Float[Tensor, "k"] | list[Float[Tensor, "n"]] | Row = (),
+        w: Float[Tensor, "b k"] | None = None,
+    ) -> Float[Tensor, "b n"] | list[Float[Tensor, "k"]] | None:
+        return y
 
 
 @st.composite
@@ -131,6 +150,29 @@ def test_a_guard_of_an_annotated_forward(model, given_options, x, y, region):
 def test_an_enforced_method(model, x, y, z, region):
     fast, reference = verdicts(model, type(model).forward.__dtypeguard__[1], (x, y, z), region)
     assert fast == reference
+
+
+short = st.builds(lambda dtype: torch.empty((2,), dtype=dtype), floats)
+things = st.one_of(matrices, rows, short, st.lists(rows, max_size=2), rows.map(lambda row: {"row": row}), leaves)
+
+
+@relaxed
+@given(models([Either]), st.one_of(matrices, tensors()), things, things, mostly_none, st.booleans(), regions)
+def test_an_enforced_method_with_unions(model, x, y, z, w, guarded, region):
+    """The reference is asked for single arguments too, and finds the same axes bound."""
+    if guarded:
+        guard(model, mode="strict")
+    contract = type(model).forward.__dtypeguard__[1]
+    context = contextlib.nullcontext() if region is None else torch.autocast("cpu", dtype=region)
+    with context:
+        call = check(contract, (model, x, y, z, w))
+        wrong = bool(call.violations or check_result(call, y).violations)
+        try:
+            model.forward(x, y, z, w)
+        except DtypeGuardError:
+            assert wrong
+        else:
+            assert not wrong
 
 
 @relaxed

@@ -7,7 +7,7 @@ check that says "no" too often, or a plan that never applies, gives the same res
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import pytest
 import torch
@@ -185,6 +185,30 @@ def results(x: Float32[Tensor, "b c"], y: Float32[Tensor, "c"]) -> tuple[Float32
     return x @ y, y
 
 
+@right(f(2, 3), f(3), 1, torch.ones(2, dtype=torch.int32), "text")
+@enforce
+def unions(
+    x: Float32[Tensor, "b c"] | Float32[Tensor, "c"],
+    y: Float32[Tensor, "b c"] | Float32[Tensor, "c"],
+    z: Float32[Tensor, "b"] | int | None,
+    u: Float[Tensor, "b"] | Int[Tensor, "b"],
+    v: Float[Tensor, "b"] | str = "none",
+) -> Float32[Tensor, "b c"] | Float32[Tensor, "c"]:
+    return y
+
+
+class Row(TypedDict):
+    row: Float32[Tensor, "n"]
+
+
+@right(f(2, 3), f(2), {"row": f(3)})
+@enforce
+def what_only_the_reference_checks(
+    x: Float32[Tensor, "b n"], y: Float32[Tensor, "b"] | list[Float32[Tensor, "n"]], z: Row
+) -> Row | Float32[Tensor, "n"]:
+    return z
+
+
 @right(None)
 @enforce
 def no_tensor(x: None) -> Float32[Tensor, ""] | None:
@@ -289,6 +313,30 @@ def test_nor_where_it_is_annotated(own, given, make, asked):
     with torch.autocast("cpu", dtype=BF16), dtypeguard.mode("strict"):
         model.forward(f(2, 3, dtype=given))
     assert asked == []
+
+
+@enforce
+def bound(
+    x: Float32[Tensor, "b"], y: Float32[Tensor, "k"] | list[Float32[Tensor, "n"]], z: Float32[Tensor, "n k"]
+) -> list[Float32[Tensor, "k"]] | Float32[Tensor, "b"]:
+    return x if x[0] == 1 else [x]
+
+
+BOUND = [(f(5), f(3), f(2, 3)), (f(5), [f(2)], f(2, 3)), (f(5), [f(2), f(2)], f(2, 3)), (2 * f(3), f(3), f(2, 3))]
+UNBOUND = [
+    (f(5), f(3), f(2, 4)), (f(5), [f(2)], f(3, 3)), (f(5), [f(2), f(3)], f(2, 3)), (2 * f(5), f(3), f(2, 3)),
+]  # fmt: skip
+
+
+def test_an_argument_that_only_the_reference_checks_binds_axes_for_the_others(asked):
+    with dtypeguard.mode("strict"):
+        for arguments in BOUND:
+            bound(*arguments)
+        assert asked == []
+        for arguments in UNBOUND:
+            with pytest.raises(dtypeguard.ShapeError):
+                bound(*arguments)
+        assert len(asked) == len(UNBOUND)
 
 
 def test_what_is_wrong_asks_the_reference_once(asked):

@@ -99,6 +99,28 @@ def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     return anchor
 
 
+def check_one(
+    contract: Contract,
+    index: int | None,
+    values: tuple[Any, ...],
+    axes: dict[str, Any],
+    variadics: dict[str, Any],
+    result: Any = None,
+) -> CallState | None:
+    """The state of a call in which one argument (index None: the result) holds beside known axes; else None."""
+    with torch._C.DisableTorchFunctionSubclass():
+        call = CallState(contract, values, find_anchor(contract, values))
+        call.axes = {name: size for name, size in axes.items() if size is not None}
+        call.variadics = {name: (False, tuple(shape)) for name, shape in variadics.items() if shape is not None}
+        if index is None:
+            call.anchor = call.anchor if contract.anchor == "self" else None
+            _check_argument(contract.returns, result, ("result",), call)
+        for param, path, value in given(contract, values) if index is not None else ():
+            if param is contract.params[index or 0]:
+                _check_argument(param.spec, value, path, call)
+    return None if call.violations or call.sides else call
+
+
 def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) -> None:
     if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
         return

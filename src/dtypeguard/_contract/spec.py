@@ -8,7 +8,7 @@ import sys
 import types
 import typing
 from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard, Union, get_args, get_origin
 
@@ -385,12 +385,16 @@ def _fields_spec(hint: Any, cls: Any, local: Names, _open: _Open) -> FieldsSpec 
 
 
 def holds_tensor(spec: Spec | None, *seen: Spec) -> bool:
-    """Whether a tensor is somewhere in a spec; `seen` are the specs around it, which a recursive class meets again."""
+    return any(True for _ in tensor_specs(spec, *seen))
+
+
+def tensor_specs(spec: Spec | None, *seen: Spec) -> Iterator[TensorSpec]:
+    """The specs of tensors in a spec; `seen` are the specs around it, which a recursive class meets again."""
     if isinstance(spec, TensorSpec):
-        return True
-    if spec is None or any(spec is outer for outer in seen):
-        return False
-    return any(holds_tensor(part, spec, *seen) for part in parts(spec))
+        yield spec
+    elif spec is not None and not any(spec is outer for outer in seen):
+        for part in parts(spec):
+            yield from tensor_specs(part, spec, *seen)
 
 
 _PARTS: dict[type, Callable[[Any], Any]] = {

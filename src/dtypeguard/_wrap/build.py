@@ -18,7 +18,8 @@ from .._base.config import Autocast
 from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
-from .emit import attempt
+from .._contract.spec import UnpackedSpec
+from .emit import Inexpressible, Writer
 from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream
 
 _numbers = itertools.count(1)
@@ -130,13 +131,59 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
     return [*lines, f"_dg_a = {dtype}", f"_dg_cpu = {cpu}"]
 
 
+def _checks(contract: Contract, anchored: bool, device: str) -> tuple[Writer, list[str] | None, list[str] | None]:
+    """The lines that check arguments and result; None where the reference checks all of them."""
+    asked: set[int | None] = set()  # the arguments that only the reference can check; None is the result
+    while True:
+        writer = Writer(contract, anchored, device)
+        try:
+            if contract.anchor not in (None, "self"):
+                return writer, None, None
+            _write_arguments(writer, asked)
+            arguments, writer.lines = writer.lines, []
+            if contract.output_dtype is not None:
+                return writer, arguments, None
+            writer.entry, writer.late, writer.place = dict(writer.axes), contract.scoped, None
+            if contract.returns is not None and None in asked:
+                writer.ask(contract.returns)
+            elif contract.returns is not None:
+                writer.spec(contract.returns, "_dg_out")
+            return writer, arguments, writer.lines
+        except Inexpressible:
+            asked.add(writer.place)
+
+
+def _write_arguments(writer: Writer, asked: set[int | None]) -> None:
+    contract = writer.contract
+    for place, param in enumerate(contract.params):
+        spec, writer.place = param.spec, place
+        several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
+        if param.skip or (spec is None and not contract.guarded):
+            continue
+        if place in asked or (several and contract.skip_args):
+            writer.ask(spec)
+        elif spec is None:
+            writer.guarded(param.name, several)
+        elif several and not isinstance(spec, UnpackedSpec):
+            item = writer.fresh("i")
+            values = f"{param.name}.values()" if param.kind is _P.VAR_KEYWORD else param.name
+            with writer.block(f"for {item} in {values}:", loop=True):
+                writer.spec(spec, item)
+        elif param.default is not _P.empty:
+            default = "None" if param.default is None else writer.const(param.default, "default")
+            with writer.block(f"if {param.name} is not {default}:"):
+                writer.spec(spec, param.name)
+        else:
+            writer.spec(spec, param.name)
+
+
 def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str], dict[str, Any]]:
     """The wrapper's source and what it closes over."""
     names, kind = [param.name for param in contract.params], kind_of(fn)
     overridden = contract.dtype is not None or contract.device is not None
     anchored = (anchor is not None or overridden) if contract.guarded else contract.anchor == "self"
     device = _device(contract, anchor)
-    writer, arguments, result = attempt(contract, anchored, device)
+    writer, arguments, result = _checks(contract, anchored, device)
     body, slow_way, give_up = _KINDS[kind]
     closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
@@ -203,7 +250,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     exec(code, getattr(fn, "__globals__", {}), namespace)
     wrapper = namespace["_dg_factory"](**closure)
     named_after(wrapper, fn)
-    if kind == "function":
+    if kind == "function" and contract.anchor in (None, "self"):  # else it checks nothing by itself
         contract.wrapper = wrapper
     if "_dg_slot" in wrapper.__code__.co_freevars:  # the first call of a wrapper that knows no module finds the anchor
         cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]

@@ -6,11 +6,12 @@ that takes more than a few lines raises `Inexpressible`, and the function's call
 
 import ast
 import builtins
+import dataclasses
 import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,8 +37,9 @@ from .._contract.spec import (
     UnionSpec,
     UnpackedSpec,
     ValidatedSpec,
+    tensor_specs,
 )
-from .scan import beside, scan
+from .scan import ask, beside, scan
 
 _P = inspect.Parameter
 
@@ -59,6 +61,7 @@ class Writer:
         self.device = device  # the expression of the anchor's device
         self.closure: dict[str, Any] = {"_dg_Miss": _Miss, "_dg_isinstance": isinstance, "_dg_Tensor": Tensor}
         self.closure |= {"_dg_facts": facts, "_dg_type": type, "_dg_beside": beside}
+        self.place: int | None = None  # the argument that is in turn; None is the result
         self.lines: list[str] = []
         self.open: list[Spec] = []
         self.axes: dict[tuple[bool, str], tuple[str, bool]] = {}  # (variadic, axis): (variable, surely bound)
@@ -118,6 +121,23 @@ class Writer:
         self.open.append(spec)
         _EMITTERS[type(spec)](self, spec, var)
         self.open.pop()
+
+    def ask(self, spec: Spec | None) -> None:
+        """Have the reference check the argument (else the result) that is in turn, beside the axes bound so far."""
+        known: tuple[list[str], list[str]] = [], []
+        for (several, axis), (name, _) in self.axes.items():
+            known[several].append(f"{axis!r}: {name}")
+        axes = ", ".join("{" + ", ".join(part) + "}" for part in known)
+        values = "".join(f"{param.name}, " for param in self.contract.params)
+        out = ", _dg_out" if self.place is None else ""
+        bound = self.fresh("q")
+        self.line(f"{bound} = {self.const(ask, 'ask')}(_dg_contract, {self.place}, ({values}), {axes}{out})")
+        self.miss_if(f"{bound} is None")
+        dims = [dim for held in tensor_specs(spec) for dim in held.dims if dim.kind is DimKind.NAMED]
+        for key in dict.fromkeys((dim.variadic, dim.text) for dim in dims):
+            name = self.variable(key)
+            if not self.axes[key][1]:
+                self.line(f"{name} = {bound}{_from_scope(key)}")
 
     def tensor(self, spec: TensorSpec, var: str) -> None:
         if not spec.torch_only:
@@ -235,8 +255,7 @@ class Writer:
     def recall(self) -> list[str]:
         """Lines that read from jaxtyping's scope what the body has bound of the axes that may be unbound before it."""
         asked = {key: name for key, (name, _) in self.axes.items() if not self.entry.get(key, ("", False))[1]}
-        ways = {key: f".shape({key[1]!r})" if key[0] else f".axes.get({key[1]!r})" for key in asked}
-        lines = [f"    {name} = _dg_bound{ways[key]}" for key, name in asked.items()]
+        lines = [f"    {name} = _dg_bound{_from_scope(key)}" for key, name in asked.items()]
         return ["if _dg_bound is not None:", *lines] if lines else []
 
     def differs(self, size: str, wanted: str) -> str:
@@ -264,11 +283,38 @@ class Writer:
         return ast.unparse(tree)
 
     def union(self, spec: UnionSpec, var: str) -> None:
-        options = [option for option in spec.options if not isinstance(option, NoneSpec)]
-        if len(options) != 1 or len(spec.options) == 1:
+        options: list[Spec] = [option for option in spec.options if not isinstance(option, NoneSpec)]
+        if len(spec.options) == 1:
             raise Inexpressible
-        with self.block(f"if {var} is not None:"):
-            self.spec(options[0], var)
+        with self.block(f"if {var} is not None:") if len(options) < len(spec.options) else nullcontext():
+            if len(options) == 1:
+                self.spec(options[0], var)
+            else:
+                self.alternatives(options, var)
+
+    def alternatives(self, options: list[Spec], var: str) -> None:
+        """Options that differ in the class or in the number of axes; those of the same axes differ in dtype only."""
+        classes: list[type] = []
+        shapes: dict[tuple[Dim, ...], list[TensorSpec]] = {}
+        for option in options:
+            if isinstance(option, OtherSpec) and option.classes is not None:
+                classes += option.classes
+            elif isinstance(option, TensorSpec) and option.array_type is Tensor:
+                shapes.setdefault(option.dims, []).append(option)
+            else:
+                raise Inexpressible
+        several, loose = len(shapes) > 1, any(dim.variadic for dims in shapes for dim in dims)
+        if several and (loose or len({len(dims) for dims in shapes}) < len(shapes)):
+            raise Inexpressible
+        with self.block(f"if not _dg_isinstance({var}, {self.const((*classes,))}):") if classes else nullcontext():
+            known = self.plain(var) if several else var
+            for n, (dims, alike) in enumerate(shapes.items()):
+                dtypes = [option.dtypes for option in alike]
+                joint = None if None in dtypes else frozenset(d for some in dtypes for d in some or ())
+                with self.block(f"{'el' * (n > 0)}if {known}.ndim == {len(dims)}:") if several else nullcontext():
+                    self.tensor(dataclasses.replace(alike[0], dtypes=joint), var)
+            if several:
+                self.miss_if(f"{known}.ndim not in {tuple(map(len, shapes))}")
 
     def none(self, spec: NoneSpec, var: str) -> None:
         self.miss_if(f"{var} is not None")
@@ -355,6 +401,10 @@ class Writer:
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 
+def _from_scope(key: tuple[bool, str]) -> str:
+    return f".shape({key[1]!r})" if key[0] else f".axes.get({key[1]!r})"
+
+
 _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
     TensorSpec: Writer.tensor,
     UnionSpec: Writer.union,
@@ -368,52 +418,3 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
     ValidatedSpec: Writer.validated,
     SelfSpec: Writer.own,
 }
-
-
-# ---------------------------------------------------------------- a whole signature
-
-
-def _write_arguments(writer: Writer) -> None:
-    for param in writer.contract.params:
-        spec = param.spec
-        if param.skip or (spec is None and not writer.contract.guarded):
-            continue
-        several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
-        if several and writer.contract.skip_args:
-            raise Inexpressible
-        if isinstance(spec, UnpackedSpec):
-            writer.spec(spec, param.name)
-        elif spec is None:
-            writer.guarded(param.name, several)
-        elif several:
-            item = writer.fresh("i")
-            values = f"{param.name}.values()" if param.kind is _P.VAR_KEYWORD else param.name
-            with writer.block(f"for {item} in {values}:", loop=True):
-                writer.spec(spec, item)
-        elif param.default is not _P.empty:
-            default = "None" if param.default is None else writer.const(param.default, "default")
-            with writer.block(f"if {param.name} is not {default}:"):
-                writer.spec(spec, param.name)
-        else:
-            writer.spec(spec, param.name)
-
-
-def attempt(contract: Contract, anchored: bool, device: str) -> tuple[Writer, list[str] | None, list[str] | None]:
-    """The lines that check arguments and result; None where only the reference can."""
-    writer = Writer(contract, anchored, device)
-    try:
-        if contract.anchor not in (None, "self"):
-            raise Inexpressible
-        _write_arguments(writer)
-    except Inexpressible:
-        return Writer(contract, anchored, device), None, None
-    arguments, writer.lines = writer.lines, []
-    writer.entry, writer.late = dict(writer.axes), contract.scoped
-    try:
-        if contract.output_dtype is not None:
-            raise Inexpressible
-        if contract.returns is not None:
-            writer.spec(contract.returns, "_dg_out")
-    except Inexpressible:
-        return writer, arguments, None
-    return writer, arguments, writer.lines

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, FLOATING
-from .._check.reference import SCALARS, holds, same_device
+from .._check.reference import SCALARS, check_one, holds, same_device
+from .._check.scope import scope
 from .._contract.anchor import is_count, quiet
 from .._contract.model import Contract
 from .._repair.plans import is_repaired
@@ -71,6 +72,12 @@ def _scan_tensor(value: Tensor, dtype: Any, device: Any, contract: Contract) -> 
     return device is None or same_device(value.device, device) or (value.is_cpu and not value.ndim)
 
 
+def ask(contract: Contract, index: int | None, *known: Any) -> scope | None:
+    """The axes after the reference has checked one argument, or the result; None if it must check the whole call."""
+    call = None if torch.compiler.is_compiling() else check_one(contract, index, *known)
+    return None if call is None else scope({}, call.axes, call.variadics)
+
+
 def beside(
     contract: Contract,
     dtype: torch.dtype | None,
@@ -85,8 +92,6 @@ def beside(
     card = free[0].__dict__.get("_dtypeguard")
     if dtype is None or card is None or not card.armed:
         return False
-    if not torch.compiler.is_compiling() and is_repaired(sys._getframe(1)):
-        return False  # what was repaired cannot show whether the caller knows the model's dtype
     shown, cpu = False, device is not None and device.type == "cpu"
     others = [*told]  # that may hold tensors somewhere
     for value in free[1:]:
@@ -100,7 +105,11 @@ def beside(
             return False
         else:
             others.append(value)
-    if shown or not others:
-        return shown
+    if not shown and not others:
+        return False
+    if not torch.compiler.is_compiling() and is_repaired(sys._getframe(1)):
+        return False  # what was repaired cannot show whether the caller knows the model's dtype
+    if shown:
+        return True
     with torch._C.DisableTorchFunctionSubclass():
         return any(holds(value, dtype) for value in others)
