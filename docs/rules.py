@@ -5,77 +5,18 @@
 A test compares the pages with the registry, so they cannot drift.
 """
 
-import re
-import textwrap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from dtypeguard._watch.rule import RULES, Program, Rule, rule_modules
+from dtypeguard._report.pages import WATCHED, page
+from dtypeguard._watch.rule import RULES, Rule, rule_modules
 
 HERE = Path(__file__).parent
-WATCHED = ("DG3", "DG4")  # by `amp.watch` too
 FAMILIES = {
     "DG1": "conversions", "DG2": "autocast", "DG3": "autocast and GradScaler", "DG4": "optimizers and averages",
     "DG5": "modules", "DG6": "state", "DG7": "collectives", "DG8": "export",
 }  # fmt: skip
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
-
-
-def page(module: Any) -> str:
-    """The page of one rule."""
-    rule: Rule = module.RULE
-    sources = "\n".join(f"- <{source}>" for source in rule.sources)
-    return f"""# {rule.id} {rule.name}
-
-Severity: {rule.severity.value}
-
-{rule.summary}
-
-{rule.why}
-
-## A program with the fault
-
-{example(module)}
-## What to write
-
-{_blanks(rule.fix)[0].upper()}{_blanks(rule.fix)[1:]}.
-{alike(module)}
-## To leave it out
-
-{leave_out(rule)}.
-
-## Sources
-
-{sources}
-"""
-
-
-def example(module: Any) -> str:
-    """The first bad program, and what is printed for it."""
-    rule, program = module.RULE, module.BAD[0]
-    prints = f"{rule.id} {rule.name}: {program.prints}"
-    code = f"```python\n{_marked(program)}```\n"
-    return f"{code}\ndtypeguard reports, for line {program.at}:\n\n```text\n{textwrap.fill(prints, 110)}\n```\n"
-
-
-def alike(module: Any) -> str:
-    """The first good program."""
-    return f"\nRight, and not reported:\n\n```python\n{module.GOOD[0].source}```\n"
-
-
-def _marked(program: Program) -> str:
-    lines = program.source.splitlines()
-    lines[program.at - 1] += "  # <--"
-    return "\n".join(lines) + "\n"
-
-
-def leave_out(rule: Rule) -> str:
-    """How to switch it off."""
-    ways = f'`# dtypeguard: ignore[{rule.id}]` on the line, `dtypeguard.audit(ignore=["{rule.id}"])`'
-    if rule.id[:3] in WATCHED:
-        ways += f', `dtypeguard.amp.watch(..., ignore=["{rule.id}"])`'
-    return f'{ways}, or `ignore = ["{rule.id}"]` below `[tool.dtypeguard]` in pyproject.toml'
 
 
 def table(rules: Iterable[Rule], folder: str = "") -> str:
@@ -95,11 +36,6 @@ def index() -> str:
         parts.append(table(rule for rule in RULES.values() if rule.id.startswith(family)))
     parts.append("```{toctree}\n:hidden:\n:glob:\n\nDG*\n```\n")
     return "\n".join(parts)
-
-
-def _blanks(template: str) -> str:
-    """A message's format as prose, with a mark where a finding fills something in."""
-    return re.sub(r": …$", "", re.sub(r"\{(\w+)[^}]*\}", "…", template))
 
 
 def pages() -> dict[Path, str]:

@@ -102,6 +102,7 @@ def test_a_rule_has_programs_on_both_sides(module):
     assert len(module.BAD) >= 3
     assert len(module.GOOD) >= 3
     assert all(program.at and program.prints for program in module.BAD)
+    assert module.BAD[0].fix
     assert module.RULE.summary.endswith(".")
     assert "{" not in module.RULE.summary
 
@@ -115,6 +116,7 @@ def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
     ]  # torch < 2.13: its old name; goes with that floor
     assert said == [program.prints], report.findings
     assert found[0].severity == (program.severity or rule.severity).value
+    assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
 
 
 @pytest.mark.parametrize(("rule", "program"), GOOD)

@@ -6,9 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +15,8 @@ import torch
 import dtypeguard
 
 from ._audit.command import Usage, run
-from ._watch.rule import RULES, Program, Rule, Severity, rule_modules, select
+from ._report.pages import page
+from ._watch.rule import RULES, Rule, Severity, rule_modules, select
 from ._watch.selection import Selection
 
 _EXAMPLES = """\
@@ -126,7 +125,8 @@ def _rules(options: argparse.Namespace) -> int:
     if rows:
         _print_table(rows)
     for number, rule in enumerate(pages):
-        print("\n" * bool(number or rows) + _page(rule))
+        print("\n" * bool(number or rows), end="")
+        _print_page(rule)
     return 0
 
 
@@ -166,32 +166,15 @@ def _plain(text: str) -> Any:
     return Text(text)
 
 
-def _page(rule: Rule) -> str:
-    facts = {
-        "summary": rule.summary, "says": _blanks(rule.says), "why": rule.why, "fix": _blanks(rule.fix),
-        "source": "; ".join(rule.sources), "docs": rule.docs,
-    }  # fmt: skip
-    body = [_paragraph(name, text) for name, text in facts.items()]
-    bad: Program = next(module for module in rule_modules() if module.RULE is rule).BAD[0]
-    lines = [
-        f"{'-->' if number == bad.at else '':>4} {line}".rstrip()
-        for number, line in enumerate(bad.source.splitlines(), 1)
-    ]
-    shown = ["", "  a program with the fault:", "", *lines, "", "  what is reported:", "", f"     {bad.prints}"]
-    return "\n".join([f"{rule.id} {rule.name} ({rule.severity.value})", *body, *shown])
+def _print_page(rule: Rule) -> None:
+    text = page(next(module for module in rule_modules() if module.RULE is rule))
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        from rich.console import Console
+        from rich.markdown import Markdown
 
-
-def _paragraph(name: str, text: str) -> str:
-    blank = " " * 8
-    # A source is a list of addresses, which must stay whole.
-    lines = text.split("; ") if name == "source" else [text]
-    broken = (textwrap.wrap(line, 100, break_long_words=False, break_on_hyphens=False) for line in lines)
-    return textwrap.indent("\n".join(part for whole in broken for part in whole), blank).replace(blank, f"{name:<8}", 1)
-
-
-def _blanks(template: str) -> str:
-    """A message's format as prose, with a mark where a finding fills something in."""
-    return re.sub(r"\{\w+[^}]*\}", "…", template)
+        Console().print(Markdown(text))
+    else:
+        print(text, end="")
 
 
 # --- check, version -----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class Program:
         source: the script. A line that calls `dtypeguard.amp.watch` stands for the watch, and is left out elsewhere.
         at: the number of the line that is named, counted from 1.
         prints: the message of the finding, where there is one.
+        fix: what the finding says to write; of the first bad program, which is shown.
         severity: of the finding, where it is not the rule's own.
         watched_at: the number of the line that `amp.watch` names, where it can know only later.
     """
@@ -67,6 +68,7 @@ class Program:
     source: str
     at: int = 0
     prints: str = ""
+    fix: str = ""
     severity: Severity | None = None
     watched_at: int = 0
 
@@ -95,7 +97,7 @@ class _Table(Mapping[str, Rule]):
 
 def rule_modules() -> list[Any]:
     """The modules of the rules; importing them registers what they listen to."""
-    root = __package__.rpartition(".")[0] + "._rules"
+    root = __name__.rpartition("._watch")[0] + "._rules"
     path = importlib.import_module(root).__path__
     names = sorted(module.name for module in pkgutil.walk_packages(path, f"{root}."))
     return [module for name in names if hasattr(module := importlib.import_module(name), "RULE")]

@@ -96,6 +96,10 @@ images = images - mean[:, None, None]
 """,
         at=6,
         prints="`images - mean[:, None, None]` mixes float64 and float32, 768 B",
+        fix=(
+            "convert where the float64 is born: program.py:5, in <module>: "
+            "`torch.from_numpy(np.array([0.485, 0.456, 0.406]))`, `.to(torch.float32)`"
+        ),
     ),
     Program(
         """\

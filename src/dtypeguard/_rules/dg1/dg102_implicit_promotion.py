@@ -132,6 +132,10 @@ q = model(torch.randn(3, 4, dtype=torch.bfloat16))
 """,
         at=11,
         prints="`q * self.scale` mixes bfloat16 and float32: the result is float32, 48 B",
+        fix=(
+            "cast one side where it is made: `.to(torch.bfloat16)` on the float32 operand where it is made, "
+            "or on the result; where float32 is meant, as in a loss, `.to(torch.float32)` on the other"
+        ),
     ),
     Program(
         """\

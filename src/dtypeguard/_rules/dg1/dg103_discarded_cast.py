@@ -69,6 +69,7 @@ y = x * 2
 """,
         at=4,
         prints="`x.float()` gives a new float32 tensor, and it is thrown away: `x` stays float64",
+        fix="keep the result: `x = x.float()`",
     ),
     Program(
         """\

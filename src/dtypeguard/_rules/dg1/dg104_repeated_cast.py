@@ -90,6 +90,7 @@ for _ in range(10):
         at=11,
         prints="the same float64 tensor of 512.0 KiB was cast to float32 10 times, 2.5 MiB in all, and it did "
         "not change",
+        fix=("cast it once, before the loop, or register it as a buffer of the module so that `.to()` reaches it"),
     ),
     Program(
         """\

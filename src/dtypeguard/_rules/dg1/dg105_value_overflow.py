@@ -152,6 +152,10 @@ y = x * torch.rsqrt(variance + 1e-6)
 """,
         at=4,
         prints="`x.pow(2)` makes 16 of 16 finite values infinite in float16, whose largest value is 65504",
+        fix=(
+            "compute it in a wider dtype, or clamp it first: `.float()` on what goes in, and back to half "
+            "when the values fit"
+        ),
     ),
     Program(
         """\

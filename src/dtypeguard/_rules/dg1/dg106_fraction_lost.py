@@ -111,6 +111,7 @@ kept[:, :3] = scores
 """,
         at=6,
         prints="`kept[:, :3] = scores` writes float32 values into int64: 2 of 3 lose their fraction",
+        fix=("allocate the target with a floating dtype, or round where it is meant: `.round().to(torch.int64)`"),
     ),
     Program(
         """\

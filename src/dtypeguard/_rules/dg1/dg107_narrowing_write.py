@@ -58,6 +58,10 @@ padded[:2] = spectrum
         prints="`padded[:2] = spectrum` writes complex64 into a float32 tensor: the imaginary parts of 2 of 2 "
         "values are lost",
         severity=Severity.ERROR,
+        fix=(
+            "allocate the target in the dtype of what is written to it: `dtype=torch.complex64`, or write "
+            "`.real` where it is meant"
+        ),
     ),
     Program(
         """\

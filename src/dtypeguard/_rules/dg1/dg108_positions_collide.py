@@ -150,6 +150,7 @@ table = angles.cos()
         at=4,
         prints="`torch.arange(x.shape[1], dtype=x.dtype)`: 600 distinct integers, 407 in bfloat16: used as "
         "angles at program.py:6, in <module>",
+        fix="compute positions and angles in float32 (or as integers), and cast only the result",
     ),
     Program(
         """\

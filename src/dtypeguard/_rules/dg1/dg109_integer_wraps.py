@@ -269,6 +269,7 @@ change = now - before
 """,
         at=5,
         prints="`now - before`: 1 of 2 results are outside of 0 to 255 and wrap around",
+        fix="take a wider dtype, a bool mask or a clamp: `.int()` or `.float()` first",
     ),
     Program(
         """\

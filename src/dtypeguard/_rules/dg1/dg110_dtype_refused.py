@@ -90,6 +90,7 @@ model(images)
         at=6,
         prints="`model(images)` was refused: mat1 and mat2 must have the same dtype, but got Float and Half; "
         "`operand 1` = f32[3,4] on cpu (torch.rand(3, 4) at program.py:5, in <module>: float32)",
+        fix="cast the operand that is odd: `.to(torch.float16)`",
     ),
     Program(
         """\

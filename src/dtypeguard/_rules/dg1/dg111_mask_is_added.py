@@ -133,6 +133,7 @@ out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
         at=6,
         prints="attn_mask of scaled_dot_product_attention is float32 and holds only 0 and 1: it is added to the "
         "scores, and masks nothing",
+        fix="give a bool mask: `attn_mask.bool()`",
     ),
     Program(
         """\

@@ -83,6 +83,7 @@ history = torch.tensor([np.mean(losses), 0.0])
         at=5,
         prints="`torch.tensor([np.mean(losses), 0.0])` is float64 since it holds NumPy scalars; with Python "
         "numbers it would be float32",
+        fix="say which dtype is meant: `torch.tensor(..., dtype=torch.float32)`",
     ),
     Program(
         """\

@@ -81,6 +81,7 @@ scaled = (scores - least) / (most - least + 1e-8)
         at=5,
         prints="`most - least + 1e-8`: 1e-08 is 0 in float16, and `(scores - least) / (most - least + 1e-8)` "
         "gives 3 infinite or NaN values",
+        fix="an eps that float16 has, 1e-4 and up, or compute it in float32",
     ),
     Program(
         """\

@@ -52,6 +52,7 @@ Experts()(torch.randn(2, 4))
         at=13,
         prints="`self.out(h)` gets bfloat16, which left an autocast region at program.py:12, in forward, and "
         "meets float32: it was refused",
+        fix="`.float()` on what leaves the region, or let the region reach this line",
     ),
     Program(
         """\

@@ -151,6 +151,10 @@ y.sum().backward()
         prints="autograd.Function `Linear` ran under autocast without `custom_fwd`; its backward failed at "
         "program.py:14, in backward: expected m1 and m2 to have the same dtype, but got: c10::BFloat16 != "
         "float",
+        fix=(
+            "decorate it: `@torch.amp.custom_fwd(device_type='cpu', cast_inputs=torch.float32)` on forward, "
+            "`@torch.amp.custom_bwd(device_type='cpu')` on backward"
+        ),
     ),
     Program(
         """\

@@ -63,6 +63,10 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
         at=12,
         prints="`canvas[index] = self.pfn(pillars)` under autocast was refused: Index put requires the source and "
         "destination dtypes match, got Float for the destination and BFloat16 for the source.",
+        fix=(
+            "cast one side: make the target like the values: `values.new_zeros(...)`, or cast: "
+            "`values.to(target.dtype)`"
+        ),
     ),
     Program(
         """\

@@ -45,6 +45,7 @@ with FakeTensorMode(), torch.device("xpu"):
         at=9,
         prints="`F.binary_cross_entropy(p, y)`: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are "
         "unsafe to autocast.",
+        fix="leave out the sigmoid and use `binary_cross_entropy_with_logits` (`nn.BCEWithLogitsLoss`)",
     ),
     Program(
         """\

@@ -72,6 +72,10 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
         at=14,
         prints="`flash_attention(q, q, x)` under autocast got `q` in float32: FlashAttention only support fp16 "
         "and bf16 data type",
+        fix=(
+            "cast what it takes yourself: `.to(torch.get_autocast_dtype('cpu'))`, or annotate it and use "
+            "`dtypeguard.enforce`"
+        ),
     ),
     Program(
         """\

@@ -39,6 +39,7 @@ scores = scores.masked_fill(mask, -1e9)
         at=5,
         prints="`scores.masked_fill(mask, -1e9)` was refused: value cannot be converted to type c10::Half without "
         "overflow",
+        fix=('`torch.finfo(x.dtype).min` in place of a constant, or `float("-inf")`; `torch.iinfo` for integers'),
     ),
     Program(
         """\

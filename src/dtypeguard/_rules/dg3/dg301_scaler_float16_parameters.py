@@ -69,6 +69,10 @@ for step in range(3):
         at=13,
         prints="`Linear.weight`, `Linear.bias` (2 of 2 trainable parameters) are float16, and a GradScaler "
         "refuses float16 gradients",
+        fix=(
+            "keep the parameters in float32 (`model.float()` before the optimizer is built) and run the "
+            "forward under `torch.autocast('cpu', dtype=torch.float16)`"
+        ),
     ),
     Program(
         """\

@@ -35,6 +35,7 @@ optimizer.step()
 """,
         at=12,
         prints="the gradients of `Linear.weight`, `Linear.bias` are float32, the parameters bfloat16",
+        fix="convert the model before the first backward, or call `optimizer.zero_grad()` after converting it",
     ),
     Program(
         """\

@@ -52,6 +52,10 @@ for step in range(3):
 """,
         at=14,
         prints="a GradScaler is enabled, but the forward ran in bfloat16",
+        fix=(
+            "drop the scaler (`GradScaler(enabled=False)`), or run the forward under `torch.autocast('cpu', "
+            "dtype=torch.float16)`; on the CPU autocast's default is bfloat16"
+        ),
     ),
     Program(
         """\

@@ -49,6 +49,7 @@ for step in range(3):
 """,
         at=13,
         prints="a GradScaler is enabled, but nothing between the parameters and the loss is in float16",
+        fix="run the forward under `torch.autocast('cpu', dtype=torch.float16)`, or drop the scaler",
     ),
     Program(
         """\

@@ -51,6 +51,11 @@ for step in range(3):
 """,
         at=14,
         prints="the model ran under float16 autocast, and SGD stepped without a GradScaler",
+        fix=(
+            "scale the loss: `scaler = torch.amp.GradScaler('cpu')`, `scaler.scale(loss).backward()`, "
+            "`scaler.step(optimizer)`, `scaler.update()`; or use bfloat16; for a loss scale of your own, "
+            "ignore this rule"
+        ),
     ),
     Program(
         """\

@@ -52,6 +52,7 @@ for step in range(3):
 """,
         at=14,
         prints="the loss given to `scaler.scale` is float16",
+        fix="compute the loss in float32: `criterion(output.float(), target)`",
     ),
     Program(
         """\

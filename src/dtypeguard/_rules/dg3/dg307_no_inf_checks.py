@@ -62,6 +62,10 @@ scaler.update()
 """,
         at=11,
         prints="the loss is detached, so the scaler has no gradients to check",
+        fix=(
+            "call `scaler.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no "
+            "`.detach()`, `.item()` or `torch.no_grad()` on its way"
+        ),
     ),
     Program(
         """\

@@ -54,6 +54,7 @@ scaler.update()
         at=13,
         prints="SGD gets gradients of `Linear.weight`, `Linear.bias` from a backward without `scaler.scale`; "
         "unscaling divides them by 65536",
+        fix="`scaler.scale(loss).backward()` for every loss whose gradients this scaler unscales",
     ),
     Program(
         """\

@@ -219,6 +219,7 @@ for inputs in torch.linspace(-1, 1, 36).view(3, 4, 3):
         watched_at=14,
         prints="gradients of `Linear.weight`, `Linear.bias` were clipped to norm 1 while still multiplied by the"
         " scale 65536: after unscaling the bound is 1.53e-05",
+        fix="`scaler.unscale_(optimizer)` before `clip_grad_norm_` or `clip_grad_value_`",
     ),
     Program(
         """\

@@ -54,6 +54,7 @@ scaler.update()
         at=12,
         prints="`unscale_` is called a second time on SGD (2 scaled losses since its last step, and no "
         "`update()` between)",
+        fix=("with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch"),
     ),
     Program(
         """\

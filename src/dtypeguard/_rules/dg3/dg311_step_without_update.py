@@ -56,6 +56,7 @@ for step in range(3):
 """,
         at=13,
         prints="`scaler.step` is called on SGD again, and `scaler.update()` was not called since its last step",
+        fix="`scaler.update()` once at the end of each iteration, after all optimizers have stepped",
     ),
     Program(
         """\

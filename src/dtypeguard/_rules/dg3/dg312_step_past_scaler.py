@@ -48,6 +48,7 @@ scaler.update()
 """,
         at=11,
         prints="SGD.step() was called directly on gradients that are still multiplied by the scale 65536",
+        fix="`scaler.step(optimizer)` in place of `optimizer.step()`",
     ),
     Program(
         """\

@@ -74,6 +74,10 @@ for step in range(20):
         at=16,
         prints="the scale has fallen from 65536 to 0.5: 17 of 17 steps were skipped for non-finite gradients, "
         "the last time in `Linear.weight`, `Linear.bias`",
+        fix=(
+            "look for NaN in the data and for overflow in the forward (a mask fill, an unclamped `exp`); a "
+            "scale below 1 cannot help, and models pretrained in bfloat16 often cannot run in float16"
+        ),
     ),
     Program(
         """\

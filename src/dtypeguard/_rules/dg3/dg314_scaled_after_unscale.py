@@ -54,6 +54,7 @@ scaler.update()
         at=15,
         prints="a scaled loss was added to the gradients of SGD after `unscale_`: they mix parts that are "
         "divided by the scale 65536 and parts that are not",
+        fix="call `unscale_` once, after the last micro-batch; or `step` and `update` before the next loss",
     ),
     Program(
         """\

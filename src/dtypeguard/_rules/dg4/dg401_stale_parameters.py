@@ -40,6 +40,11 @@ for _ in range(4):
         at=13,
         prints="SGD holds 2 of 4 parameters that the model Sequential does not have, and lacks "
         "`Sequential.2.weight`, `Sequential.2.bias`",
+        fix=(
+            "build the optimizer after the last change of the model (new head, PEFT, parametrization, "
+            "`fully_shard`, `load_state_dict(assign=True)`), or `optimizer.add_param_group` for what is new; "
+            "parameters of a loss or of a second model: `watch([model, other], ...)`"
+        ),
     ),
     Program(
         """\

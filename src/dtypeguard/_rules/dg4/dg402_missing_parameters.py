@@ -39,6 +39,10 @@ for _ in range(4):
         at=12,
         prints="`Sequential.0.weight`, `Sequential.0.bias` (2 of 4 trainable parameters) get gradients, and no "
         "watched optimizer holds them",
+        fix=(
+            "add them (`optimizer.add_param_group`), freeze them (`requires_grad_(False)`), or give every "
+            "optimizer to `watch`"
+        ),
     ),
     Program(
         """\

@@ -40,6 +40,10 @@ optimizer.step()
 """,
         at=14,
         prints="state `exp_avg`, `exp_avg_sq` of `Linear.weight`, `Linear.bias` is float32, the parameters are float16",
+        fix=(
+            "convert or move the model before the optimizer is built; after a change build it anew, or "
+            "`optimizer.load_state_dict(optimizer.state_dict())` to cast its state"
+        ),
     ),
     Program(
         """\

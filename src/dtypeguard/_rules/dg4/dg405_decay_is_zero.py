@@ -29,6 +29,7 @@ optimizer.step()
 """,
         at=10,
         prints="weight_decay=1e-08 is 0 in float16, the dtype of `Linear.weight`, `Linear.bias`",
+        fix="keep the parameters in float32 (autocast instead of `.half()`), or use a larger weight decay",
     ),
     Program(
         """\

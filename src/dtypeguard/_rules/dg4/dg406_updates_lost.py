@@ -46,6 +46,10 @@ for _ in range(40):
         at=14,
         prints="100% of the elements of bfloat16 parameters with a non-zero gradient did not move in a step of AdamW "
         "(lr=1e-05): `Linear.weight`, `Linear.bias`",
+        fix=(
+            "keep float32 parameters and use autocast, or an optimizer with float32 master weights or "
+            "stochastic rounding"
+        ),
     ),
     Program(
         """\

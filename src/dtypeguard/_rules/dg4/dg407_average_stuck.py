@@ -44,6 +44,7 @@ for _ in range(40):
         watched_at=14,
         prints="the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from "
         "the model stayed as they were in 16 steps",
+        fix="keep the average in float32, whatever the model's dtype",
     ),
     Program(
         """\

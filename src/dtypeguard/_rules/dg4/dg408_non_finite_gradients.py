@@ -36,6 +36,10 @@ for _ in range(3):
 """,
         at=14,
         prints="gradients of `Linear.weight`, `Linear.bias` (2 of 2 parameters with a gradient) are not finite",
+        fix=(
+            "find the operation with `torch.autograd.set_detect_anomaly(True)`; under float16 autocast a "
+            "GradScaler skips such steps"
+        ),
     ),
     Program(
         """\

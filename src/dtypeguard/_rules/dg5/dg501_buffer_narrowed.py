@@ -60,6 +60,7 @@ cos = rotary(torch.arange(600))
         prints="buffer `inv_freq` of Rotary: converted from float32 to bfloat16: angles up to 600 have a "
         "spacing of 4 at program.py:11, in forward",
         severity=Severity.WARNING,
+        fix=("keep it in float32: compute it in forward, or restore it after `.to()`; cast only what is made from it"),
     ),
     Program(
         """\

@@ -87,6 +87,7 @@ out = model(torch.ones(2, 4).bfloat16())
         prints="attribute `scale` of Net: a plain tensor, which `.to(torch.bfloat16)` left float32: float32 "
         "met bfloat16 at program.py:12, in forward",
         severity=Severity.WARNING,
+        fix="`self.register_buffer('scale', ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
     ),
     Program(
         """\

@@ -76,6 +76,7 @@ out = model(torch.ones(5, 4).half())
         prints="buffer `table` of Positions was float16 and became float32 in forward: float32 met float16 at "
         "program.py:13, in forward",
         severity=Severity.WARNING,
+        fix="build it in the dtype that it replaces: `.to(self.table)` or `dtype=self.table.dtype`",
     ),
     Program(
         """\

@@ -49,6 +49,7 @@ model(torch.zeros(2, 1, 3, device="meta"))
         "input tensor at meta and hidden tensor at cpu; `hx[0]` = f32[1,1,4] on cpu (torch.zeros(1, "
         "words.shape[1], 4) at program.py:11, in forward: float32); `hx[1]` = f32[1,1,4] on cpu "
         "(torch.zeros(1, words.shape[1], 4) at program.py:11, in forward: float32)",
+        fix="move one of them: `.to(x.device)`; a tensor that belongs to a module is a buffer of it",
     ),
     Program(
         """\

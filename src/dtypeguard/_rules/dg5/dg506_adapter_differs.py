@@ -84,6 +84,7 @@ out = model(torch.ones(2, 16).bfloat16())
 """,
         at=17,
         prints="`down.weight`, `up.weight`: float32, where the other parameters of Adapted are bfloat16",
+        fix="convert the adapter like the model: `adapter.to(model.dtype)`, or cast what passes between them",
     ),
     Program(
         """\

@@ -130,6 +130,10 @@ model.load_state_dict(checkpoint)
         at=7,
         prints="`load_state_dict` converts 2 of 2 entries of Linear from bfloat16 in the checkpoint to "
         "float32: `weight`, `bias`; 40 B more than the file holds",
+        fix=(
+            "load into a model of the file's dtype: `model.to(torch.bfloat16)` before loading, or "
+            "`load_state_dict(..., assign=True)`"
+        ),
     ),
     Program(
         """\

@@ -116,6 +116,10 @@ energy = calculator()(torch.tensor([1.0, 2.0], dtype=torch.float32))
         at=12,
         prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
         "other dtypes: float64 met float32 at program.py:8, in forward",
+        fix=(
+            "set it back (`try: ... finally: torch.set_default_dtype(torch.float32)`), or give `dtype=` to "
+            "the factories"
+        ),
     ),
     Program(
         """\

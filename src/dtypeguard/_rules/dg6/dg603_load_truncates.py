@@ -57,6 +57,7 @@ observer.load_state_dict({"running_max": torch.tensor(2.8699)})
         at=12,
         prints="`load_state_dict` writes float32 into int64: the fractions of `running_max` of Observer are "
         "lost (2.8699, ...)",
+        fix="register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`",
     ),
     Program(
         """\

@@ -293,6 +293,10 @@ with ThreadPoolExecutor(2) as ranks:
 """,
         at=12,
         prints="all_reduce: rank 0 has bfloat16[4], rank 1 has float16[4]",
+        fix=(
+            "give every rank the same dtype and shape: `.to(...)` before the collective, `dtype=` where the "
+            "tensor is made"
+        ),
     ),
     Program(
         """\

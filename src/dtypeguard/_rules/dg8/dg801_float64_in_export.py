@@ -198,6 +198,10 @@ program = torch.export.export(Net(), (torch.rand(2, 3),))
         at=14,
         prints="`sub` of the exported graph is float64, the parameters are float32: buffer `mean` is float64 "
         "(exported at program.py:17, in <module>)",
+        fix=(
+            "keep float64 out of the graph: convert the buffer where it is made: `.float()` on what comes "
+            "from NumPy, `dtype=torch.float32` in factories"
+        ),
     ),
     Program(
         """\

@@ -206,6 +206,10 @@ y = traced.half()(torch.rand(2, 3).half())
         at=15,
         prints="the trace holds `ones` at program.py:12 as float32, and the module was converted to float16 since",
         severity=Severity.WARNING,
+        fix=(
+            "trace the model in the dtype in which it will run, or derive dtypes in the graph: "
+            "`torch.zeros_like`, `.type_as`"
+        ),
     ),
     Program(
         """\
