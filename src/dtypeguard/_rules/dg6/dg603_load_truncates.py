@@ -86,7 +86,8 @@ checkpoint = {**model.state_dict(), "1.scale": torch.tensor([0.5, 0.25])}
 model.load_state_dict(checkpoint, strict=False)
 """,
         at=7,
-        prints="`load_state_dict` writes float32 into int8: the fractions of `1.scale` of Sequential are lost (0.5, ...)",
+        prints="`load_state_dict` writes float32 into int8: the fractions of `1.scale` of Sequential are lost "
+        "(0.5, ...)",
     ),
 ]
 GOOD = [
