@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base.dtypes import HALF
 from .._base.errors import DtypeGuardError
 from .._watch.events import Operand, Refusal, on
 from .._watch.models import dtype_of
@@ -39,7 +40,6 @@ _OTHERS = re.compile(r"unscale|No inf checks")
 _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 _KINDS = (RuntimeError, TypeError, IndexError, ValueError)  # what torch raises about dtypes and devices
 _NOT_TORCHS = re.compile(r"unexpected keyword argument|not understood|has no attribute")
-HALF = frozenset([torch.float16, torch.bfloat16])
 _FEW = 4
 
 

@@ -43,12 +43,9 @@ def integers(event: Op, audit: Recorder) -> None:
     """Integers among floats, which are told at once."""
     if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
         return
-    source = event.kept[0]
-    audit.find(
-        RULE, event.site, module=event.module, op=event.name, severity=Severity.INFO,
-        facts=facts_of(event.site, event.name, source.dtype, event.out.dtype, size_of(event.out)),
-        from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
-    )  # fmt: skip
+    source, size = event.kept[0], size_of(event.out)
+    facts = facts_of(event.site, event.name, source.dtype, event.out.dtype, size)
+    audit.find(RULE, event.site, severity=Severity.INFO, facts=facts, **audit.fields_of(event, source))
 
 
 @on("scalar", RULE)

@@ -1,8 +1,8 @@
 """DG201 half-leaves-autocast."""
 
-from ..._base.dtypes import name_of
+from ..._base.dtypes import HALF, name_of
 from ..._watch.rule import Program, Rule, Severity
-from .._refusals import HALF, Refused, Turn, explains
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG201",

@@ -2,8 +2,9 @@
 
 import re
 
+from ..._base.dtypes import HALF
 from ..._watch.rule import Program, Rule, Severity
-from .._refusals import HALF, Refused, Turn, explains
+from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
     "DG203",
