@@ -4,10 +4,11 @@ That the two implementations agree is tested elsewhere. Here it is about when th
 check that says "no" too often, or a plan that never applies, gives the same results and costs a hundred times as much.
 """
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
 import torch
@@ -199,12 +200,20 @@ def unions(
 
 class Row(TypedDict):
     row: Float32[Tensor, "n"]
+    rest: NotRequired[Float32[Tensor, "b n"]]
+    name: str
 
 
-@right(f(2, 3), f(2), {"row": f(3)})
+@right(f(2, 3), {"row": f(3), "name": "a"}, collections.OrderedDict(row=f(3), rest=f(2, 3), name="b", more=None))
+@enforce
+def typed_dicts(x: Float32[Tensor, "b n"], y: Row, z: Row) -> Row:
+    return z
+
+
+@right(f(2, 3), f(2), {"row": f(3), "name": "a"})
 @enforce
 def what_only_the_reference_checks(
-    x: Float32[Tensor, "b n"], y: Float32[Tensor, "b"] | list[Float32[Tensor, "n"]], z: Row
+    x: Float32[Tensor, "b n"], y: Float32[Tensor, "b"] | list[Float32[Tensor, "n"]], z: Row | Float32[Tensor, "n"]
 ) -> Row | Float32[Tensor, "n"]:
     return z
 
@@ -326,6 +335,24 @@ BOUND = [(f(5), f(3), f(2, 3)), (f(5), [f(2)], f(2, 3)), (f(5), [f(2), f(2)], f(
 UNBOUND = [
     (f(5), f(3), f(2, 4)), (f(5), [f(2)], f(3, 3)), (f(5), [f(2), f(3)], f(2, 3)), (2 * f(5), f(3), f(2, 3)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"row": f(3)},
+        {"row": f(4), "name": "a"},
+        {"row": f(3), "rest": f(3, 3), "name": "a"},
+        {"row": 1, "name": "a"},
+    ],
+)
+def test_a_dict_that_is_not_as_typed_is_refused_and_stays_as_it_is(wrong, asked):
+    given = collections.defaultdict(lambda: f(3), wrong)
+    with dtypeguard.mode("strict"), pytest.raises(DtypeGuardError):
+        typed_dicts(f(2, 3), given, given)
+    assert given == wrong
+    assert len(asked) == 1
 
 
 def test_an_argument_that_only_the_reference_checks_binds_axes_for_the_others(asked):

@@ -364,13 +364,15 @@ class Writer:
         self.miss_if(f"not {self.const(is_own, 'own')}({function}, ({first},), {var})")
 
     def fields(self, spec: FieldsSpec, var: str) -> None:
-        if spec.origin is dict:  # TypedDicts
-            raise Inexpressible
         self.instance(var, spec.origin)
+        for name in sorted(spec.required):  # of a TypedDict
+            self.miss_if(f"{name!r} not in {var}")
+        typed = spec.origin is dict
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
-            self.line(f"{item} = {var}.{name}")
-            self.spec(field_spec, item)
+            with self.block(f"if {name!r} in {var}:") if typed and name not in spec.required else nullcontext():
+                self.line(f"{item} = {var}[{name!r}]" if typed else f"{item} = {var}.{name}")
+                self.spec(field_spec, item)
 
     def guarded(self, var: str, extra: bool) -> None:
         """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else.
