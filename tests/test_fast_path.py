@@ -4,10 +4,11 @@ That the two implementations agree is tested elsewhere. Here it is about when th
 check that says "no" too often, or a plan that never applies, gives the same results and costs a hundred times as much.
 """
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
 import torch
@@ -185,7 +186,7 @@ def results(x: Float32[Tensor, "b c"], y: Float32[Tensor, "c"]) -> tuple[Float32
     return x @ y, y
 
 
-@right(f(2, 3), f(3), 1, torch.ones(2, dtype=torch.int32), "text")
+@right(f(2, 3), f(3), 1, torch.ones(2, dtype=torch.int32), "text", [f(3), f(3)], f(3), (f(2), f(3)))
 @enforce
 def unions(
     x: Float32[Tensor, "b c"] | Float32[Tensor, "c"],
@@ -193,19 +194,29 @@ def unions(
     z: Float32[Tensor, "b"] | int | None,
     u: Float[Tensor, "b"] | Int[Tensor, "b"],
     v: Float[Tensor, "b"] | str = "none",
+    w: Float[Tensor, "b"] | list[Float[Tensor, "c"]] | int = 3,
+    *rest: Float[Tensor, "c"] | tuple[Float[Tensor, "b"], Float[Tensor, "c"]],
 ) -> Float32[Tensor, "b c"] | Float32[Tensor, "c"]:
     return y
 
 
 class Row(TypedDict):
     row: Float32[Tensor, "n"]
+    rest: NotRequired[Float32[Tensor, "b n"]]
+    name: str
 
 
-@right(f(2, 3), f(2), {"row": f(3)})
+@right(f(2, 3), {"row": f(3), "name": "a"}, collections.OrderedDict(row=f(3), rest=f(2, 3), name="b", more=None))
+@enforce
+def typed_dicts(x: Float32[Tensor, "b n"], y: Row, z: Row) -> Row:
+    return z
+
+
+@right(f(2, 3), f(2), {"row": f(3), "name": "a"})
 @enforce
 def what_only_the_reference_checks(
-    x: Float32[Tensor, "b n"], y: Float32[Tensor, "b"] | list[Float32[Tensor, "n"]], z: Row
-) -> Row | Float32[Tensor, "n"]:
+    x: Float32[Tensor, "b n"], y: Float32[Tensor, "b"] | Row | list[Float32[Tensor, "n"]], z: Row | list[Row]
+) -> Row | list[Row]:
     return z
 
 
@@ -315,10 +326,13 @@ def test_nor_where_it_is_annotated(own, given, make, asked):
     assert asked == []
 
 
+Rows = list[Float32[Tensor, "n"]] | dict[str, Float32[Tensor, "n"]]
+
+
 @enforce
 def bound(
-    x: Float32[Tensor, "b"], y: Float32[Tensor, "k"] | list[Float32[Tensor, "n"]], z: Float32[Tensor, "n k"]
-) -> list[Float32[Tensor, "k"]] | Float32[Tensor, "b"]:
+    x: Float32[Tensor, "b"], y: Float32[Tensor, "k"] | Rows, z: Float32[Tensor, "n k"]
+) -> Float32[Tensor, "b"] | list[Float32[Tensor, "k"]] | dict[str, Float32[Tensor, "k"]]:
     return x if x[0] == 1 else [x]
 
 
@@ -326,6 +340,24 @@ BOUND = [(f(5), f(3), f(2, 3)), (f(5), [f(2)], f(2, 3)), (f(5), [f(2), f(2)], f(
 UNBOUND = [
     (f(5), f(3), f(2, 4)), (f(5), [f(2)], f(3, 3)), (f(5), [f(2), f(3)], f(2, 3)), (2 * f(5), f(3), f(2, 3)),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"row": f(3)},
+        {"row": f(4), "name": "a"},
+        {"row": f(3), "rest": f(3, 3), "name": "a"},
+        {"row": 1, "name": "a"},
+    ],
+)
+def test_a_dict_that_is_not_as_typed_is_refused_and_stays_as_it_is(wrong, asked):
+    given = collections.defaultdict(lambda: f(3), wrong)
+    with dtypeguard.mode("strict"), pytest.raises(DtypeGuardError):
+        typed_dicts(f(2, 3), given, given)
+    assert given == wrong
+    assert len(asked) == 1
 
 
 def test_an_argument_that_only_the_reference_checks_binds_axes_for_the_others(asked):
@@ -337,6 +369,36 @@ def test_an_argument_that_only_the_reference_checks_binds_axes_for_the_others(as
             with pytest.raises(dtypeguard.ShapeError):
                 bound(*arguments)
         assert len(asked) == len(UNBOUND)
+
+
+@enforce
+def listed(x: list[Float32[Tensor, "n"]] | int): ...
+@enforce
+def ranked(
+    x: Float32[Tensor, "b c"] | Int[Tensor, "b c"] | Float32[Tensor, "c"] | int | list[Float32[Tensor, "c"]],
+): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        (listed, f(3)),
+        (listed, [f(3), f(4)]),
+        (listed, None),
+        (ranked, f(3, dtype=F64)),
+        (ranked, f(3, dtype=torch.int64)),
+        (ranked, f(2, 3, dtype=torch.bool)),
+        (ranked, f(2, 3, 4)),
+        (ranked, f()),
+        (ranked, "text"),
+        (ranked, [f(2, 3)]),
+        (ranked, (f(3),)),
+    ],
+)
+def test_what_no_option_of_a_union_takes_is_refused(function, wrong, asked):
+    with dtypeguard.mode("strict"), pytest.raises(DtypeGuardError):
+        function(wrong)
+    assert len(asked) == 1
 
 
 def test_what_is_wrong_asks_the_reference_once(asked):

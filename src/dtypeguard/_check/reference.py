@@ -359,7 +359,8 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> 
     if not isinstance(value, spec.origin) or missing:
         report_kind(call, path, value, spec.hint, True, *missing)
     elif not _is_open(value, call):
-        items = [(spec.fields.get(step[1]), step, item) for step, item in children(value) or ()]
+        held = {step[1]: (step, item) for step, item in children(value) or ()}
+        items = [(field_spec, *held[name]) for name, field_spec in spec.fields.items() if name in held]
         _check_items(value, items, path, call)
 
 

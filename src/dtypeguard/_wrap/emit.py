@@ -11,7 +11,7 @@ import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -112,6 +112,10 @@ class Writer:
         self.loops -= loop
         self.branches -= 1
         self.axes = {key: (name, before.get(key, (name, False))[1]) for key, (name, _) in self.axes.items()}
+
+    def block_if(self, needed: Any, condition: str, prefix: str = "") -> AbstractContextManager[None]:
+        """A block under a condition, where one is needed; else what follows stands as it is."""
+        return self.block(f"{prefix}if {condition}:") if needed else nullcontext()
 
     # ------------------------------------------------------------ specs
 
@@ -286,35 +290,42 @@ class Writer:
         options: list[Spec] = [option for option in spec.options if not isinstance(option, NoneSpec)]
         if len(spec.options) == 1:
             raise Inexpressible
-        with self.block(f"if {var} is not None:") if len(options) < len(spec.options) else nullcontext():
+        with self.block_if(len(options) < len(spec.options), f"{var} is not None"):
             if len(options) == 1:
                 self.spec(options[0], var)
             else:
                 self.alternatives(options, var)
 
     def alternatives(self, options: list[Spec], var: str) -> None:
-        """Options that differ in the class or in the number of axes; those of the same axes differ in dtype only."""
+        """Options that differ in class or in the number of axes; those of the same axes differ in dtype only."""
         classes: list[type] = []
         shapes: dict[tuple[Dim, ...], list[TensorSpec]] = {}
+        containers: list[Spec] = []
         for option in options:
             if isinstance(option, OtherSpec) and option.classes is not None:
                 classes += option.classes
             elif isinstance(option, TensorSpec) and option.array_type is Tensor:
                 shapes.setdefault(option.dims, []).append(option)
+            elif isinstance(option, CollectionSpec | TupleSpec | FieldsSpec) and not containers:
+                containers.append(option)
             else:
                 raise Inexpressible
         several, loose = len(shapes) > 1, any(dim.variadic for dims in shapes for dim in dims)
         if several and (loose or len({len(dims) for dims in shapes}) < len(shapes)):
             raise Inexpressible
-        with self.block(f"if not _dg_isinstance({var}, {self.const((*classes,))}):") if classes else nullcontext():
-            known = self.plain(var) if several else var
-            for n, (dims, alike) in enumerate(shapes.items()):
-                dtypes = [option.dtypes for option in alike]
-                joint = None if None in dtypes else frozenset(d for some in dtypes for d in some or ())
-                with self.block(f"{'el' * (n > 0)}if {known}.ndim == {len(dims)}:") if several else nullcontext():
-                    self.tensor(dataclasses.replace(alike[0], dtypes=joint), var)
-            if several:
-                self.miss_if(f"{known}.ndim not in {tuple(map(len, shapes))}")
+        with self.block_if(classes, f"not _dg_isinstance({var}, {self.const((*classes,))})"):
+            with self.block_if(shapes and containers, f"_dg_isinstance({var}, _dg_Tensor)"):
+                known = self.plain(var) if several else var
+                for n, (dims, alike) in enumerate(shapes.items()):
+                    dtypes = [option.dtypes for option in alike]
+                    joint = None if None in dtypes else frozenset(d for some in dtypes for d in some or ())
+                    with self.block_if(several, f"{known}.ndim == {len(dims)}", "el" * (n > 0)):
+                        self.tensor(dataclasses.replace(alike[0], dtypes=joint), var)
+                if several:
+                    self.miss_if(f"{known}.ndim not in {tuple(map(len, shapes))}")
+            for option in containers:
+                with self.block("else:") if shapes else nullcontext():
+                    self.spec(option, var)
 
     def none(self, spec: NoneSpec, var: str) -> None:
         self.miss_if(f"{var} is not None")
@@ -364,13 +375,15 @@ class Writer:
         self.miss_if(f"not {self.const(is_own, 'own')}({function}, ({first},), {var})")
 
     def fields(self, spec: FieldsSpec, var: str) -> None:
-        if spec.origin is dict:  # TypedDicts
-            raise Inexpressible
         self.instance(var, spec.origin)
+        for name in sorted(spec.required):  # of a TypedDict
+            self.miss_if(f"{name!r} not in {var}")
+        typed = spec.origin is dict
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
-            self.line(f"{item} = {var}.{name}")
-            self.spec(field_spec, item)
+            with self.block_if(typed and name not in spec.required, f"{name!r} in {var}"):
+                self.line(f"{item} = {var}[{name!r}]" if typed else f"{item} = {var}.{name}")
+                self.spec(field_spec, item)
 
     def guarded(self, var: str, extra: bool) -> None:
         """An unannotated argument of a guarded forward: inline for a plain tensor, `scan` for all else.
