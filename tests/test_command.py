@@ -631,7 +631,7 @@ def test_every_rule_has_a_page(command, name):
 
 def test_a_family_and_a_rule(command):
     _, out, _ = command("rules", "DG4", "DG301")
-    assert [line.removeprefix("# ").split()[0] for line in out.splitlines() if re.match(r"# DG|DG\d+ +(info|warning|error) ", line)] == [
+    assert re.findall(r"^(?:# )?(DG\d+)(?= +(?:info|warning|error) |.*\n\nSeverity)", out, re.MULTILINE) == [
         *(rule for rule in RULES if rule.startswith("DG4")),
         "DG301",
     ]
