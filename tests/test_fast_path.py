@@ -371,6 +371,27 @@ def test_an_argument_that_only_the_reference_checks_binds_axes_for_the_others(as
         assert len(asked) == len(UNBOUND)
 
 
+def test_of_a_module_the_reference_checks_one_such_argument_alone_and_several_together(asked):
+    class Net(nn.Linear):
+        @enforce
+        def forward(self, x: Float[Tensor, "b k"], y: Float[Tensor, "k"] | Rows):
+            return super().forward(x)
+
+        @enforce
+        def both(self, x: Float[Tensor, "k"] | Rows, y: Float[Tensor, "k"] | Rows):
+            return x
+
+    net = Net(3, 3)
+    for y in (f(3), [f(5)], {"a": f(5)}):
+        net(f(2, 3), y)
+    assert asked == []
+    net.both(f(3), f(3))
+    assert len(asked) == 1
+    for call in (lambda: net(f(2, 3), f(4)), lambda: net.both(f(3), f(4))):
+        with pytest.raises(dtypeguard.ShapeError):
+            call()
+
+
 @enforce
 def listed(x: list[Float32[Tensor, "n"]] | int): ...
 @enforce

@@ -43,12 +43,12 @@ class RepairPlan:
     """What a repair does; the record of every line that it was made for."""
 
     key: tuple[Any, ...]  # which arguments it repairs, what they are and what they become
+    call: Callable[["RepairPlan", tuple[Any, ...], FrameType], Any]  # written for these arguments
     devices: frozenset[str]  # that these arguments come from and go to
     regions: frozenset[tuple[str, torch.dtype]]  # of these devices, where autocast was on
     generation: int
     base: Base  # whose casting allowed them
     modes: Any  # in force around it
-    call: Callable[[tuple[Any, ...], FrameType], Any] = None  # type: ignore[assignment]  # written for this plan
     module: Any = None  # a weak reference
     slots: list[_Slot] = field(default_factory=list)  # the module's floating parameters, which must still agree
     anchor: torch.dtype | None = None  # what unannotated arguments became, unless another argument has that dtype
@@ -73,7 +73,7 @@ def follow(contract: Contract, values: tuple[Any, ...], wrapper: FrameType) -> A
         if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and (
             plan.module is None or plan.module() is values[0]
         ):
-            result = plan.call(values, wrapper)
+            result = plan.call(plan, values, wrapper)
             if result is not MISSED:
                 return result
     return MISSED
@@ -158,8 +158,8 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
     alike = (plan for plan in current if plan.key == key)
     plan = next((plan for plan in alike if module is None or plan.module() is module), None)
     if plan is None:
-        plan = RepairPlan(key, devices, regions, _records.generation, base(), modes_around())
-        plan.call = _written(contract, plan, indexes, edits)
+        written = _written(contract, indexes, edits)
+        plan = RepairPlan(key, written, devices, regions, _records.generation, base(), modes_around())
         if module is not None:
             plan.module = weakref.ref(module, lambda _: _forget(contract, plan))
             if contract.dtype is None:
@@ -220,10 +220,10 @@ _LOOK_BACK = """\
 """
 
 
-def _written(contract: Contract, plan: RepairPlan, indexes: list[int], edits: list[Edit]) -> Any:
+def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> Any:
     """The function `call` of a plan."""
     names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed, "missed": MISSED}
-    names |= {"contract": contract, "plan": plan, "records_for": _records_for, "forget": _forget}
+    names |= {"contract": contract, "records_for": _records_for, "forget": _forget}
     names |= {"lock": record_lock, "look_back": warn_of_copy, "Error": RuntimeError}
     applies, copies = [], []
     for n, (i, edit) in enumerate(zip(indexes, edits, strict=True)):
@@ -239,7 +239,7 @@ def _written(contract: Contract, plan: RepairPlan, indexes: list[int], edits: li
             copies.append(_LOOK.format(i=i, why=f"whole{i}(x{i}, record{i}.count + 1, dense{i})"))
     fresh = "".join(f"copy{n}, " if n in indexes else f"values[{n}], " for n in range(len(contract.params)))
     counts = "; ".join(_COUNT.format(i=i) for i in indexes)
-    text = ["def call(values, wrapper):\n    __tracebackhide__ = True\n", *applies]
+    text = ["def call(plan, values, wrapper):\n    __tracebackhide__ = True\n", *applies]
     text += [_ONCE.format(*indexes)] if len(indexes) > 1 else []
     text += [_KNOWN, *copies]
     text += [_CALL.format(fresh=fresh, counts=counts, looks="".join(_LOOK_BACK.format(i=i) for i in indexes))]

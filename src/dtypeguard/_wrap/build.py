@@ -133,12 +133,14 @@ def _anchor_lines(contract: Contract, self_name: str, anchor: Slots | None, devi
 
 def _checks(contract: Contract, anchored: bool, device: str) -> tuple[Writer, list[str] | None, list[str] | None]:
     """The lines that check arguments and result; None where the reference checks all of them."""
-    asked: set[int | None] = set()  # the arguments that only the reference can check; None is the result
+    params, several = enumerate(contract.params), (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
+    # The arguments that only the reference can check; None is the result.
+    asked: set[int | None] = {place for place, param in params if param.kind in several and contract.skip_args}
     while True:
         writer = Writer(contract, anchored, device)
         try:
-            if contract.anchor not in (None, "self"):
-                return writer, None, None
+            if contract.anchor is not None and (contract.anchor != "self" or len(asked - {None}) > 1):
+                return writer, None, None  # to look for the anchor at each of them would cost more than all at once
             _write_arguments(writer, asked)
             arguments, writer.lines = writer.lines, []
             if contract.output_dtype is not None:
@@ -160,7 +162,7 @@ def _write_arguments(writer: Writer, asked: set[int | None]) -> None:
         several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
         if param.skip or (spec is None and not contract.guarded):
             continue
-        if place in asked or (several and contract.skip_args):
+        if place in asked:
             writer.ask(spec)
         elif spec is None:
             writer.guarded(param.name, several)
@@ -250,7 +252,7 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     exec(code, getattr(fn, "__globals__", {}), namespace)
     wrapper = namespace["_dg_factory"](**closure)
     named_after(wrapper, fn)
-    if kind == "function" and contract.anchor in (None, "self"):  # else it checks nothing by itself
+    if kind == "function" and "_dg_fn" in closure:  # else it checks nothing by itself
         contract.wrapper = wrapper
     if "_dg_slot" in wrapper.__code__.co_freevars:  # the first call of a wrapper that knows no module finds the anchor
         cell = wrapper.__closure__[wrapper.__code__.co_freevars.index("_dg_slot")]
