@@ -1,6 +1,47 @@
-"""DG407 average-stuck."""
+"""DG407 average-stuck.
 
+An average is known from how it is written: it takes nine tenths or more of itself, and the rest from elsewhere. Whether
+it moves is seen in samples, as in `amp.watch(averaged=...)`, at updates that are powers of two.
+"""
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from ..._base.errors import plain
+from ..._watch.events import Op, on
+from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
+from ...amp._average import FAR
+from ...amp._names import named, unwrap
+from ...amp._tensors import HALF, sample
+from ..steps import Steps, unseen
+from ._averages import (
+    MOST,
+    OPS,
+    PLACES,
+    TENSORS,
+    Averages,
+    Goal,
+    Line,
+    Mean,
+    chain_of,
+    follows,
+    form,
+    goal_of,
+    made_anew,
+    names_of,
+    number,
+    trained,
+)  # fmt: skip
 
 RULE = Rule(
     "DG407",
@@ -19,6 +60,163 @@ RULE = Rule(
     ),
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
 )
+
+_LITTLE = 0.01  # share of what is new, with which a half average cannot follow, however near
+_HALF = 0.55  # of a spacing: what is less is rounded away
+_PART = 0.25  # of the sample, that must be away from what it follows
+Find = Callable[[Mean], Goal | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Averaging:
+    """An update of all at once."""
+
+    site: Site
+    nearest: bool  # rounded
+    module: str | None = None
+    name: str = "averaging"
+
+
+def _updated(audit: Recorder, event: Op | Averaging, mean: Mean, line: Line, now: Tensor, goal: Find) -> None:
+    """An average was updated; it is looked at when the number of its updates is a power of two."""
+    mean.updates += 1
+    if mean.updates & (mean.updates - 1):
+        return
+    values, found = sample(now), goal(mean)
+    if values is not None and found is not None and values.shape == found[0].shape:
+        source, share, mean.source = found
+        spacings = 1 if share <= _LITTLE else FAR, _HALF / share if share else math.inf
+        mean.look(values, source, mean.updates, *spacings)
+    if mean in line:
+        _judge(audit, event, line)
+
+
+# ---------------------------------------------------------------- by hand
+
+
+@on("after", RULE, ops=OPS)
+def written(event: Op, audit: Recorder) -> None:
+    targets, others = event.args[0], event.args[1] if len(event.args) > 1 else None
+    if isinstance(targets, Tensor):
+        targets, others = (targets,), (others,)
+    elif not isinstance(others, (list, tuple)):
+        others = (others,) * len(targets)
+    averages = audit.state(Averages)
+    if not targets or targets[0].dtype not in HALF or event.backward:
+        return
+    if averages.updating or audit.state(Steps).inside:
+        return
+    for target, other in list(zip(targets, others, strict=False))[:TENSORS]:
+        if event.name in ("mul_", "_foreach_mul_"):
+            decay = number(other)
+            if decay is not None and 1 - MOST <= decay < 1:
+                if len(averages.decays) > PLACES:
+                    averages.decays.clear()
+                averages.decays[target.data_ptr()] = decay
+        elif isinstance(other, Tensor) and other.shape == target.shape:
+            written_as = form(audit, event, target, other, averages.decays.pop(target.data_ptr(), None))
+            if written_as is None or (target.requires_grad and not follows(audit, target, other)):
+                continue
+            known = averages.mean(event.site, target)
+            if known is not None:
+                _updated(audit, event, *known, target, functools.partial(goal_of, audit, target, other, *written_as))
+
+
+# ---------------------------------------------------------------- bound anew
+
+
+@on("summed", RULE)
+def bound_anew(event: Op, audit: Recorder) -> None:
+    """`ema[k] = d * ema[k] + (1 - d) * w`."""
+    averages, out, node = audit.state(Averages), event.out, audit.lineage.get(event.out)
+    if node is None or averages.updating or audit.state(Steps).inside:
+        return
+    chain = chain_of(averages, event, node)
+    if chain is None:
+        return
+    mean, line = chain.mean, averages.line(event.site)
+
+    def goal(mean: Mean) -> Goal | None:
+        found = None if chain.last is None else made_anew(audit, event, chain.last)
+        if found is not None and mean not in line and line.takes(mean):
+            node.owes((chain,))
+        return found if mean in line else None
+
+    _updated(audit, event, mean, line, out, goal)
+    now = None if mean.updates & (mean.updates + 1) else sample(out)
+    chain.last = None if now is None else now.float()
+
+
+# ---------------------------------------------------------------- AveragedModel
+
+
+@on("start", RULE)
+def replace(audit: Recorder) -> None:
+    audit.patches.replace(AveragedModel, "update_parameters", functools.partial(_averaging, audit))
+
+
+def _averaging(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    averages = audit.state(Averages)
+
+    @functools.wraps(original)
+    def update_parameters(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        functions = (getattr(self, "avg_fn", None), getattr(self, "multi_avg_fn", None))
+        own = all(getattr(function, "__module__", "torch.").startswith("torch.") for function in functions)
+        averages.updating += 1
+        try:
+            with unseen(audit) if own else contextlib.nullcontext():
+                result = original(self, model, *args, **kwargs)
+        finally:
+            averages.updating -= 1
+        if audit.live:
+            audit.guarded(_look, audit, averages, Averaging(audit.user(), own), self, model)
+        return result
+
+    return update_parameters
+
+
+def _look(audit: Recorder, averages: Averages, event: Averaging, averaged: AveragedModel, model: nn.Module) -> None:
+    sources = {name: parameter for parameter, name in named(unwrap(model))}
+    for tensor, name in named(unwrap(averaged.module)):
+        known = averages.mean(event.site, tensor, name) if name in sources and tensor.dtype in HALF else None
+        if known is not None:
+            _updated(audit, event, *known, tensor, functools.partial(_given, sources[name]))
+
+
+def _given(source: Tensor, mean: Mean) -> Goal | None:
+    theirs = sample(source)
+    return None if theirs is None else (theirs, 0.0, source.data_ptr())
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+def _judge(audit: Recorder, event: Op | Averaging, line: Line) -> None:
+    """Once most tensors of a line were looked at equally often."""
+    step = max(mean.updates for mean in line)
+    done = [mean for mean in line if mean.updates == step]
+    if len(done) < 0.8 * len(line) or line.said:
+        return
+    stuck, share = line.still() if isinstance(event, Op) or event.nearest else line.stuck(step)
+    if not stuck or sum(mean.differ for mean in stuck) < _PART * sum(mean.sampled for mean in done):
+        return
+    if not trained(audit).isdisjoint(mean.place for mean in stuck):
+        return
+    line.said = True
+    dtype = stuck[0].dtype
+    facts = {"found": plain(dtype), "share": share, "steps": step}
+    audit.find(
+        RULE, event.site, facts=facts, module=event.module, op=event.name, parameters=names_of(audit, stuck),
+        from_dtype=dtype, to_dtype=torch.float32,
+    )  # fmt: skip
+
+
+@on("end", RULE)
+def forget(audit: Recorder) -> None:
+    averages = audit.state(Averages)
+    for known in (averages.means, averages.lines, averages.chains):
+        known.clear()
+
 
 BAD = [
     Program(
@@ -67,8 +265,8 @@ for _ in range(60):
 """,
         at=16,
         watched_at=15,
-        prints="the average of `weight` is bfloat16 and does not move: 100% of the elements that differ from the "
-        "model stayed as they were in 8 steps",
+        prints="the average of `Linear.weight` is bfloat16 and does not move: 100% of the elements that differ from "
+        "the model stayed as they were in 16 steps",
     ),
     Program(
         """\
