@@ -1,0 +1,165 @@
+"""DG114 number-wraps."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.dtypes import name_of
+from ..._watch.events import Op, on
+from ..._watch.looks import LARGEST, Looks
+from ..._watch.operations import trait_of
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+
+RULE = Rule(
+    "DG114",
+    "number-wraps",
+    Severity.WARNING,
+    summary="Integers are compared with or clamped to a number outside of their dtype, which becomes another one.",
+    says="`{what}`: {number} becomes {wrapped} in {dtype}, and {wrong} of {total} results are wrong",
+    fix="a number from {least} to {most}, or a wider dtype: `.{wider}()` first",
+    why=(
+        "A Python integer, or a tensor without axes, takes the dtype of the integer tensor that it meets, modulo the "
+        "dtype's range. In uint8 -1 is 255: `labels == -1` finds the 255s, `labels > -1` finds nothing. Of signed "
+        "integers, `==` and `!=` with a number of the same bits (`0xFF` in int8) are no finding, nor is a comparison "
+        "that comes out right."
+    ),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/generated/torch.eq.html",
+        "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
+    ),
+)
+
+_EQUAL = frozenset(["eq", "ne"])
+_COMPARE = [*_EQUAL, "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max"]
+_NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])
+
+
+@on("after", RULE, ops=_COMPARE)
+def compared(event: Op, audit: Recorder) -> None:
+    """Only what the values show: the same in int64 gives something else."""
+    source = event.args[0]
+    if not isinstance(source, Tensor) or source.dtype not in _NARROW or not event.readable:
+        return
+    if not trait_of(event.func).pure:  # `out=` is the program's own tensor
+        return
+    if not 0 < source.numel() <= LARGEST or not audit.state(Looks).due("DG114", event.site, event.name):
+        return
+    ends = torch.iinfo(source.dtype)
+    number = next((n for n in _numbers(event) if not ends.min <= n <= ends.max), None)
+    if number is None or (event.name in _EQUAL and ends.min < 0 <= number < 2**ends.bits):
+        return
+    again = event.func(*map(_widened, event.args), **{key: _widened(value) for key, value in event.kwargs.items()})
+    wrong = int((again != event.out).sum())
+    if wrong:
+        facts = {
+            "what": event.site.expression or event.name,
+            "number": number,
+            "wrapped": (number - ends.min) % 2**ends.bits + ends.min,
+            "dtype": name_of(source.dtype),
+            "wrong": wrong,
+            "total": event.out.numel(),
+            "least": ends.min,
+            "most": ends.max,
+            "wider": "long" if source.dtype is torch.int32 else "int",
+        }
+        audit.find(RULE, event.site, facts=facts, **audit.fields_of(event, source))
+
+
+def _numbers(event: Op) -> list[int]:
+    """The numbers that take the dtype of the tensor: Python's, and those of integer tensors without axes."""
+    plain = [int(v) if _is_number(v) else v for v in (*event.args[1:], *event.kwargs.values())]
+    return [value for value in plain if type(value) is int]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.ndim and not value.is_floating_point() and not value.is_complex()
+
+
+def _widened(value: Any) -> Any:
+    return value.long() if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+labels = torch.tensor([0, 1, 20, 255], dtype=torch.uint8)
+known = labels > -1
+""",
+        at=4,
+        prints="`labels > -1`: -1 becomes 255 in uint8, and 4 of 4 results are wrong",
+        fix="a number from 0 to 255, or a wider dtype: `.int()` first",
+    ),
+    Program(
+        """\
+import torch
+
+target = torch.tensor([[0, 156], [3, 156]], dtype=torch.uint8)
+ignore_index = torch.tensor(-100)
+kept = target[target != ignore_index]
+""",
+        at=5,
+        prints="`target != ignore_index`: -100 becomes 156 in uint8, and 2 of 4 results are wrong",
+    ),
+    Program(
+        """\
+import torch
+
+codes = torch.tensor([-128, 0, 127], dtype=torch.int8)
+assert not (codes < 128).any()
+""",
+        at=4,
+        prints="`codes < 128`: 128 becomes -128 in int8, and 3 of 3 results are wrong",
+    ),
+    Program(
+        """\
+import torch
+
+levels = torch.tensor([10, 100, 200], dtype=torch.uint8)
+levels = levels.clamp(-1, 128)
+""",
+        at=4,
+        prints="`levels.clamp(-1, 128)`: -1 becomes 255 in uint8, and 2 of 3 results are wrong",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+labels = torch.tensor([0, 1, 20, 255], dtype=torch.uint8)
+known = labels.int() > -1
+ignored = labels == 255
+"""
+    ),
+    Program(
+        """\
+import torch
+
+target = torch.tensor([0, 1, 20], dtype=torch.uint8)
+kept = target[target != -100]
+"""
+    ),
+    Program(
+        """\
+import torch
+
+packed = torch.tensor([-1, 0, 3], dtype=torch.int8)
+full = packed == 0xFF
+"""
+    ),
+    Program(
+        """\
+import torch
+
+target, lengths = torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([-1, 300])
+shorter = target < lengths
+near = target < 99.5
+levels = target.clamp(0, 128)
+same = torch.eq(target, -1, out=torch.zeros(2, dtype=torch.bool))
+"""
+    ),
+]
