@@ -22,7 +22,7 @@ from .._report.baseline import Baseline, load, save
 from .._watch.selection import Selection, reaches
 from .audit import audit
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
 _OUTPUTS = ("json", "html", "write_baseline")
 STDOUT = "-"
