@@ -112,7 +112,7 @@ def ends() -> float:
 
 _PROBE = """
 import sys, time, torch, dtypeguard
-loaded = sum(name.startswith("dtypeguard._audit") for name in sys.modules)
+loaded = sum(name.startswith(("dtypeguard._audit", "dtypeguard._watch", "dtypeguard._rules")) for name in sys.modules)
 start = time.perf_counter_ns()
 dtypeguard.audit
 print(loaded, time.perf_counter_ns() - start)
