@@ -235,7 +235,8 @@ def _answer(rank: int, module: str, name: str, kwargs: dict[str, Any]) -> Outcom
     import dtypeguard
 
     try:
-        named = getattr(importlib.import_module(module), name)
+        home = importlib.import_module(module)
+        named = getattr(home, name)
         fn = getattr(named, "body", named)
         dtypeguard.set_mode(None)
         dtypeguard.reset_casts()
@@ -244,12 +245,18 @@ def _answer(rank: int, module: str, name: str, kwargs: dict[str, Any]) -> Outcom
         torch.manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            for mark in getattr(named, "pytestmark", []):
+            for mark in _marks(home) + _marks(named):
                 if mark.name == "filterwarnings":
                     warnings.filterwarnings(*parse_warning_filter(mark.args[0], escape=False))
             return Outcome(rank, fn(rank, **kwargs))
     except BaseException as error:
         return _failed(rank, error)
+
+
+def _marks(of: Any) -> list[Any]:
+    """The marks of a module or a function."""
+    marks = getattr(of, "pytestmark", [])
+    return [getattr(mark, "mark", mark) for mark in (marks if isinstance(marks, list) else [marks])]
 
 
 def _imported(rank: int, module: str) -> None:
