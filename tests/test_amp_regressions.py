@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from versions import reset_default_device
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning, amp
@@ -175,7 +176,7 @@ def test_a_disabled_scaler_puts_no_hooks_on_parameters():
 def test_a_default_device_changes_nothing():
     code = "import torch; torch.set_default_device('meta'); import dtypeguard; dtypeguard.amp.watch"
     exec(compile(code, "<test>", "exec"), {})
-    torch.set_default_device(None)
+    reset_default_device()
     model, optimizer, _ = trio()
     with torch.device("meta"), amp.watch(model, optimizer, mode="strict") as watch:
         loss_of_cpu = model(torch.ones(3, 4, device="cpu")).sum()

@@ -52,6 +52,7 @@ from jaxtyping import (
 from strategies import Half, Pattern
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
+from versions import reset_default_device
 
 import dtypeguard
 from dtypeguard import AnnotationError
@@ -1045,7 +1046,7 @@ def restored():
     dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
     yield
     torch.set_default_dtype(dtype)
-    torch.set_default_device(None)
+    reset_default_device()
     torch.use_deterministic_algorithms(deterministic)
 
 

@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 import pytest
+import torch
 from packaging.version import Version
 
 
@@ -26,3 +27,9 @@ def _older(library: str, first: str) -> bool:
 
 def _why(library: str, first: str, reason: str) -> str:
     return f"{library} {version(library)} < {first}: {reason}"
+
+
+def reset_default_device() -> None:
+    """What `torch.set_default_device(None)` is to do; before torch 2.10 `get_default_device` fails ever after."""
+    torch.set_default_device(None)
+    vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
