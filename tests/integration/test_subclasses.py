@@ -45,7 +45,6 @@ pytestmark = [
         "ignore:torch.ao.quantization is deprecated:DeprecationWarning",
         "ignore:Attempted to insert a get_attr Node with no underlying reference",
         "ignore:.torch.jit.* is deprecated:DeprecationWarning",
-        "ignore:Please use the new API settings to control TF32",
         "ignore:(Config )?Deprecation: ",  # torchao < 0.18
     )
 ]
