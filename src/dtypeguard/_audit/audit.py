@@ -10,9 +10,7 @@ from torch.optim import Optimizer
 
 from .._base import errors as _errors
 from .._report.report import AuditReport
-from .._watch import exports as _exports  # noqa: F401  (what these record is registered)
-from .._watch import models as _models  # noqa: F401
-from .._watch import program as _program  # noqa: F401
+from .._watch import exports, models, program
 from .._watch.findings import Findings
 from .._watch.mode import Mode
 from .._watch.recorder import Recorder
@@ -20,7 +18,9 @@ from .._watch.rule import rule_modules
 from .._watch.selection import Selection
 
 P = ParamSpec("P")
-rule_modules()  # what they listen to is registered
+# What these and the rules listen to is registered when they are imported.
+ENGINE = (exports, models, program)
+rule_modules()
 
 
 class Audit:

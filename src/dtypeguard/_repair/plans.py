@@ -62,7 +62,7 @@ _UNKNOWN: tuple[None, None] = (None, None)
 def is_repaired(wrapper: FrameType) -> bool:
     """Whether the running wrapper was called by a plan, with repaired values."""
     around = wrapper.f_back
-    return around is not None and around.f_code.co_filename is _FILE
+    return around is not None and around.f_code.co_filename == _FILE
 
 
 def follow(contract: Contract, values: tuple[Any, ...], wrapper: FrameType) -> Any:
