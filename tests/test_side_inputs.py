@@ -10,6 +10,7 @@ import pytest
 import torch
 from jaxtyping import Float32
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DtypeError, guard, is_guarded, unguard
@@ -372,6 +373,26 @@ def test_whole_numbers_that_a_narrowing_would_change_are_refused(name, before):
     assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("t", given.dtype, dtype)
     assert made(dtype, Takes, skip_args=("t",))(given) is given
     assert torch.equal(made(dtype, Takes, verify="never")(given), given.to(dtype))
+
+
+FRACTIONS = rand(64, 64) + 0.25
+LAYOUTS = {
+    "contiguous": FRACTIONS,
+    "transposed": FRACTIONS.t(),
+    "expanded": FRACTIONS[:1].expand(64, 64),
+    "every second": FRACTIONS[::2, ::2],
+}
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_element_tells_that_there_are_no_whole_numbers(layout):
+    """A known repair of fractions is the cast alone; comparing all of a tensor would take two more copies of it."""
+    model = made(BF16, Takes)
+    for _ in range(3):
+        with profile(activities=[ProfilerActivity.CPU]) as seen:
+            model(LAYOUTS[layout])
+    assert [one.name for one in seen.events()].count("aten::copy_") == 1
 
 
 def test_an_annotation_refuses_whole_numbers_too():

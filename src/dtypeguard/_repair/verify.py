@@ -82,20 +82,24 @@ def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int, bool | Non
     waits for the device, so they are at the 1st, 2nd, 4th, 8th ... time. The third argument is `is_contiguous()`, if
     it is known.
     """
-    element = _READERS.get(dtype)
+    kind = _READERS.get(dtype)
     if not on_cpu:
         return lambda source, n, dense: not n & (n - 1)
-    if element is None:
+    if kind is None:
         return lambda source, n, dense: True
-    read, size, isfinite = element.from_address, dtype.itemsize, math.isfinite
+    read, size, isfinite = kind.from_address, dtype.itemsize, math.isfinite
 
     def look(source: Tensor, n: int, dense: bool | None) -> bool:
         try:
             if dense is None:
                 dense = source.is_contiguous()
-            if dense and _tracing() is None and (address := source.data_ptr()):
-                middle = read(address + source.numel() // 2 * size).value
-                return middle.is_integer() or not isfinite(middle)
+            if _tracing() is None and (address := source.data_ptr()):
+                if dense:
+                    middle = source.numel() // 2
+                else:  # transposed, sliced, expanded: the middle of each axis
+                    middle = sum(n // 2 * step for n, step in zip(source.shape, source.stride(), strict=True))
+                element = read(address + middle * size).value
+                return element.is_integer() or not isfinite(element)
         except RuntimeError:  # sparse tensors, and tensors of a transform, have no one memory
             pass
         return True
