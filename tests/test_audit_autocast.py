@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from audit_cases import BF16, F16, F32, Cases, it_is_found, nothing_is_found
+from audit_cases import Cases, it_is_found, nothing_is_found
+from support import BF16, F16, F32
 from torch import nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.autograd import Function

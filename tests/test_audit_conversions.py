@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from audit_cases import BF16, F8, F16, F32, F64, Cases, audited, bad, it_is_found, nothing_is_found, run
+from audit_cases import Cases, audited, bad, it_is_found, nothing_is_found, run
+from support import BF16, F8, F16, F32, F64
 from torch import nn
 from torch._subclasses import FakeTensorMode
 

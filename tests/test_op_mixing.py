@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from audit_cases import BF16, F16, F32, F64
+from support import BF16, F16, F32, F64
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten

@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 import torch
-from audit_cases import same
+from support import same
 from torch import nn
 
 import dtypeguard
