@@ -192,3 +192,11 @@ def run(name):
     parts = re.split(r"^_+ test_(\w+) _+$", result.stdout.str(), flags=re.MULTILINE)[1:]
     found = {name for name, part in zip(parts[::2], parts[1::2], strict=True) if MODULES[name[:5]].RULE.name in part}
     assert found == {test.split("test_")[1].split("(")[0] for test in tests}
+
+
+def test_a_bound_of_clamp_is_found_where_pytorch_wraps_it(tmp_path):
+    """Before torch 2.15 it does; the audit compares with what int64 gives, and knows no version."""
+    source = "import torch\n\nlevels = torch.tensor([10, 100, 200], dtype=torch.uint8).clamp(-1, 128)\n"
+    wraps = torch.tensor([10], dtype=torch.uint8).clamp(-1, 128).item() != 10
+    said = [finding.message for finding in audited(tmp_path, source).findings]
+    assert [text.endswith(": -1 becomes 255 in uint8, and 2 of 3 results are wrong") for text in said] == [True] * wraps

@@ -55,15 +55,15 @@ def count(event: Op, audit: Recorder) -> None:
 
 
 def _apply(audit: Recorder, original: Any) -> Any:
-    inner: Callable[..., Any] = original.__func__
+    bound: Callable[..., Any] = original.__get__  # from torch 2.14 on it is a method of C, which has no `__func__`
 
-    @functools.wraps(inner)
+    @functools.wraps(original)
     def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
         if not audit.live or audit.local.paused or not audit.autocast() or _is_safe(cls):
-            return inner(cls, *args, **kwargs)
+            return bound(None, cls)(*args, **kwargs)
         applied = audit.state(Applied)
         before = applied.casts
-        result = inner(cls, *args, **kwargs)
+        result = bound(None, cls)(*args, **kwargs)
         if applied.casts > before:
             audit.guarded(_remember, audit, applied, cls)
         return result

@@ -51,7 +51,7 @@ import dtypeguard
 model = nn.ParameterDict({"logits": nn.Parameter(torch.tensor([20.0, -1.0], dtype=torch.bfloat16))})
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 watched = dtypeguard.amp.watch(model, optimizer)
-survival = torch.log1p(-model["logits"].sigmoid().clamp(max=1 - 1e-6)).exp()
+survival = torch.log1p(-model["logits"].sigmoid()).exp()
 (1 - survival.prod()).backward()
 optimizer.step()
 """,
