@@ -267,9 +267,7 @@ def hooked(hook, order, depth, folder, build=Net, mode="strict"):
 @depths
 @pytest.mark.parametrize("first", ["guard", "hooks"])
 @torch.no_grad()
-def test_a_hooked_model_computes_as_before_and_all_comes_off_in_any_order(
-    hook, order, depth, first, tmp_path
-):
+def test_a_hooked_model_computes_as_before_and_all_comes_off_in_any_order(hook, order, depth, first, tmp_path):
     model, twin = hooked(hook, order, depth, tmp_path)
     x, wrong = drawn(F32)(2, 5), drawn(F64)(2, 5)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Guarded models on two ranks: DistributedDataParallel, FSDP2, tensor parallel, FSDP1 and pipelines train as they do without a guard."""
+"""Guarded models on several ranks: DDP, FSDP2, FSDP1, tensor parallel and pipelines train as without a guard."""
 
 import collections
 import contextlib
