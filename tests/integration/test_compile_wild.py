@@ -653,7 +653,7 @@ def headline_of(call, arguments):
 @pytest.mark.thin(8)
 @pytest.mark.parametrize(
     ("what", "mode"),
-    itertools.product(BROKEN, ("strict", "lenient")),
+    list(itertools.product(BROKEN, ("strict", "lenient"))),
 )
 def test_compiled_code_refuses_with_the_words_of_eager(what, mode):
     make, arguments = BROKEN[what]
