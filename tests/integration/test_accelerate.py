@@ -9,7 +9,7 @@ import transformers as hf
 from accelerate import hooks
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_module_tensor_to_device
-from architectures import ARCHITECTURES, GROUPED, drawn, pictures, same, tokens
+from architectures import ARCHITECTURES, drawn, pictures, same, tokens
 from support import BF16, F32, F64
 from torch import nn
 
@@ -172,27 +172,6 @@ def test_a_state_can_be_saved_and_loaded(precision, tmp_path):
     loaded = Net()
     accelerate.load_checkpoint_in_model(loaded, tmp_path / "model")
     assert same(dict(loaded.state_dict()), dict(kept))
-
-
-@orders
-def test_a_copy_of_a_prepared_model_computes_with_its_own_weights(order):
-    model, _ = pair(ARCHITECTURES["ViT"].build)
-    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
-    if order == "before":
-        guard(model, mode="strict")
-    model = accelerator.prepare(model)
-    if order == "after":
-        guard(model, mode="strict")
-    inputs = pictures(drawn(F32))
-    other = copy.deepcopy(model)
-    assert is_guarded(other)
-    assert same(other(**inputs), model(**inputs))
-    assert refuses(other, inputs["pixel_values"].double()) == "pixel_values"
-    with torch.no_grad():
-        for p in other.parameters():
-            p.zero_()
-    assert not other(**inputs).logits.any()
-    assert model(**inputs).logits.any()
 
 
 # ---------------------------------------------------------------- hooks
@@ -411,13 +390,3 @@ def test_weights_that_are_set_one_by_one_are_followed(dtype):
         set_module_tensor_to_device(empty, name, "cpu", value=value, dtype=dtype)
     assert same(empty(drawn(dtype)(2, 5)), twin(drawn(dtype)(2, 5)))
     assert refuses(empty, drawn(F64)(2, 5)) == "x"
-
-
-def test_a_device_map_is_inferred_as_before():
-    config = hf.LlamaConfig(**GROUPED)
-    with accelerate.init_empty_weights():
-        model = hf.LlamaForCausalLM(config)
-    options = {"max_memory": {"cpu": 15000, "disk": "1GB"}, "no_split_module_classes": ["LlamaDecoderLayer"]}
-    expected = accelerate.infer_auto_device_map(copy.deepcopy(model), **options)
-    assert accelerate.infer_auto_device_map(guard(model, depth="all"), **options) == expected
-    assert len(set(expected.values())) == 2

@@ -294,31 +294,6 @@ ARGUMENTS = {
 }
 
 
-def test_a_layer_that_is_replaced_is_traced_anew_as_without_a_guard(strict):
-    def counts(model):
-        counter = CompileCounter()
-        call = compiled(model, counter)
-        call(rows())
-        model.head = nn.Linear(4, 2)
-        call(rows())
-        model.head = nn.Sequential(nn.Linear(4, 2))
-        call(rows())
-        return counter.frame_count
-
-    bare, model = twins()
-    expected = counts(bare)
-    torch._dynamo.reset()
-    assert counts(model) == expected
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_the_graph_holds_the_bare_models_operations_and_no_others(depth):
-    bare, model = twins(depth=depth)
-    got, expected = Graphs(), Graphs()
-    compiled(model, got)(rows()), compiled(bare, expected)(rows())
-    assert got.operations() == expected.operations() != []
-
-
 def test_a_model_that_was_compiled_and_is_called_again_needs_no_new_graph():
     """Under a stance that forbids it."""
     _, model = twins()
@@ -392,32 +367,6 @@ def test_guard_compile_and_unguard_in_any_order(way, order, depth):
     torch._dynamo.reset()
     assert torch.equal(model(rows()), expected)
     assert list(unguard(model).state_dict()) != []
-
-
-@said
-def test_a_lenient_model_becomes_strict_while_compiled():
-    model = guard(Net().eval(), mode="lenient")
-    call = compiled(model)
-    assert call(rows(F64)).dtype is F32
-    guard(model, mode="strict")
-    with pytest.raises(Unsupported, match="argument `x` is float64"):
-        call(rows(F64))
-    guard(model, mode="lenient", dtype=F64, skip_args=("bias",))
-    with pytest.raises(Exception, match="dtype"):
-        call(rows())
-
-
-@slow
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_a_deep_copy_of_a_compiled_guarded_model_runs_its_own_weights(depth):
-    call = compiled(guard(Net().eval(), mode="strict", depth=depth))
-    call(rows())
-    twin = copy.deepcopy(call)
-    for parameter in twin.parameters():
-        nn.init.zeros_(parameter)
-    assert twin(rows()).abs().sum() == 0 != call(rows()).abs().sum()
-    with pytest.raises(Unsupported, match="argument `x` is float64"):
-        twin(rows(F64))
 
 
 # ---------------------------------------------------------------- many
@@ -810,14 +759,6 @@ def test_a_repair_inside_a_higher_order_operator(name):
     x = rows(F64) + 2
     torch.testing.assert_close(compiled(program)(x), program(x))
     assert dtypeguard.casts()
-
-
-@slow
-def test_a_refusal_inside_a_higher_order_operator_is_readable(strict):
-    with pytest.raises(Exception, match="argument `a` is float64, the annotation wants float32"):
-        compiled(OPERATORS["cond"])(rows(F64))
-    with pytest.raises(Exception, match="argument `input` is float64, the module's parameters are float32"):
-        compiled(OPERATORS["vmap, guarded"])(rows(F64))
 
 
 # ---------------------------------------------------------------- below Dynamo

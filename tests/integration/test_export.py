@@ -332,14 +332,6 @@ def test_an_onnx_program_holds_the_cast_that_its_example_needed():
     torch.testing.assert_close(run_onnx(program, rows(F64)), bare(rows()).detach())
 
 
-@slow
-def test_an_onnx_export_of_a_wrong_example_says_why():
-    with pytest.raises(Exception, match="Failed to export the model") as caught:
-        to_onnx(twins(Net)[1], (rows(F64),))
-    assert "dtypeguard.DtypeError" in str(caught.value)
-    assert "argument `x` is float64, the module's parameters are float32" in str(caught.value)
-
-
 @jit
 @pytest.mark.filterwarnings("ignore:.*legacy TorchScript-based ONNX:DeprecationWarning")  # torch's own
 @pytest.mark.filterwarnings("ignore:The feature will be removed:DeprecationWarning")  # torch's own
@@ -382,36 +374,6 @@ def test_symbolic_traces_are_those_of_the_bare_model(where, depth):
     same(traced(image()), bare(image()))
     ShapeProp(traced).propagate(image())
     assert {node.meta["tensor_meta"].dtype for node in traced.graph.nodes} == {F32}
-
-
-def test_a_guarded_module_may_be_a_leaf_of_a_trace():
-    class Tracer(torch.fx.Tracer):
-        def is_leaf_module(self, module, name):
-            return isinstance(module, Conv)
-
-    model = nn.Sequential(twins(Conv)[1], nn.Flatten())
-    traced = torch.fx.GraphModule(model, Tracer().trace(model))
-    same(traced(image()), model(image()))
-    error = refuses(traced, image(F64))
-    assert (error.function, error.argument) == ("Conv.forward", "x")
-
-
-def test_a_guarded_graph_module_is_traced_edited_and_recompiled():
-    bare = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval())
-    model = guard(copy.deepcopy(bare), mode="strict")
-    same(torch.fx.symbolic_trace(model)(rows()), bare(rows()))
-    for each in (bare, model):
-        node = next(node for node in each.graph.nodes if node.target == "1")
-        with each.graph.inserting_after(node):
-            new = each.graph.call_function(torch.tanh, (node,))
-        node.replace_all_uses_with(new)
-        new.args = (node,)
-        each.graph.eliminate_dead_code()
-        each.recompile()
-        each.delete_all_unused_submodules()
-    assert model.code == bare.code
-    same(model(rows()), bare(rows()))
-    assert refuses(model).argument == "input"
 
 
 # ---------------------------------------------------------------- quantization

@@ -320,14 +320,6 @@ def test_functional_call_holds_to_the_dtype_of_the_parameters_it_is_given(dtype,
     assert [(record.from_dtype, record.to_dtype, record.count) for record in dtypeguard.casts()] == [(F32, dtype, 2)]
 
 
-def test_functional_call_with_some_parameters_of_another_dtype_checks_each_owner():
-    model = guarded(Net(), depth="all")
-    mixed = {name: p.to(BF16) for name, p in values(model).items() if name.startswith("head")}
-    with pytest.raises(DtypeError) as caught:
-        functional_call(model, mixed, (rows(),))
-    assert (caught.value.module_path, caught.value.argument, caught.value.expected) == ("Net.head", "input", BF16)
-
-
 @pytest.mark.parametrize("depth", DEPTHS)
 @pytest.mark.parametrize("base", ["meta", "one of them"])
 def test_an_ensemble_of_stacked_modules_gives_what_its_members_give(base, depth):
@@ -493,11 +485,6 @@ def test_make_fx_records_one_cast(mode):
         same(traced(rows(dtype=F64)), model(rows()))
 
 
-def test_make_fx_raises_what_eager_raises(strict):
-    with pytest.raises(DtypeError, match="argument `x` is float64, the module's parameters are float32"):
-        make_fx(guarded(Net(), None), tracing_mode="fake", _allow_non_fake_inputs=True)(rows(dtype=F64))
-
-
 def test_named_axes_do_not_fix_the_sizes_of_a_symbolic_trace(strict):
     traced = make_fx(lambda a, b: distance(a, b), tracing_mode="symbolic")(torch.randn(5, 3), torch.randn(4, 3))
     a, b = torch.randn(7, 2), torch.randn(6, 2)
@@ -593,27 +580,6 @@ def test_detach_clone_and_leaves_keep_their_place_in_the_graph():
         assert x.grad is not None
 
 
-def test_grad_mode_inside_a_forward_is_the_callers():
-    class Modes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x):
-            self.modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), x.is_inference()
-            return self.fc(x)
-
-    model = guarded(Modes())
-    model(rows())
-    assert model.modes == (True, False, False)
-    with torch.no_grad():
-        model(rows())
-    assert model.modes == (False, False, False)
-    with torch.inference_mode():
-        model(rows())
-    assert model.modes == (False, True, True)
-
-
 # ---------------------------------------------------------------- custom functions
 
 
@@ -666,32 +632,3 @@ def test_a_custom_function_behind_enforce_is_mapped_and_differentiated_forwards(
     same(vmap(grad(lambda x: cube(x).sum()))(x), 3 * x**2)
     with pytest.raises(DtypeError, match="cube: argument `x` is float64"):
         vmap(cube)(x.double())
-
-
-class Guarded(torch.autograd.Function):
-    """Calls a module inside, as reversible networks do."""
-
-    @staticmethod
-    def forward(ctx, x, model):
-        ctx.model = model
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return model(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        with torch.enable_grad():
-            x = ctx.saved_tensors[0].detach().requires_grad_()
-            torch.autograd.backward(ctx.model(x), grad)
-        return x.grad, None
-
-
-def test_a_guarded_model_called_inside_a_custom_function():
-    bare = Net()
-
-    def step(model):
-        x = rows().requires_grad_()
-        Guarded.apply(x, model).sum().backward()
-        return x.grad, [p.grad for p in model.parameters()]
-
-    same(step(guarded(bare, depth="all")), step(bare))

@@ -32,7 +32,6 @@ from torch.nn.modules import module as global_hooks
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.optim import swa_utils
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-from torch.utils.flop_counter import FlopCounterMode
 
 import dtypeguard
 from dtypeguard import (
@@ -288,15 +287,6 @@ def test_a_guarded_model_lives_as_the_bare_one(name, depth, order):
     same_training(model, bare, rows if undo else functools.partial(rows, dtype))
 
 
-def test_memory_formats_of_a_guarded_model():
-    bare, model = twins(Conv)
-    for each in (bare, model):
-        each.to(memory_format=torch.channels_last)
-    same_training(model, bare, image)
-    channels = image().to(memory_format=torch.channels_last)
-    assert model(channels).stride() == bare(channels).stride()
-
-
 def test_a_weight_computed_from_another_dtype_is_what_torch_makes_of_it():
     """The guard follows the parameters that are stored, and says so where the computed weight differs."""
     layer = nn.Linear(3, 4)
@@ -364,14 +354,6 @@ class NewArgs(Maker):
         return (self.width,)
 
 
-class NewKeywords(Maker):
-    def __new__(cls, width=2):
-        return super().__new__(cls)
-
-    def __getnewargs_ex__(self):
-        return (), {"width": self.width}
-
-
 def saved_and_loaded(model):
     buffer = io.BytesIO()
     torch.save(model, buffer)
@@ -394,7 +376,6 @@ MAKERS = [
     OwnDeepcopy,
     OwnCopy,
     NewArgs,
-    NewKeywords,
 ]
 
 
@@ -451,45 +432,6 @@ def test_containers_of_guarded_models_are_copied_with_their_sharing():
         assert optimizer.param_groups[0]["params"][0] is twin.student.body[0].weight
     with pytest.raises(TypeError, match="dataclass"):
         dataclasses.replace(model)
-
-
-MADE = {
-    "by its class": lambda: type(type(guard(Maker(), mode="strict"))())(5),
-    "as a slice": lambda: guard(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), mode="strict")[:2],
-    "by skip_init": lambda: nn.utils.skip_init(type(guard(nn.Linear(2, 2), mode="strict")), 3, 2),
-    "by dataclasses.replace": lambda: dataclasses.replace(guard(Fields(2), mode="strict"), width=5),
-    "by __new__": lambda: filled(guard(Maker(), mode="strict")),
-}
-
-
-def filled(model):
-    twin = type(model).__new__(type(model))
-    twin.__dict__.update({name: value for name, value in model.__dict__.items() if name != "_dtypeguard"})
-    return twin
-
-
-@dataclasses.dataclass(eq=False)
-class Fields(nn.Module):
-    width: int = 2
-    bias: bool = True
-
-    def __post_init__(self):
-        super().__init__()
-        self.fc = nn.Linear(3, self.width, bias=self.bias)
-
-    def forward(self, x):
-        return self.fc(x)
-
-
-@pytest.mark.parametrize("how", MADE)
-def test_what_the_class_of_a_guarded_model_makes_is_guarded_and_says_so(how):
-    model = MADE[how]()
-    assert model(rows()).dtype is F32
-    refuses(model)
-    assert is_guarded(model)
-    unguard(model)
-    assert not is_guarded(model)
-    assert silent(model)
 
 
 def test_a_subclass_of_a_guarded_models_class_is_guarded_like_its_base():
@@ -680,29 +622,6 @@ def test_hooks_of_every_kind_see_the_same_in_the_same_order(first, depth):
     assert dtypeguard.casts() == []
 
 
-class Casting(nn.Module):
-    """What a lenient guard does, by hand."""
-
-    def __init__(self, inner) -> None:
-        super().__init__()
-        self.body, self.head = inner.body, inner.head
-
-    def forward(self, x, scale=None):
-        y = self.head(self.body(x.to(self.head.weight.dtype)))
-        return y if scale is None else y * scale
-
-
-@said
-def test_hooks_around_a_repair_see_the_callers_dtype_outside_and_the_models_inside():
-    """Backward hooks too: the cast stands between the root's door and the first layer."""
-    bare = Net()
-    got = hook_log(guard(copy.deepcopy(bare), mode="lenient"), rows(F64).requires_grad_())
-    expected = hook_log(Casting(bare), rows(F64).requires_grad_())
-    assert [(kind, place, facts) for kind, place, _, facts in got] == [
-        (kind, place, facts) for kind, place, _, facts in expected
-    ]
-
-
 @pytest.mark.parametrize("mode", ["strict", "lenient"])
 def test_always_called_hooks_are_called_when_the_guard_refuses(mode):
     model = guard(nn.Linear(3, 2), mode=mode, casting="safe")
@@ -727,19 +646,6 @@ def test_a_hook_that_casts_decides_what_the_guard_sees():
         lambda module, args, kwargs: ((args[0].double(),), kwargs), with_kwargs=True
     ):
         assert refuses(model, rows()).module_path == "Net.head"
-
-
-def test_hooks_survive_deepcopy_and_pickle_as_without_a_guard():
-    bare, model = twins(lambda: nn.Linear(3, 2))
-    for each in (bare, model):
-        each.register_forward_hook(doubled)
-    for again in (copy.deepcopy, saved_and_loaded):
-        assert torch.equal(again(model)(rows()), again(bare)(rows()))
-        assert torch.equal(again(model)(rows()), model(rows()))
-
-
-def doubled(module, args, result):
-    return result * 2
 
 
 # ---------------------------------------------------------------- decorators
@@ -773,42 +679,6 @@ def test_a_decorator_around_an_annotated_forward_stays_when_the_model_is_guarded
     assert refuses(model).argument == "x"
     with pytest.raises(ShapeError, match="argument `x` has size 2 in axis 1"):
         model(rows()[:, :2])
-
-
-class Bound:
-    """A callable that binds, as compiled extensions and some decorators make."""
-
-    def __get__(self, module, owner=None):
-        return self if module is None else functools.partial(self, module)
-
-    def __call__(self, module, x):
-        return module.fc(x)
-
-
-FORWARDS = {
-    "partialmethod": functools.partialmethod(lambda self, x, times: self.fc(x) * times, times=3),
-    "singledispatchmethod": functools.singledispatchmethod(lambda self, x: self.fc(x)),
-    "lru_cache": functools.lru_cache(lambda self, x: self.fc(x)),
-    "property": property(lambda self: lambda x: self.fc(x)),
-    "a callable object": Bound(),
-    "partial": functools.partial(lambda x: x * 2),
-}
-
-
-@pytest.mark.parametrize("form", FORWARDS)
-def test_a_forward_that_is_no_plain_function_is_guarded_or_refused_clearly(form):
-    model = type("Odd", (Maker,), {"forward": FORWARDS[form]})()
-    expected, refusal = model(rows()), None
-    try:
-        guard(model, mode="strict")
-    except TypeError as error:
-        refusal = str(error)
-    if refusal is None:
-        assert refuses(model).violations
-    else:
-        assert "forward" in refusal
-        assert not is_guarded(model)
-    assert torch.equal(model(rows()), expected)
 
 
 def test_a_function_wrapped_around_a_guarded_forward_has_its_signature():
@@ -893,23 +763,6 @@ def test_parameter_lists_are_an_anchor():
 # ---------------------------------------------------------------- torch's tools
 
 
-def test_an_averaged_model_is_the_average_of_the_bare_one():
-    for options in ({}, {"use_buffers": True}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)}):
-        bare, model = twins(Net)
-        averages = [swa_utils.AveragedModel(each, **options) for each in (model, bare)]
-        for step in range(3):
-            for each, average in zip((model, bare), averages, strict=True):
-                seed(step)
-                steps(each, count=1)
-                average.update_parameters(each)
-        assert same(*(dict(average.state_dict()) for average in averages))
-        got, expected = (average.eval()(rows()) for average in averages)
-        assert torch.equal(got, expected)
-        assert refuses(averages[0]).argument == "x"
-        assert is_guarded(averages[0].module)
-    assert dtypeguard.casts() == []
-
-
 def test_conv_and_norm_are_fused_as_without_a_guard():
     bare, model = twins(Conv, depth="all")
     steps(bare, image), steps(model, image)
@@ -920,23 +773,6 @@ def test_conv_and_norm_are_fused_as_without_a_guard():
     assert refuses(fused, image(F64)).argument == "input"
     linear = nn.utils.fuse_linear_bn_eval(guard(nn.Linear(3, 4), mode="strict").eval(), nn.BatchNorm1d(4).eval())
     assert refuses(linear).argument == "input"
-
-
-def test_tools_that_look_on_see_the_same_modules_and_operators():
-    def flops(model):
-        with FlopCounterMode(display=False) as counter:
-            model(rows()).sum().backward()
-        return {name: dict(counts) for name, counts in counter.get_flop_counts().items()}
-
-    def names(model):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            model(rows())
-        return [event.name for event in profile.events() if event.name.startswith("aten::")]
-
-    bare, model = twins(lambda: Net().eval(), depth="all")
-    assert flops(model) == flops(bare)
-    assert flops(model)["Net.body.0"]
-    assert names(model) == names(bare) != []
 
 
 # ---------------------------------------------------------------- memory
@@ -1131,13 +967,6 @@ def test_a_forked_worker_inherits_the_mode():
     dtypeguard.set_mode(None)
     with dtypeguard.mode("strict"), pytest.raises(DtypeError, match=r"items\[0\]\[0\]"):
         loaded(Items(F64), collate)
-
-
-@slow
-def test_a_spawned_worker_reads_the_mode_from_the_environment(monkeypatch):
-    monkeypatch.setenv("DTYPEGUARD_MODE", "strict")
-    with pytest.raises(DtypeError, match=r"collate: argument `items\[0\]\[0\]` is float64"):
-        loaded(Items(F64), collate, "spawn")
 
 
 @said

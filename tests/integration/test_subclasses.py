@@ -11,7 +11,6 @@ from jaxtyping import Float, Float32
 from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.testing._internal.logging_tensor import LoggingTensor
 from torch.testing._internal.two_tensor import TwoTensor
@@ -300,13 +299,6 @@ def test_axes_of_a_jagged_tensor_are_checked(strict):
     assert caught.value.argument == "x"
 
 
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-def test_axes_of_a_nested_tensor_are_refused_clearly(mode):
-    with dtypeguard.mode(mode), pytest.raises(dtypeguard.ShapeError) as caught:
-        double_of_axes(ODD["nested"](F32))
-    assert caught.value.argument == "x"
-
-
 @pytest.mark.parametrize(
     ("name", "source", "target"),
     [
@@ -320,18 +312,6 @@ def test_where_torch_cannot_cast_the_error_names_the_argument(name, source, targ
         model(x)
     assert "`x`" in text(caught.value)
     assert dtypeguard.casts() == []
-
-
-def test_an_uninitialized_parameter_as_an_input():
-    x, model = nn.UninitializedParameter(), Scale()
-    with pytest.raises(ValueError, match="uninitialized parameter") as expected:
-        model(x)
-    with pytest.raises(ValueError, match="uninitialized parameter") as caught:
-        guard(model, mode="strict")(x)
-    assert str(caught.value) == str(expected.value)
-    with pytest.raises(DtypeError) as caught:
-        model(nn.UninitializedParameter(dtype=F64))
-    assert (caught.value.argument, caught.value.actual) == ("x", F64)
 
 
 class Packed(nn.Module):
@@ -435,15 +415,6 @@ def test_fake_tensors_are_never_asked_for_values(fake):
     model = guard(nn.Linear(3, 2, dtype=F16), verify="always")
     with pytest.warns(CastWarning):
         assert model(torch.full((1, 3), 1e30)).dtype is F16
-
-
-def test_unbacked_sizes_of_fake_tensors_meet_named_axes():
-    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
-        x = torch.ones(4, 3)
-        some = x[x.sum(1).nonzero().squeeze(1)]
-        assert double_of_axes(some).shape[1] == 3
-        with dtypeguard.mode("strict"), pytest.raises(DtypeError):
-            double_of_axes(some.double())
 
 
 def test_a_fake_gpu(fake):
@@ -976,47 +947,11 @@ def test_weights_quantized_by_torchao(name, dtype, depth):
         assert ours(said) == [CastWarning]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUANTIZED)
-def test_a_guarded_model_quantized_by_torchao_compiles(name, compiled):
-    x, model = torch.randn(4, 64).to(BF16), guard(quantize(small(BF16), name), depth="all")
-    with torch.no_grad():
-        expected = model(x)
-        quick = compiled(model, "aot_eager")
-        with dtypeguard.mode("strict"):
-            torch.testing.assert_close(quick(x), expected)
-            with pytest.raises(torch._dynamo.exc.Unsupported, match="is float64"):
-                quick(x.double())
-    assert dtypeguard.casts() == []
-
-
 # ---------------------------------------------------------------- torch.ao.quantization
 
 
 def dynamic(model):
     return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-
-
-def layers(model):
-    return [type(model[0]).__module__.startswith("torch.ao.nn.quantized"), type(model[3]).__name__]
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_dynamic_quantization_finds_the_layers_that_are_not_themselves_guarded(depth, strict):
-    x = torch.randn(4, 64)
-    expected = dynamic(small())(x)
-    model = dynamic(guard(small(), depth=depth))
-    assert layers(model) == [depth == "auto", "Linear"]
-    assert torch.equal(model(x), expected if depth == "auto" else small()(x))
-    with pytest.raises(DtypeError):  # the norm is left to say so
-        model(x.double())
-    model = dynamic(dtypeguard.unguard(guard(small(), depth=depth)))
-    assert layers(model) == [True, "Linear"]
-    assert torch.equal(guard(model, depth=depth)(x), expected)
-    with pytest.raises(DtypeError) as caught:
-        model(x.double())
-    assert (caught.value.argument, caught.value.expected) == ("input", F32)
-    assert dtypeguard.casts() == []
 
 
 @pytest.mark.parametrize("depth", ["auto", "all"])
