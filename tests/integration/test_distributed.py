@@ -455,8 +455,13 @@ TENSORS = {
     "FSDP2 of tensor parallel": Recipe(Layers, both_ways((2, 1)), sentences, **CAST),
 }
 RECIPES = DDPS | FSDP2S | FSDP1S | TENSORS
-QUICK = {"DDP, find_unused_parameters", "DDP, composable", "FSDP2, flat", "FSDP2, bfloat16", "FSDP2, not cast"}
-QUICK |= {"FSDP1, original parameters", "sequence parallel layer", "replicas of sharded DTensors"}
+QUICK = {"DDP, find_unused_parameters", "DDP, composable", "FSDP2, flat", "FSDP2, bfloat16"}
+QUICK |= {
+    "FSDP2, not cast, each in a group",
+    "FSDP1, original parameters",
+    "sequence parallel layer",
+    "replicas of sharded DTensors",
+}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[slow] * (name not in QUICK)) for name in RECIPES])
