@@ -452,7 +452,7 @@ def test_save_pretrained_writes_the_same_files_and_its_class_loads_them(name, de
     for cls in (type(twin), type(model), hf.AutoModel):
         loaded = cls.from_pretrained(tmp_path / "guarded").eval()
         if cls is hf.AutoModel:
-            assert type(loaded) is type(twin.base_model)
+            assert type(loaded).__name__ == {"T5": "T5Model", "LLaVA": "LlavaModel", "Llama": "LlamaModel"}[name]
             continue
         assert isinstance(loaded, type(twin))
         loaded.set_attn_implementation("eager")
