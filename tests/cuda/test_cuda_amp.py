@@ -6,12 +6,12 @@ import itertools
 import pytest
 import torch
 from jaxtyping import Float, Float32
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastWarning, DeviceError, DtypeError, enforce, guard
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 halves = pytest.mark.parametrize("half", [F16, BF16])
 
 

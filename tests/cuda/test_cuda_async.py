@@ -7,12 +7,11 @@ import gc
 import pytest
 import torch
 from jaxtyping import Float, Float32, Int64
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import enforce, guard
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 class Net(nn.Module):

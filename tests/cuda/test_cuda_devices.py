@@ -9,12 +9,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jaxtyping import Float, Int64
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DeviceError, DtypeError, DtypeGuardError, enforce, guard
 
-F16, BF16, F32, F64 = FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATS = F16, BF16, F32, F64
 CPU = torch.device("cpu")
 each_way = pytest.mark.parametrize(("origin", "home"), list(itertools.product(["cpu", "gpu"], repeat=2)))
 relaxed = settings(deadline=None, suppress_health_check=list(HealthCheck))

@@ -6,6 +6,7 @@ import functools
 import pytest
 import torch
 from jaxtyping import Float, Float32
+from support import F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
@@ -17,7 +18,6 @@ try:
 except ImportError:
     triton = None
 
-F16, F32, F64 = torch.float16, torch.float32, torch.float64
 modes = pytest.mark.parametrize("given", [F32, F64], ids=["right", "repaired"])
 close = functools.partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)  # graphs may choose other algorithms
 

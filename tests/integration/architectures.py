@@ -183,42 +183,8 @@ def rwkv() -> Any:
     )
 
 
-def recurrent_gemma() -> Any:
-    config = hf.RecurrentGemmaConfig(
-        vocab_size=61,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        lru_width=16,
-        attention_window_size=8,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
-    return hf.RecurrentGemmaForCausalLM(config)
-
-
 def bert() -> Any:
     return hf.BertForMaskedLM(hf.BertConfig(**TEXT))
-
-
-def roberta() -> Any:
-    return hf.RobertaForSequenceClassification(hf.RobertaConfig(**TEXT, num_labels=3))
-
-
-def distilbert() -> Any:
-    config = hf.DistilBertConfig(
-        vocab_size=61, dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=48, pad_token_id=0
-    )
-    return hf.DistilBertForTokenClassification(config)
-
-
-def deberta() -> Any:
-    config = hf.DebertaV2Config(
-        **TEXT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=4, max_relative_positions=8
-    )
-    return hf.DebertaV2ForSequenceClassification(config)
 
 
 def t5() -> Any:
@@ -391,23 +357,6 @@ def bamba() -> Any:
     return hf.BambaForCausalLM(config)
 
 
-def video_mae() -> Any:
-    return hf.VideoMAEForVideoClassification(hf.VideoMAEConfig(**VISION, num_frames=4, num_labels=3))
-
-
-def dpt() -> Any:
-    config = hf.DPTConfig(
-        **VISION | {"num_hidden_layers": 4},
-        backbone_out_indices=[0, 1, 2, 3],
-        neck_hidden_sizes=[8, 8, 8, 8],
-        reassemble_factors=[2, 1, 1, 0.5],
-        fusion_hidden_size=8,
-        use_auxiliary_head=False,
-        head_in_index=-1,
-    )
-    return hf.DPTForDepthEstimation(config)
-
-
 def decision_transformer() -> Any:
     config = hf.DecisionTransformerConfig(
         state_dim=5,
@@ -455,21 +404,6 @@ def series(r: Any) -> dict[str, Any]:
     return {"past_values": r(2, 16, 2), "past_observed_mask": torch.ones(2, 16, 2, dtype=torch.bool)}
 
 
-def perceiver() -> Any:
-    config = hf.PerceiverConfig(
-        num_latents=4,
-        d_latents=16,
-        d_model=16,
-        num_blocks=1,
-        num_self_attends_per_block=2,
-        num_self_attention_heads=2,
-        num_cross_attention_heads=2,
-        vocab_size=61,
-        max_position_embeddings=48,
-    )
-    return hf.PerceiverForMaskedLM(config)
-
-
 def speech_t5() -> Any:
     config = hf.SpeechT5Config(
         vocab_size=61,
@@ -495,13 +429,6 @@ def speech_t5() -> Any:
 
 def spoken(r: Any) -> dict[str, Any]:
     return tokens(r) | {"decoder_input_values": r(2, 6, 8), "speaker_embeddings": r(2, 6)}
-
-
-def seen_and_told() -> Any:
-    encoder, decoder = hf.ViTConfig(**VISION), hf.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True)
-    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
-    config.decoder_start_token_id, config.pad_token_id = 1, 0
-    return hf.VisionEncoderDecoderModel(config=config)
 
 
 def qwen2_vl() -> Any:
@@ -562,11 +489,7 @@ ARCHITECTURES = {
     "Mamba2": Architecture(mamba2, tokens, None, token_labels),
     "FalconMamba": Architecture(falcon_mamba, tokens, None, token_labels),
     "RWKV": Architecture(rwkv, embedded, "inputs_embeds", token_labels),
-    "RecurrentGemma": Architecture(recurrent_gemma, embedded, "inputs_embeds", token_labels),
     "BERT": Architecture(bert, embedded, "inputs_embeds", token_labels),
-    "RoBERTa": Architecture(roberta, tokens, None, class_labels),
-    "DistilBERT": Architecture(distilbert, embedded, "inputs_embeds", lambda: {"labels": ids(2, 7) % 2}),
-    "DeBERTa": Architecture(deberta, tokens, None, class_labels),
     "T5": Architecture(t5, translated, None, target_labels),
     "BART": Architecture(bart, translated, None, target_labels),
     "Whisper": Architecture(whisper, spectra, "input_features", target_labels),
@@ -586,15 +509,9 @@ ARCHITECTURES = {
     "T5 encoder": Architecture(t5_encoder, tokens),
     "Whisper, no head": Architecture(whisper_body, spectra, "input_features"),
     "Bamba": Architecture(bamba, tokens, None, token_labels),
-    "VideoMAE": Architecture(video_mae, lambda r: {"pixel_values": r(2, 4, 3, 16, 16)}, "pixel_values", class_labels),
-    "DPT": Architecture(dpt, pictures, "pixel_values"),
     "Decision Transformer": Architecture(decision_transformer, decisions, "states"),
     "PatchTST": Architecture(patchtst, series, "past_values", half=False),
-    "Perceiver": Architecture(perceiver, lambda r: {"inputs": ids(2, 7)}),
     "SpeechT5": Architecture(speech_t5, spoken, "decoder_input_values"),
-    "Vision encoder-decoder": Architecture(
-        seen_and_told, lambda r: pictures(r) | {"decoder_input_ids": ids(2, 5)}, "pixel_values", target_labels
-    ),
     "Qwen2-VL": Architecture(qwen2_vl, patches, "pixel_values", lambda: {"labels": ids(1, 9)}),
 }
 

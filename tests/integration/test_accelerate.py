@@ -1,7 +1,6 @@
 """accelerate under and around a guard: mixed precision, unwrapping, hooks, offloading, dispatch, empty weights."""
 
 import copy
-import json
 
 import accelerate
 import pytest
@@ -10,13 +9,13 @@ import transformers as hf
 from accelerate import hooks
 from accelerate.state import AcceleratorState
 from accelerate.utils import set_module_tensor_to_device
-from architectures import ARCHITECTURES, GROUPED, drawn, ids, pictures, same, tokens
+from architectures import ARCHITECTURES, drawn, pictures, same, tokens
+from support import BF16, F32, F64
 from torch import nn
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, guard, is_guarded, unguard
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 slow = pytest.mark.slow
 depths = pytest.mark.parametrize("depth", ["auto", "all"])
 orders = pytest.mark.parametrize("order", ["before", "after"])
@@ -91,23 +90,27 @@ def trained(model, precision, order=None, depth="auto", **how):
 @precisions
 @orders
 @depths
-@pytest.mark.parametrize("steps", [1, 2])
-def test_a_prepared_model_trains_as_before(precision, order, depth, steps):
+def test_a_prepared_model_trains_as_before_and_its_guard_stays_and_goes(precision, order, depth):
     model, twin = pair()
-    _, mine, losses = trained(model, precision, order, depth, gradient_accumulation_steps=steps)
-    _, _, expected = trained(twin, precision, gradient_accumulation_steps=steps)
+    accelerator, mine, losses = trained(model, precision, order, depth, gradient_accumulation_steps=2)
+    _, _, expected = trained(twin, precision, gradient_accumulation_steps=2)
     assert same(losses, expected) == 2
     assert same(dict(model.state_dict()), dict(twin.state_dict()))
-    assert mine is model
+    assert mine is accelerator.unwrap_model(mine) is model
     assert is_guarded(mine)
     assert dtypeguard.casts() == []
-
-
-@precisions
-@orders
-def test_a_prepared_model_refuses_a_wrong_input(precision, order):
-    _, model, _ = trained(pair()[0], precision, order)
-    assert refuses(model, drawn(F64)(2, 5)) == "x"
+    x, wrong = drawn(F32)(2, 5), drawn(F64)(2, 5)
+    assert refuses(model, wrong) == "x"
+    guard(model, mode="lenient", depth=depth)
+    with pytest.warns(CastWarning) as told:
+        assert same(model(wrong), twin(wrong.float()))
+    assert len(told) == 1
+    assert not is_guarded(unguard(model))
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(wrong)
+    assert same(model(x), twin(x))
+    state = accelerator.get_state_dict(model)
+    assert all(state[key].data_ptr() == value.data_ptr() for key, value in model.state_dict().items())
 
 
 @orders
@@ -137,35 +140,6 @@ def test_a_guard_from_after_prepare_stands_outside_and_asks_for_the_parameters_d
         model(drawn(BF16)(2, 5))
 
 
-def test_output_dtype_of_a_guard_from_before_is_what_accelerate_gets():
-    model, _ = pair()
-    seen = []
-    guard(model, mode="lenient", output_dtype=BF16)
-    model.register_forward_hook(lambda m, args, out: seen.append(out.dtype))
-    model = accelerate.Accelerator(mixed_precision="no", cpu=True).prepare(model)
-    with pytest.warns(CastWarning):
-        assert model(drawn(F32)(2, 5)).dtype is BF16
-    assert seen == [BF16]
-
-
-@precisions
-@orders
-@pytest.mark.parametrize("keep", [True, False])
-def test_unwrap_model_keeps_the_guard(precision, order, keep):
-    accelerator, model, _ = trained(pair()[0], precision, order)
-    x = drawn(F32)(2, 5)
-    expected = model(x)
-    bare = accelerator.unwrap_model(model, keep_fp32_wrapper=keep)
-    assert bare is model
-    assert is_guarded(bare)
-    assert refuses(bare, x.double()) == "x"
-    if not keep:
-        plain = Net().eval()
-        plain.load_state_dict(bare.state_dict())
-        expected = plain(x)
-    assert torch.equal(bare(x), expected)
-
-
 @orders
 @pytest.mark.parametrize("keep", [True, False])
 def test_unwrap_model_keeps_the_guard_of_a_decorated_forward(order, keep):
@@ -184,29 +158,6 @@ def test_unwrap_model_keeps_the_guard_of_a_decorated_forward(order, keep):
     assert refuses(bare, pixel_values=inputs["pixel_values"].double()) == "pixel_values"
 
 
-@precisions
-@orders
-def test_unguard_takes_the_guard_off_a_prepared_model(precision, order):
-    accelerator, model, _ = trained(pair()[0], precision, order)
-    assert not is_guarded(unguard(model))
-    with pytest.raises(RuntimeError, match="dtype"):
-        model(drawn(F64)(2, 5))
-    assert same(model(drawn(F32)(2, 5)), accelerator.unwrap_model(model)(drawn(F32)(2, 5)))
-
-
-@precisions
-@orders
-def test_a_guard_of_a_prepared_model_can_be_replaced(precision, order):
-    _, model, _ = trained(pair()[0], precision, order)
-    guard(model, mode="lenient")
-    with pytest.warns(CastWarning) as told:
-        model(drawn(F64)(2, 5))
-    assert len(told) == 1
-    guard(model, mode="strict", skip_args=["scale"])
-    x = drawn(F32)(2, 5)
-    assert model(x, scale=torch.ones(3, dtype=F64)).dtype is F64
-
-
 @pytest.mark.parametrize("precision", ["no", "bf16"])
 def test_a_state_can_be_saved_and_loaded(precision, tmp_path):
     accelerator, model, _ = trained(pair()[0], precision, "before")
@@ -221,43 +172,6 @@ def test_a_state_can_be_saved_and_loaded(precision, tmp_path):
     loaded = Net()
     accelerate.load_checkpoint_in_model(loaded, tmp_path / "model")
     assert same(dict(loaded.state_dict()), dict(kept))
-
-
-def test_autocast_of_the_accelerator_is_followed():
-    model, twin = pair()
-    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
-    guard(model, mode="strict")
-    with accelerator.autocast():
-        out = model(drawn(BF16)(2, 5))
-        assert same(out, twin(drawn(BF16)(2, 5)))
-    assert dtypeguard.casts() == []
-
-
-@orders
-def test_a_copy_of_a_prepared_model_computes_with_its_own_weights(order):
-    model, _ = pair(ARCHITECTURES["ViT"].build)
-    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
-    if order == "before":
-        guard(model, mode="strict")
-    model = accelerator.prepare(model)
-    if order == "after":
-        guard(model, mode="strict")
-    inputs = pictures(drawn(F32))
-    other = copy.deepcopy(model)
-    assert is_guarded(other)
-    assert same(other(**inputs), model(**inputs))
-    assert refuses(other, inputs["pixel_values"].double()) == "pixel_values"
-    with torch.no_grad():
-        for p in other.parameters():
-            p.zero_()
-    assert not other(**inputs).logits.any()
-    assert model(**inputs).logits.any()
-
-
-def test_get_state_dict_and_unwrapping_give_what_they_gave(tmp_path):
-    accelerator, model, _ = trained(pair()[0], "bf16", "before", "all")
-    state = accelerator.get_state_dict(model)
-    assert all(state[key].data_ptr() == value.data_ptr() for key, value in model.state_dict().items())
 
 
 # ---------------------------------------------------------------- hooks
@@ -301,16 +215,6 @@ def on_each_leaf(model, folder):
     hooks.attach_align_device_hook(model, execution_device="cpu", offload=True)
 
 
-def casting(model, folder):
-    """A hook of somebody's own, which casts what comes in."""
-
-    class Cast(hooks.ModelHook):
-        def pre_forward(self, module, *args, **kwargs):
-            return tuple(a.to(F32) for a in args), kwargs
-
-    hooks.add_hook_to_module(model, Cast())
-
-
 HOOKS = [
     aligned,
     offloaded_whole,
@@ -340,109 +244,52 @@ def hooked(hook, order, depth, folder, build=Net, mode="strict"):
 @all_hooks
 @orders
 @depths
-@torch.no_grad()
-def test_a_hooked_model_computes_as_before(hook, order, depth, tmp_path):
-    model, twin = hooked(hook, order, depth, tmp_path)
-    for _ in range(2):
-        assert same(model(drawn(F32)(2, 5), scale=2.0), twin(drawn(F32)(2, 5), scale=2.0))
-    assert is_guarded(model)
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.thin(5)
-@all_hooks
-@orders
-@torch.no_grad()
-def test_a_hooked_model_computes_as_before_in_lenient_mode(hook, order, tmp_path):
-    model, twin = hooked(hook, order, "all", tmp_path, mode="lenient")
-    assert same(model(drawn(F32)(2, 5)), twin(drawn(F32)(2, 5)))
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.thin(6)
-@all_hooks
-@orders
-@depths
-@torch.no_grad()
-def test_a_hooked_model_names_a_wrong_dtype_and_nothing_else(hook, order, depth, tmp_path):
-    model, _ = hooked(hook, order, depth, tmp_path)
-    with pytest.raises(DtypeError, match="argument `x` is float64") as caught:
-        model(drawn(F64)(2, 5))
-    assert "also" not in str(caught.value)
-
-
-@pytest.mark.thin(5)
-@all_hooks
-@orders
-@torch.no_grad()
-def test_a_hooked_model_repairs_a_wrong_dtype(hook, order, tmp_path):
-    model, twin = hooked(hook, order, "auto", tmp_path, mode="lenient")
-    with pytest.warns(CastWarning, match="`x` was cast from float64 to float32") as told:
-        repaired = model(drawn(F64)(2, 5))
-    assert len(told) == 1
-    assert same(repaired, twin(drawn(F64)(2, 5).float()))
-
-
-@pytest.mark.thin(6)
-@all_hooks
-@orders
-@depths
-@torch.no_grad()
-def test_the_guard_outlives_the_hooks(hook, order, depth, tmp_path):
-    model, twin = hooked(hook, order, depth, tmp_path)
-    hooks.remove_hook_from_module(model, recurse=True)
-    assert not any(p.is_meta for p in model.parameters())
-    assert is_guarded(model)
-    assert same(model(drawn(F32)(2, 5)), twin(drawn(F32)(2, 5)))
-    assert refuses(model, drawn(F64)(2, 5)) == "x"
-
-
-@pytest.mark.thin(8)
-@all_hooks
-@orders
-@depths
 @pytest.mark.parametrize("first", ["guard", "hooks"])
 @torch.no_grad()
-def test_guard_and_hooks_come_off_in_any_order(hook, order, depth, first, tmp_path):
+def test_a_hooked_model_computes_as_before_and_all_comes_off_in_any_order(hook, order, depth, first, tmp_path):
     model, twin = hooked(hook, order, depth, tmp_path)
-    steps = [lambda: unguard(model), lambda: hooks.remove_hook_from_module(model, recurse=True)]
-    for step in steps if first == "guard" else reversed(steps):
-        step()
-        assert same(model(drawn(F32)(2, 5)), twin(drawn(F32)(2, 5)))
-    assert not is_guarded(model)
+    x, wrong = drawn(F32)(2, 5), drawn(F64)(2, 5)
+    for _ in range(2):
+        assert same(model(x, scale=2.0), twin(x, scale=2.0))
+    with pytest.raises(DtypeError, match="argument `x` is float64") as caught:
+        model(wrong)
+    assert "also" not in str(caught.value)
+    assert caught.value.call_site.startswith("tests/integration/test_accelerate.py:")
+    with dtypeguard.mode("lenient"):
+        guard(model, depth=depth)
+        assert same(model(x), twin(x))
+        assert dtypeguard.casts() == []
+        with pytest.warns(CastWarning, match="`x` was cast from float64 to float32") as told:
+            assert same(model(wrong), twin(wrong.float()))
+    assert len(told) == 1
+    guard(model, mode="strict", depth=depth)
+    if first == "guard":
+        unguard(model)
+        assert same(model(x), twin(x))
+    hooks.remove_hook_from_module(model, recurse=True)
+    assert not any(p.is_meta for p in model.parameters())
+    assert same(model(x), twin(x))
+    if first == "hooks":
+        assert refuses(model, wrong) == "x"
+        hook(model, str(tmp_path / "again"))
+        assert same(model(x), twin(x))
+        hooks.remove_hook_from_module(model, recurse=True)
+        unguard(model)
     assert [type(module) for module in model.modules()] == [type(module) for module in twin.modules()]
     with pytest.raises(RuntimeError, match="dtype"):
-        model(drawn(F64)(2, 5))
-
-
-@all_hooks
-@torch.no_grad()
-def test_hooks_come_on_and_off_again_under_one_guard(hook, tmp_path):
-    model, twin = pair()
-    guard(model, mode="strict", depth="all")
-    for i in range(3):
-        hook(model, str(tmp_path / str(i)))
-        assert same(model(drawn(F32)(2, 5)), twin(drawn(F32)(2, 5)))
-        hooks.remove_hook_from_module(model, recurse=True)
-    assert refuses(model, drawn(F64)(2, 5)) == "x"
+        model(wrong)
 
 
 @torch.no_grad()
 def test_a_guard_from_before_sees_what_a_hook_hands_on():
+    class Cast(hooks.ModelHook):
+        def pre_forward(self, module, *args, **kwargs):
+            return tuple(a.to(F32) for a in args), kwargs
+
     model, twin = pair()
-    guard(model, mode="strict")
-    casting(model, None)
+    hooks.add_hook_to_module(guard(model, mode="strict"), Cast())
     assert same(model(drawn(F64)(2, 5)), twin(drawn(F64)(2, 5).float()))
     assert dtypeguard.casts() == []
-
-
-@torch.no_grad()
-def test_a_half_model_offloaded_asks_for_half(tmp_path):
-    model, twin = (each.to(BF16) for each in pair())
-    guard(model, mode="strict")
-    offloaded_by_parts(model, str(tmp_path))
-    assert same(model(drawn(BF16)(2, 5)), twin(drawn(BF16)(2, 5)))
-    assert refuses(model, drawn(F32)(2, 5)) == "x"
 
 
 @pytest.mark.parametrize("mixed", ["head", "body.1"])
@@ -457,39 +304,6 @@ def test_a_mixed_model_offloaded_is_guarded_by_parts(mixed, order, tmp_path):
     if order == "after":
         guard(model, mode="strict")
     assert refuses(model, drawn(F32)(2, 5)) == "input"
-
-
-def test_sequential_offloading_with_a_user_hook(tmp_path):
-    model, twin = pair()
-    guard(model, mode="strict")
-    model, handle = accelerate.cpu_offload_with_hook(model, execution_device="cpu")
-    with torch.no_grad():
-        assert same(model(drawn(F32)(2, 5)), twin(drawn(F32)(2, 5)))
-    handle.offload()
-    handle.remove()
-    assert refuses(model, drawn(F64)(2, 5)) == "x"
-
-
-@pytest.mark.parametrize("hook", [None, aligned, offloaded_by_parts, chained])
-@orders
-def test_the_place_of_a_call_is_the_users_line(hook, order, tmp_path):
-    if hook is None:
-        _, model, _ = trained(pair()[0], "bf16", order)
-    else:
-        model, _ = hooked(hook, order, "auto", tmp_path)
-    with pytest.raises(DtypeError) as caught:
-        model(drawn(F64)(2, 5))
-    assert caught.value.call_site.startswith("tests/integration/test_accelerate.py:")
-    assert caught.value.call_site.endswith("in test_the_place_of_a_call_is_the_users_line")
-
-
-def test_a_wrapped_guarded_model_is_found_by_a_recursive_unwrapping():
-    inner = guard(pair()[0], mode="strict")
-    outer = nn.Module()
-    outer.module = inner
-    outer = accelerate.utils.extract_model_from_parallel(nn.DataParallel(outer), recursive=True)
-    assert outer is inner
-    assert is_guarded(outer)
 
 
 # ---------------------------------------------------------------- models of transformers
@@ -510,16 +324,6 @@ def test_a_hooked_model_of_transformers_computes_as_before(name, hook, order, de
         argument = ARCHITECTURES[name].floating
         assert refuses(model, **inputs | {argument: inputs[argument].double()}) == argument
     assert dtypeguard.casts() == []
-
-
-@slow
-@pytest.mark.parametrize("hook", [offloaded_by_parts, dispatched], ids=lambda h: h.__name__)
-@orders
-@torch.no_grad()
-def test_generate_with_offloaded_weights_gives_the_same_tokens(hook, order, tmp_path):
-    model, twin = hooked(hook, order, "all", tmp_path, ARCHITECTURES["Llama"].build)
-    options = {"max_new_tokens": 6, "min_new_tokens": 4, "do_sample": False}
-    assert torch.equal(model.generate(ids(2, 5), **options), twin.generate(ids(2, 5), **options))
 
 
 @pytest.mark.parametrize("place", ["cpu", {"": "cpu"}, "offload"])
@@ -586,40 +390,3 @@ def test_weights_that_are_set_one_by_one_are_followed(dtype):
         set_module_tensor_to_device(empty, name, "cpu", value=value, dtype=dtype)
     assert same(empty(drawn(dtype)(2, 5)), twin(drawn(dtype)(2, 5)))
     assert refuses(empty, drawn(F64)(2, 5)) == "x"
-
-
-@torch.no_grad()
-def test_an_empty_model_runs_on_meta_under_a_guard():
-    with accelerate.init_empty_weights(include_buffers=True):
-        model = Net()
-    guard(model, mode="strict", depth="all")
-    assert model(torch.ones(2, 5, device="meta")).shape == (2, 3)
-    assert refuses(model, torch.ones(2, 5, device="meta", dtype=F64)) == "x"
-
-
-@torch.no_grad()
-def test_an_empty_model_that_is_assigned_its_weights_is_guarded_by_them():
-    _, twin = pair()
-    with accelerate.init_empty_weights(include_buffers=True):
-        model = guard(Net().eval(), mode="strict")
-    model.load_state_dict(twin.to(BF16).state_dict(), assign=True)
-    assert same(model(drawn(BF16)(2, 5)), twin(drawn(BF16)(2, 5)))
-    assert refuses(model, drawn(F32)(2, 5)) == "x"
-
-
-def test_a_device_map_is_inferred_as_before():
-    config = hf.LlamaConfig(**GROUPED)
-    with accelerate.init_empty_weights():
-        model = hf.LlamaForCausalLM(config)
-    options = {"max_memory": {"cpu": 15000, "disk": "1GB"}, "no_split_module_classes": ["LlamaDecoderLayer"]}
-    expected = accelerate.infer_auto_device_map(copy.deepcopy(model), **options)
-    assert accelerate.infer_auto_device_map(guard(model, depth="all"), **options) == expected
-    assert len(set(expected.values())) == 2
-
-
-def test_a_saved_guarded_model_has_its_own_class_in_its_config(tmp_path):
-    model = guard(ARCHITECTURES["Llama"].build())
-    accelerator = accelerate.Accelerator(mixed_precision="bf16", cpu=True)
-    model = accelerator.prepare(model)
-    accelerator.unwrap_model(model).save_pretrained(tmp_path, save_function=accelerator.save)
-    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]

@@ -14,16 +14,16 @@ import onnxruntime
 import pytest
 import torch
 import torch.ao.quantization as quantization
-from jaxtyping import Float, Float32
+from jaxtyping import Float
+from support import F32, F64
 from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx.passes.shape_prop import ShapeProp
-from versions import since
+from versions import need
 
 import dtypeguard
-from dtypeguard import CastWarning, DtypeError, DtypeGuardWarning, ShapeError, enforce, guard, is_guarded, unguard
+from dtypeguard import CastWarning, DtypeError, ShapeError, enforce, guard, is_guarded
 
-BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 slow = pytest.mark.slow
 DEPTHS = ("auto", "all")
 QUICK = ("auto", pytest.param("all", marks=slow))
@@ -179,18 +179,10 @@ def test_an_exported_model_is_the_bare_models_export(name, strict, depth):
         assert list(program.state_dict) == list(expected.state_dict)
     assert casts_in(program.graph) == []
     assert dtypeguard.casts() == []
-
-
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("depth", QUICK)
-@pytest.mark.parametrize(
-    "strict",
-    [pytest.param(True, marks=since("torch", "2.10", "placeholders are named by the way to a parameter")), False],
-)
-@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] in (Net, Nested)])
-def test_the_signature_of_an_exported_model_is_the_bare_models(name, strict, depth):
-    bare, model = twins(CASES[name][0], depth=depth)
-    assert exported(name, strict, model).graph_signature == exported(name, strict, bare).graph_signature
+    if make in (Net, Nested):
+        if strict:
+            need("torch", "2.10", "placeholders are named by the way to a parameter")
+        assert program.graph_signature == expected.graph_signature
 
 
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch's own, once in a process
@@ -239,14 +231,10 @@ def test_a_wrong_example_is_refused_with_our_words(strict):
         torch.export.export(twins(Net)[1], (rows(F64),), strict=strict)
     with dtypeguard.mode("strict"), pytest.raises(kind, match="argument `b` is float64, the module's parameters are"):
         torch.export.export(Pair(), (rows(), rows(F64)), strict=strict)
-
-
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-def test_an_example_of_another_shape_is_refused_with_our_words(strict, mode):
     kind = torch._dynamo.exc.Unsupported if strict else ShapeError
-    with dtypeguard.mode(mode), pytest.raises(kind, match="argument `b` has axis n=4, but n=5 in `a`"):
-        torch.export.export(Pair(), (rows(), rows(n=4)), strict=strict)
+    for mode in ("strict", "lenient"):
+        with dtypeguard.mode(mode), pytest.raises(kind, match="argument `b` has axis n=4, but n=5 in `a`"):
+            torch.export.export(Pair(), (rows(), rows(n=4)), strict=strict)
 
 
 @pytest.mark.filterwarnings("ignore:.*")  # what the failing export logs
@@ -265,27 +253,6 @@ def test_an_exported_contract_between_axes_still_holds(strict):
         program.module()(rows(n=7), rows(n=6))
 
 
-@pytest.mark.parametrize("strict", [True, False])
-def test_an_exported_program_is_guarded_again(strict):
-    bare, model = twins(Net)
-    module = exported("plain", strict, model).module()
-    assert not is_guarded(module)
-    guard(module, mode="strict")
-    same(module(rows(n=7)), bare(rows(n=7)))
-    assert refuses(module).argument == "x"
-    again = torch.export.export(unguard(module), (rows(),), strict=strict)
-    same(again.module()(rows()), bare(rows()))
-
-
-def test_an_exported_program_trains():
-    bare, model = twins(Net)
-    module = torch.export.export(model, (rows(),)).module()
-    for each in (module, bare):
-        each(rows()).square().sum().backward()
-    gradients = {name.replace(".", "_"): p.grad for name, p in bare.named_parameters()}
-    assert all(torch.equal(p.grad, gradients[name.replace(".", "_")]) for name, p in module.named_parameters())
-
-
 def test_an_unflattened_program_has_the_modules_and_their_classes():
     bare, model = twins(Net, depth="all")
     program, expected = torch.export.export(model, (rows(),)), torch.export.export(bare, (rows(),))
@@ -298,23 +265,6 @@ def test_an_unflattened_program_has_the_modules_and_their_classes():
         return [list(node.meta["nn_module_stack"].values()) for node in nodes]
 
     assert stacks(program) == stacks(expected)
-
-
-def test_export_under_autocast_keeps_what_autocast_casts():
-    class Mixed(nn.Module):
-        def __init__(self, inner):
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, x):
-            with torch.autocast("cpu", BF16):
-                return self.inner(x)
-
-    bare, model = twins(Net)
-    program, expected = (torch.export.export(Mixed(each), (rows(BF16),)) for each in (model, bare))
-    same(program.module()(rows(BF16)), expected.module()(rows(BF16)))
-    assert program.module()(rows(BF16)).dtype is BF16
-    assert casts_in(program.graph) == casts_in(expected.graph)
 
 
 @jit
@@ -374,36 +324,12 @@ def test_an_onnx_program_computes_what_the_bare_model_computes(depth):
 
 
 @slow
-def test_an_onnx_program_of_named_axes_keeps_them_dynamic(strict):
-    model = Pair().eval()
-    shapes = {"a": {0: "batch"}, "b": {0: "batch"}}
-    program = to_onnx(model, (rows(), rows()), dynamic_shapes=shapes)
-    for n in (5, 7):
-        torch.testing.assert_close(run_onnx(program, rows(n=n), rows(n=n)), model(rows(n=n), rows(n=n)).detach())
-
-
-@slow
 def test_an_onnx_program_holds_the_cast_that_its_example_needed():
     bare, model = twins(Net, mode="lenient")
     with pytest.warns(CastWarning, match="`x` was cast from float64 to float32"):
         program = to_onnx(model, (rows(F64),))
     assert operators(program).count("Cast") == 1
     torch.testing.assert_close(run_onnx(program, rows(F64)), bare(rows()).detach())
-
-
-@slow
-def test_an_onnx_export_of_a_wrong_example_says_why():
-    with pytest.raises(Exception, match="Failed to export the model") as caught:
-        to_onnx(twins(Net)[1], (rows(F64),))
-    assert "dtypeguard.DtypeError" in str(caught.value)
-    assert "argument `x` is float64, the module's parameters are float32" in str(caught.value)
-
-
-@slow
-def test_onnx_takes_the_exported_program_of_a_guarded_model():
-    bare, model = twins(Net)
-    program = to_onnx(torch.export.export(model, (rows(),)), ())
-    torch.testing.assert_close(run_onnx(program, rows()), bare(rows()).detach())
 
 
 @jit
@@ -434,50 +360,6 @@ def test_a_trace_saved_and_frozen_is_the_bare_models(depth, tmp_path):
     assert torch.jit.trace_module(model, {"forward": rows()}).code == expected.code
 
 
-@jit
-def test_a_traced_wrong_example_is_refused_in_strict_mode():
-    with pytest.raises(DtypeError, match="argument `x` is float64"):
-        torch.jit.trace(twins(Net)[1], rows(F64))
-
-
-class Listed(nn.Module):
-    """Guarded children in a list, in a parent without a guard."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-@jit
-def test_a_scripted_parent_sees_its_guarded_children_without_their_guards():
-    model = Listed().eval()
-    first, last = guard(model.layers[0], mode="strict"), guard(model.layers[2], mode="strict")
-    with pytest.warns(DtypeGuardWarning, match=r"torch\.jit\.script sees Linear without its guard"):
-        scripted = torch.jit.script(model)
-    same(scripted(rows()), model(rows()))
-    same(torch.jit.freeze(scripted)(rows()), model(rows()))
-    assert is_guarded(first)
-    assert is_guarded(last)
-    assert refuses(first).argument == "input"
-    assert first.weight is model.layers[0].weight
-
-
-@jit
-def test_a_scripted_guarded_model_is_frozen_and_optimized():
-    bare, model = twins(Listed)
-    with pytest.warns(DtypeGuardWarning):
-        scripted = torch.jit.script(model)
-    assert scripted.code == torch.jit.script(bare).code
-    wanted = torch.jit.optimize_for_inference(torch.jit.script(bare))(rows())
-    same(torch.jit.optimize_for_inference(scripted)(rows()), wanted)
-    assert refuses(model).argument == "x"
-
-
 # ---------------------------------------------------------------- FX
 
 
@@ -494,125 +376,7 @@ def test_symbolic_traces_are_those_of_the_bare_model(where, depth):
     assert {node.meta["tensor_meta"].dtype for node in traced.graph.nodes} == {F32}
 
 
-def test_a_guarded_module_may_be_a_leaf_of_a_trace():
-    class Tracer(torch.fx.Tracer):
-        def is_leaf_module(self, module, name):
-            return isinstance(module, Conv)
-
-    model = nn.Sequential(twins(Conv)[1], nn.Flatten())
-    traced = torch.fx.GraphModule(model, Tracer().trace(model))
-    same(traced(image()), model(image()))
-    error = refuses(traced, image(F64))
-    assert (error.function, error.argument) == ("Conv.forward", "x")
-
-
-def test_an_enforced_function_is_traced_to_its_operations():
-    @enforce
-    def scaled(x: Float32[Tensor, "n"], by: float = 2.0) -> Float32[Tensor, "n"]:
-        return x * by
-
-    traced = torch.fx.symbolic_trace(scaled)
-    assert [node.name for node in traced.graph.nodes] == ["x", "by", "mul", "output"]
-    assert torch.equal(traced(torch.ones(2), 3.0), torch.full((2,), 3.0))
-
-
-def test_a_guarded_graph_module_is_traced_edited_and_recompiled():
-    bare = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval())
-    model = guard(copy.deepcopy(bare), mode="strict")
-    same(torch.fx.symbolic_trace(model)(rows()), bare(rows()))
-    for each in (bare, model):
-        node = next(node for node in each.graph.nodes if node.target == "1")
-        with each.graph.inserting_after(node):
-            new = each.graph.call_function(torch.tanh, (node,))
-        node.replace_all_uses_with(new)
-        new.args = (node,)
-        each.graph.eliminate_dead_code()
-        each.recompile()
-        each.delete_all_unused_submodules()
-    assert model.code == bare.code
-    same(model(rows()), bare(rows()))
-    assert refuses(model).argument == "input"
-
-
-@jit
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_fused_conv_and_norm_compute_the_same(depth):
-    """FX's patterns look at exact types: owners under a guard of their own stay unfused until it is taken off."""
-    from torch.fx.experimental.optimization import fuse  # it defines ScriptModules, which warns
-
-    bare, model = twins(Conv, depth=depth)
-    expected, got = fuse(bare), fuse(model)
-    torch.testing.assert_close(got(image()), bare(image()))
-    unfused = [str(node.target) for node in got.graph.nodes if node.op == "call_module"]
-    assert unfused == (["conv", "relu"] if depth == "auto" else ["conv", "norm", "relu"])
-    assert fuse(unguard(model)).code == expected.code
-
-
-# ---------------------------------------------------------------- lazy, data parallel
-
-
-def test_lazy_models_are_refused_until_they_have_their_parameters():
-    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.ReLU())
-    with pytest.raises(TypeError, match="its submodule '0' is lazy and has no parameters yet: call the model once"):
-        guard(model)
-    model(rows())
-    guard(model, mode="strict", depth="all")
-    assert [type(module).__name__ for module in model] == ["Linear", "BatchNorm1d", "ReLU"]
-    assert refuses(model).argument == "input"
-    program = torch.export.export(model.eval(), (rows(),))
-    same(program.module()(rows()), model(rows()))
-
-
-def test_a_guarded_part_beside_a_lazy_one_stays_guarded():
-    class Parts(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = guard(nn.Linear(3, 3), mode="strict"), nn.LazyLinear(2)
-
-        def forward(self, x):
-            return self.second(self.first(x))
-
-    model = Parts()
-    model(rows())
-    assert type(model.second) is nn.Linear
-    assert is_guarded(model.first)
-    assert refuses(model).function == "Linear.forward"
-
-
-def test_data_parallel_and_compiled_wrappers_are_exported_through_what_they_hold():
-    bare, model = twins(Net)
-    same(torch.export.export(nn.DataParallel(model).module, (rows(),)).module()(rows()), bare(rows()))
-    compiled = torch.compile(model, backend="eager")
-    assert is_guarded(compiled)
-    same(torch.export.export(compiled._orig_mod, (rows(),)).module()(rows()), bare(rows()))
-
-
 # ---------------------------------------------------------------- quantization
-
-
-@ao
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_dynamic_quantization_of_a_guarded_model_quantizes_what_is_not_itself_guarded(depth):
-    bare, model = twins(Net, depth=depth)
-    expected = quantization.quantize_dynamic(bare, {nn.Linear}, dtype=torch.qint8)
-    got = quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-    same(got(rows()), expected(rows()) if depth == "auto" else bare(rows()))
-    same(quantization.quantize_dynamic(unguard(model), {nn.Linear}, dtype=torch.qint8)(rows()), expected(rows()))
-
-
-@ao
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_a_dynamically_quantized_model_is_guarded_by_the_dtype_it_is_told(depth):
-    """Packed weights are no anchor."""
-    model = quantization.quantize_dynamic(Net().eval(), {nn.Linear}, dtype=torch.qint8)
-    expected = model(rows())
-    guard(model, mode="strict", depth=depth, dtype=F32)
-    same(model(rows()), expected)
-    error = refuses(model)
-    assert (error.argument, error.expected) == ("x", F32)
-    guard(model, mode="lenient", dtype=F32)
-    with pytest.warns(CastWarning):
-        same(model(rows(F64)), expected)
 
 
 class Static(nn.Module):

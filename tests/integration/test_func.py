@@ -11,8 +11,10 @@ import warnings
 import pytest
 import torch
 from jaxtyping import Float, Float32
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.autograd import functional as autograd
 from torch.func import (
     functional_call,
     functionalize,
@@ -34,13 +36,17 @@ from torch.utils._pytree import tree_flatten
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, ShapeError, enforce, guard
 
-BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 DEPTHS = ("auto", "all")
 
 said = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")  # where another test says that it warns
-vmap_is_slow = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # vmap's own
-scripted_decompositions = pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own
-linearize_folds = pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # torch's own
+pytestmark = [
+    pytest.mark.filterwarnings(text)
+    for text in (  # torch's own
+        "ignore:There is a performance drop:UserWarning",
+        "ignore:`torch.jit.script`:DeprecationWarning",
+        "ignore:Attempted to insert a get_attr Node:UserWarning",
+    )
+]
 
 
 class Net(nn.Module):
@@ -52,6 +58,17 @@ class Net(nn.Module):
     def forward(self, x, scale=None):
         y = self.head(self.body(x))
         return y if scale is None else y * scale
+
+
+class Behind(Net):
+    """A net that casts its own input."""
+
+    def __init__(self, inner) -> None:
+        super().__init__()
+        self.load_state_dict(inner.state_dict())
+
+    def forward(self, x, scale=None):
+        return super().forward(x.to(self.head.weight.dtype), scale)
 
 
 def guarded(model, mode="strict", depth="auto"):
@@ -143,6 +160,59 @@ def drawn(randomness):
     return seeded(run)
 
 
+def dual(model, x):
+    with forward_ad.dual_level():
+        return tuple(forward_ad.unpack_dual(model(forward_ad.make_dual(x, torch.ones_like(x)))))
+
+
+def dual_parameters(model, x):
+    with forward_ad.dual_level():
+        duals = {name: forward_ad.make_dual(p, torch.ones_like(p)) for name, p in values(model).items()}
+        return tuple(forward_ad.unpack_dual(functional_call(model, duals, (x,))))
+
+
+def double_backward(model, x):
+    model.zero_grad()
+    x.requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    slope.square().sum().backward()
+    return slope.detach(), x.grad, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def checkpointed(how=checkpoint.checkpoint, autocast=False, **options):
+    """The result and all gradients of one step, with dropout."""
+
+    @seeded
+    def run(model, x):
+        model.zero_grad()
+        model.body[2].p = 0.5
+        with torch.autocast("cpu", BF16, enabled=autocast):
+            y = how(model, x.requires_grad_(), **options)
+        y.float().square().sum().backward()
+        return y, x.grad, [parameter.grad for parameter in model.parameters()]
+
+    return run
+
+
+def no_early_stop(model, x):
+    with checkpoint.set_checkpoint_early_stop(False):
+        return checkpoint.checkpoint(model, x, use_reentrant=False)
+
+
+def inside_another(model, x):
+    return checkpoint.checkpoint(lambda x: checkpoint.checkpoint(model, x, use_reentrant=False), x, use_reentrant=False)
+
+
+def policy(ctx, op, *args, **kwargs):
+    keep = op is torch.ops.aten.tanh.default
+    return checkpoint.CheckpointPolicy.MUST_SAVE if keep else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def selective(choice):
+    context = functools.partial(checkpoint.create_selective_checkpoint_contexts, choice)
+    return checkpointed(use_reentrant=False, context_fn=context)
+
+
 TRANSFORMS = {
     "vmap": lambda model, x: vmap(model)(x),
     "vmap, second axis": lambda model, x: vmap(model, in_dims=1, out_dims=1)(x.T.contiguous()),
@@ -176,113 +246,78 @@ TRANSFORMS = {
     "functionalize": lambda model, x: functionalize(model)(x),
     "functionalize, in-place and views": in_place,
     "functionalize in vmap": lambda model, x: vmap(functionalize(model))(x),
+    "a dual tensor": dual,
+    "dual parameters": dual_parameters,
+    "double backward": double_backward,
+    "checkpoint, reentrant": checkpointed(use_reentrant=True),
+    "checkpoint": checkpointed(use_reentrant=False),
+    "checkpoint under autocast": checkpointed(use_reentrant=False, autocast=True),
+    "checkpoint, no early stop": checkpointed(no_early_stop),
+    "checkpoint in a checkpoint": checkpointed(inside_another),
+    "checkpoint of some operators": selective([torch.ops.aten.addmm.default]),
+    "checkpoint by policy": selective(policy),
+    "autograd's jacobian": lambda model, x: autograd.jacobian(model, x),
+    "autograd's jacobian, vectorized": lambda model, x: autograd.jacobian(model, x, vectorize=True),
+    "autograd's jacobian, forward": lambda model, x: autograd.jacobian(
+        model, x, vectorize=True, strategy="forward-mode"
+    ),
+    "autograd's hessian": lambda model, x: autograd.hessian(loss(model), x),
+    "autograd's vjp": lambda model, x: autograd.vjp(model, x, torch.ones(5, 2)),
+    "autograd's jvp": lambda model, x: autograd.jvp(model, x, torch.ones_like(x)),
+    "autograd's vhp": lambda model, x: autograd.vhp(loss(model), x, torch.ones_like(x)),
 }
 
 
-@vmap_is_slow
-@scripted_decompositions
-@linearize_folds
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_transform_gives_what_it_gives_without_a_guard(name, depth):
-    transform, bare = TRANSFORMS[name], Net()
-    same(transform(guarded(bare, depth=depth), rows()), transform(bare, rows()))
+def judged(transform, checked, bare, by_hand, right, wrong, argument):
+    """The same to the bit, named in strict mode, and repaired like an explicit cast in lenient mode.
+
+    Gradients come back in the dtype of the caller's tensor; twice, because the second repair goes another way.
+    """
+    dtypeguard.set_mode("strict")
+    for each in checked:
+        same(transform(each, *right()), transform(bare, *right()))
     assert dtypeguard.casts() == []
-
-
-@vmap_is_slow
-@scripted_decompositions
-@linearize_folds
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_wrong_dtype_inside_a_transform_is_named_in_strict_mode(name):
-    with pytest.raises(DtypeError, match="argument `x` is float64, the module's parameters are float32") as caught:
-        TRANSFORMS[name](guarded(Net()), rows(dtype=F64))
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", F64, F32)
-
-
-@vmap_is_slow
-@scripted_decompositions
-@linearize_folds
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_wrong_dtype_inside_a_transform_is_repaired_like_an_explicit_cast(name):
-    """Gradients come back in the dtype of the caller's tensor; twice, because the second repair goes another way."""
-    transform, bare = TRANSFORMS[name], Net()
-    expected = transform(Behind(bare), rows(dtype=F64))
-    model = guarded(bare, "lenient")
+    with pytest.raises(DtypeError) as caught:
+        transform(checked[0], *wrong())
+    assert (caught.value.argument, caught.value.actual, caught.value.expected) == (argument, F64, F32)
+    dtypeguard.set_mode("lenient")
     for first in (True, False):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            same(transform(model, rows(dtype=F64)), expected)
-        casts = [warning for warning in told if issubclass(warning.category, CastWarning)]
+            same(transform(checked[0], *wrong()), transform(by_hand, *wrong()))
+        casts = [str(warning.message) for warning in told if issubclass(warning.category, CastWarning)]
         assert bool(casts) == first
-        assert all("`x` was cast from float64 to float32" in str(warning.message) for warning in casts)
-        assert len({str(warning.message) for warning in casts}) == len(casts)
-    assert {(record.argument, record.from_dtype, record.to_dtype) for record in dtypeguard.casts()} == {("x", F64, F32)}
+        assert all(f"`{argument}` was cast from float64 to float32" in text for text in casts)
+        assert len(set(casts)) == len(casts)
+    assert {(c.argument, c.from_dtype, c.to_dtype) for c in dtypeguard.casts()} == {(argument, F64, F32)}
 
 
-class Behind(Net):
-    """A net that casts its own input."""
-
-    def __init__(self, inner) -> None:
-        super().__init__()
-        self.load_state_dict(inner.state_dict())
-
-    def forward(self, x, scale=None):
-        return super().forward(x.to(self.head.weight.dtype), scale)
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_transform_sees_through_a_guard(name):
+    bare = Net()
+    models = [guarded(bare, None, depth) for depth in DEPTHS]
+    judged(TRANSFORMS[name], models, bare, Behind(bare), lambda: (rows(),), lambda: (rows(dtype=F64),), "x")
 
 
 # ---------------------------------------------------------------- other parameters
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("dtype", [torch.float16, BF16, F64])
-def test_functional_call_holds_to_the_dtype_of_the_parameters_it_is_given(dtype, depth):
-    model, bare = guarded(Net(), depth=depth), Net()
-    other = {name: p.to(dtype) for name, p in values(model).items()}
-    x = rows(dtype=dtype)
-    same(functional_call(model, other, (x,)), functional_call(bare, other, (x,)))
-    with pytest.raises(DtypeError) as caught:
-        functional_call(model, other, (rows(),))
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", F32, dtype)
-    assert model(rows()).dtype is F32
-
-
 @said
-def test_functional_call_repairs_towards_the_parameters_it_is_given():
-    model = guarded(Net(), "lenient")
-    other = {name: p.to(BF16) for name, p in values(model).items()}
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("dtype", [F16, F64])
+def test_functional_call_holds_to_the_dtype_of_the_parameters_it_is_given(dtype, depth):
+    model, bare = guarded(Net(), None, depth), Net()
+    other = {name: p.to(dtype) for name, p in values(model).items()}
+    expected = functional_call(bare, other, (rows(dtype=dtype),))
+    with dtypeguard.mode("strict"):
+        same(functional_call(model, other, (rows(dtype=dtype),)), expected)
+        with pytest.raises(DtypeError) as caught:
+            functional_call(model, other, (rows(),))
+        assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", F32, dtype)
     for _ in range(2):
-        same(functional_call(model, other, (rows(),)), functional_call(Net(), other, (rows(dtype=BF16),)))
-        same(model(rows()), copy.deepcopy(model)(rows()))
-    assert [(record.from_dtype, record.to_dtype, record.count) for record in dtypeguard.casts()] == [(F32, BF16, 2)]
-
-
-def test_functional_call_with_some_parameters_of_another_dtype_checks_each_owner():
-    model = guarded(Net(), depth="all")
-    mixed = {name: p.to(BF16) for name, p in values(model).items() if name.startswith("head")}
-    with pytest.raises(DtypeError) as caught:
-        functional_call(model, mixed, (rows(),))
-    assert (caught.value.module_path, caught.value.argument, caught.value.expected) == ("Net.head", "input", BF16)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_functional_call_takes_tied_weights_as_it_does_without_a_guard(strict):
-    bare = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    bare[1].weight = bare[0].weight
-    given = {"0.weight": torch.eye(3), "0.bias": torch.ones(3), "1.bias": torch.zeros(3)}
-    call = functools.partial(functional_call, strict=strict, tie_weights=True)
-    same(call(guarded(bare, depth="all"), given, (rows(),)), call(bare, given, (rows(),)))
-    assert dtypeguard.casts() == []
-
-
-def test_the_old_stateless_functional_call_sees_through_a_guard():
-    model, bare = guarded(Net()), Net()
-    other = {name: p.to(BF16) for name, p in values(model).items()}
-    with pytest.warns(FutureWarning, match="stateless"):
-        same(
-            nn.utils.stateless.functional_call(model, other, rows(dtype=BF16)),
-            functional_call(bare, other, (rows(dtype=BF16),)),
-        )
+        same(functional_call(model, other, (rows(),)), expected)
+        assert model(rows()).dtype is F32
+    assert [(record.from_dtype, record.to_dtype, record.count) for record in dtypeguard.casts()] == [(F32, dtype, 2)]
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -303,22 +338,6 @@ def test_an_ensemble_of_stacked_modules_gives_what_its_members_give(base, depth)
     with pytest.raises(DtypeError, match="argument `x` is float64"):
         vmap(call)(*state, many.double())
     assert dtypeguard.casts() == []
-
-
-@said
-def test_an_ensemble_repairs_its_input_once_for_all():
-    models = [guarded(Net(), "lenient") for _ in range(3)]
-    params, buffers = stack_module_state(models)
-
-    def call(params, buffers, x):
-        return functional_call(models[0], (params, buffers), (x,))
-
-    x = rows(dtype=F64)
-    torch.testing.assert_close(
-        vmap(call, (0, 0, None))(params, buffers, x), torch.stack([model(x.float()) for model in models])
-    )
-    (record,) = dtypeguard.casts()
-    assert (record.argument, record.count) == ("x", 1)
 
 
 def test_buffers_are_updated_functionally_as_without_a_guard():
@@ -373,27 +392,14 @@ ENFORCED = {
 }
 
 
-@scripted_decompositions
-@linearize_folds
+def energy_by_hand(x, w):
+    return energy.__wrapped__(x, w.to(F32))
+
+
 @pytest.mark.parametrize("name", ENFORCED)
-def test_an_enforced_function_is_transformed_like_its_body(name, strict):
-    transform = ENFORCED[name]
-    same(transform(energy, rows(), rows() + 1), transform(energy.__wrapped__, rows(), rows() + 1))
-    assert dtypeguard.casts() == []
-
-
-@said
-@scripted_decompositions
-@linearize_folds
-@pytest.mark.parametrize("name", ENFORCED)
-def test_an_enforced_function_repairs_inside_a_transform_like_an_explicit_cast(name):
-    def explicit(x, w):
-        return energy.__wrapped__(x.to(F32), w.to(F32))
-
-    for _ in range(2):
-        got = ENFORCED[name](energy, rows(dtype=F64), rows() + 1)
-        same(got, ENFORCED[name](explicit, rows(dtype=F64), rows() + 1))
-    assert {record.argument for record in dtypeguard.casts()} == {"x"}
+def test_a_transform_sees_through_an_enforced_function(name):
+    right, wrong = lambda: (rows(), rows() + 1), lambda: (rows(), rows(dtype=F64) + 1)
+    judged(ENFORCED[name], [energy], energy.__wrapped__, energy_by_hand, right, wrong, "w")
 
 
 @pytest.mark.parametrize("name", ["grad", "vjp", "jvp"])
@@ -405,14 +411,6 @@ def test_writing_to_a_cast_copy_is_said_inside_a_transform_too(name):
     with pytest.warns(dtypeguard.DtypeGuardWarning) as told:
         ENFORCED[name](writes, rows(dtype=F64), rows() + 1)
     assert {warning.category for warning in told} == {CastWarning, dtypeguard.InplaceOnCastWarning}
-
-
-@scripted_decompositions
-@linearize_folds
-@pytest.mark.parametrize("name", ENFORCED)
-def test_an_enforced_function_refuses_inside_a_transform(name, strict):
-    with pytest.raises(DtypeError, match="argument `w` is float64, the annotation wants float32"):
-        ENFORCED[name](energy, rows(), rows(dtype=F64))
 
 
 def test_inside_vmap_axes_are_those_of_one_example(strict):
@@ -430,14 +428,6 @@ def test_inside_vmap_axes_are_those_of_one_example(strict):
     assert "f32[2,2]" in str(caught.value)
 
 
-def test_the_mapped_axis_itself_is_no_axis_of_the_contract(strict):
-    """Two arguments of other batch sizes are vmap's business."""
-    with pytest.raises(ValueError, match="size"):
-        vmap(energy)(rows(5), rows(4))
-    assert vmap(energy, (None, 0))(rows(1)[0], rows(4)).shape == (4,)
-    assert vmap(energy, (None, 0))(rows(1)[0], rows(3)).shape == (3,)
-
-
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_results_are_checked_at_every_level_of_vmap(level, strict):
     @enforce
@@ -452,7 +442,6 @@ def test_results_are_checked_at_every_level_of_vmap(level, strict):
 
 
 @said
-@vmap_is_slow
 def test_a_guarded_model_inside_an_enforced_loss_gives_per_sample_gradients_in_the_callers_dtype():
     model = guarded(Net(), "lenient")
 
@@ -466,62 +455,6 @@ def test_a_guarded_model_inside_an_enforced_loss_gives_per_sample_gradients_in_t
     assert all(g.dtype is F64 for g in got[0].values())
     assert got[1].dtype is F32
     assert {record.argument for record in dtypeguard.casts()} == {"x"}
-
-
-def test_a_named_anchor_is_followed_inside_vmap(strict):
-    @enforce(anchor="pred")
-    def mse(pred: Float[Tensor, "n"], target: Float[Tensor, "n"]) -> Float[Tensor, ""]:
-        return (pred - target).square().mean()
-
-    a, b = rows(dtype=BF16), rows(dtype=BF16) + 1
-    same(vmap(mse)(a, b), vmap(mse.__wrapped__)(a, b))
-    with pytest.raises(DtypeError, match="argument `target` is float32, `pred` is bfloat16"):
-        vmap(mse)(a, b.float())
-
-
-# ---------------------------------------------------------------- forward mode
-
-
-@pytest.mark.parametrize("depth", DEPTHS)
-def test_dual_tensors_pass_a_guard(depth):
-    bare = Net()
-
-    def derivative(model):
-        with forward_ad.dual_level():
-            dual = forward_ad.make_dual(rows(), torch.ones(5, 3))
-            return tuple(forward_ad.unpack_dual(model(dual)))
-
-    same(derivative(guarded(bare, depth=depth)), derivative(bare))
-    assert dtypeguard.casts() == []
-
-
-@said
-def test_a_repair_keeps_the_tangent():
-    model = guarded(Net(), "lenient")
-    for _ in range(2):
-        with forward_ad.dual_level():
-            wide = forward_ad.make_dual(rows(dtype=F64), torch.ones(5, 3, dtype=F64))
-            y, tangent = forward_ad.unpack_dual(model(wide))
-            right = forward_ad.unpack_dual(model(forward_ad.make_dual(rows(), torch.ones(5, 3))))
-        same((y, tangent), tuple(right))
-
-
-def test_a_dual_tensor_of_another_dtype_is_refused(strict):
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(rows(dtype=F64), torch.ones(5, 3, dtype=F64))
-        with pytest.raises(DtypeError, match="argument `x` is float64"):
-            guarded(Net(), None)(dual)
-
-
-def test_dual_parameters_are_an_anchor_as_well():
-    bare = Net()
-
-    def derivative(model):
-        with forward_ad.dual_level():
-            duals = {name: forward_ad.make_dual(p, torch.ones_like(p)) for name, p in values(model).items()}
-            return tuple(forward_ad.unpack_dual(functional_call(model, duals, (rows(),))))
-
-    same(derivative(guarded(bare)), derivative(bare))
 
 
 # ---------------------------------------------------------------- make_fx
@@ -552,126 +485,13 @@ def test_make_fx_records_one_cast(mode):
         same(traced(rows(dtype=F64)), model(rows()))
 
 
-def test_make_fx_raises_what_eager_raises(strict):
-    with pytest.raises(DtypeError, match="argument `x` is float64, the module's parameters are float32"):
-        make_fx(guarded(Net(), None), tracing_mode="fake", _allow_non_fake_inputs=True)(rows(dtype=F64))
-
-
 def test_named_axes_do_not_fix_the_sizes_of_a_symbolic_trace(strict):
     traced = make_fx(lambda a, b: distance(a, b), tracing_mode="symbolic")(torch.randn(5, 3), torch.randn(4, 3))
     a, b = torch.randn(7, 2), torch.randn(6, 2)
     same(traced(a, b), distance.__wrapped__(a, b))
 
 
-def test_make_fx_of_a_transformed_guarded_model():
-    bare = Net()
-
-    def step(model):
-        return make_fx(lambda params, x: vmap(grad(parameter_loss(model)), (None, 0))(params, x))(values(model), rows())
-
-    got, expected = step(guarded(bare)), step(bare)
-    assert [str(node.target) for node in got.graph.nodes] == [str(node.target) for node in expected.graph.nodes]
-    same(got(values(bare), rows()), expected(values(bare), rows()))
-
-
 # ---------------------------------------------------------------- checkpointing
-
-
-def deep(dropout=0.0):
-    return nn.Sequential(
-        *(nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(6)) for _ in range(4))
-    )
-
-
-def guard_blocks(model, mode="strict", depth="auto"):
-    for block in model:
-        guard(block, mode=mode, depth=depth)
-    return model
-
-
-def wide(dtype=F32):
-    return torch.linspace(-1, 1, 30).reshape(5, 6).to(dtype).requires_grad_()
-
-
-CHECKPOINTS = {
-    "none": lambda model, x: model(x),
-    "reentrant": lambda model, x: functools.reduce(
-        lambda h, block: checkpoint.checkpoint(block, h, use_reentrant=True), model, x
-    ),
-    "not reentrant": lambda model, x: functools.reduce(
-        lambda h, block: checkpoint.checkpoint(block, h, use_reentrant=False), model, x
-    ),
-    "not reentrant, whole": lambda model, x: checkpoint.checkpoint(model, x, use_reentrant=False),
-    "reentrant, sequential": lambda model, x: checkpoint.checkpoint_sequential(model, 2, x, use_reentrant=True),
-    "not reentrant, sequential": lambda model, x: checkpoint.checkpoint_sequential(model, 2, x, use_reentrant=False),
-    "no early stop": lambda model, x: no_early_stop(model, x),
-    "selective, matmuls": lambda model, x: checkpoint.checkpoint(
-        model, x, use_reentrant=False, context_fn=selective([torch.ops.aten.addmm.default])
-    ),
-    "selective, by policy": lambda model, x: checkpoint.checkpoint(
-        model, x, use_reentrant=False, context_fn=selective(policy)
-    ),
-    "nested": lambda model, x: checkpoint.checkpoint(
-        lambda x: CHECKPOINTS["not reentrant"](model, x), x, use_reentrant=False
-    ),
-}
-
-
-def no_early_stop(model, x):
-    with checkpoint.set_checkpoint_early_stop(False):
-        return CHECKPOINTS["not reentrant"](model, x)
-
-
-def selective(choice):
-    return functools.partial(checkpoint.create_selective_checkpoint_contexts, choice)
-
-
-def policy(ctx, op, *args, **kwargs):
-    keep = op in (torch.ops.aten.gelu.default, torch.ops.aten.native_layer_norm.default)
-    return checkpoint.CheckpointPolicy.MUST_SAVE if keep else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def trained(how, model, x, autocast=False):
-    """The result and all gradients of one step."""
-    torch.manual_seed(2)
-    with torch.autocast("cpu", BF16, enabled=autocast):
-        y = CHECKPOINTS[how](model, x)
-    y.float().square().sum().backward()
-    return y, x.grad, [parameter.grad for parameter in model.parameters()]
-
-
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("how", CHECKPOINTS)
-def test_a_checkpointed_step_is_bit_identical_under_a_guard(how, depth, autocast):
-    bare = deep(dropout=0.5)
-    model = guard_blocks(copy.deepcopy(bare), depth=depth)
-    same(trained(how, model, wide(), autocast), trained(how, bare, wide(), autocast))
-    assert dtypeguard.casts() == []
-
-
-@said
-@pytest.mark.parametrize("how", CHECKPOINTS)
-def test_a_checkpointed_repair_is_made_again_when_it_is_recomputed(how):
-    bare = deep()
-    model = guard_blocks(copy.deepcopy(bare), "lenient")
-    wide_x = wide(F64)
-    got = trained(how, model, wide_x)
-    same(wide_x.grad, got[1])
-    assert wide_x.grad.dtype is F64
-    y, x_grad, grads = trained("none", bare, wide())
-    same((got[0], got[2]), (y, grads))
-    same(got[1], x_grad.double())
-    assert {(record.argument, record.from_dtype, record.to_dtype) for record in dtypeguard.casts()} == {
-        ("input", F64, F32)
-    }
-
-
-@pytest.mark.parametrize("how", CHECKPOINTS)
-def test_a_wrong_dtype_is_refused_before_anything_is_checkpointed(how):
-    model = guard_blocks(deep())
-    with pytest.raises(DtypeError, match="argument `input` is float64, the module's parameters are float32"):
-        CHECKPOINTS[how](model, wide(F64))
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -700,51 +520,9 @@ def test_recomputation_runs_under_the_mode_in_force_at_backward(reentrant):
         y.sum().backward()
 
 
-def test_a_guarded_model_that_checkpoints_its_own_blocks():
-    class Checkpointing(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = deep()
-
-        def forward(self, x):
-            for block in self.blocks:
-                x = checkpoint.checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-            return x
-
-    bare = Checkpointing()
-    same(trained("none", guarded(bare, depth="all"), wide()), trained("none", bare, wide()))
-
-
 # ---------------------------------------------------------------- autograd
 
 
-def test_double_backward_is_bit_identical():
-    def penalty(model):
-        x = rows().requires_grad_()
-        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-        (slope.norm(dim=1) - 1).square().mean().backward()
-        return slope, x.grad, [p.grad for p in model.parameters() if p.grad is not None]
-
-    bare = Net()
-    same(penalty(guarded(bare, depth="all")), penalty(bare))
-
-
-@said
-def test_double_backward_goes_through_a_repair():
-    def slopes(model, dtype):
-        x = rows(dtype=dtype).requires_grad_()
-        (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
-        slope.square().sum().backward()
-        return slope.detach(), x.grad
-
-    bare = Net()
-    for _ in range(2):
-        got = slopes(guarded(bare, "lenient"), F64)
-        same(got, slopes(Behind(bare), F64))
-        assert all(tensor.dtype is F64 for tensor in got)
-
-
-@vmap_is_slow
 @pytest.mark.parametrize("depth", DEPTHS)
 def test_gradcheck_of_a_guarded_float64_module(depth):
     model = guarded(Net().double(), depth=depth)
@@ -754,73 +532,6 @@ def test_gradcheck_of_a_guarded_float64_module(depth):
     assert torch.autograd.gradcheck(model, (x,), fast_mode=True)
     assert torch.autograd.gradgradcheck(model, (x,), check_fwd_over_rev=True)
     assert dtypeguard.casts() == []
-
-
-AUTOGRAD = {
-    "jacobian": lambda f, x: torch.autograd.functional.jacobian(f, x),
-    "jacobian, vectorized": lambda f, x: torch.autograd.functional.jacobian(f, x, vectorize=True),
-    "jacobian, forward mode": lambda f, x: torch.autograd.functional.jacobian(
-        f, x, vectorize=True, strategy="forward-mode"
-    ),
-    "jacobian, graph": lambda f, x: torch.autograd.functional.jacobian(f, x, create_graph=True).detach(),
-    "hessian": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x).square().sum(), x),
-    "hessian, vectorized": lambda f, x: torch.autograd.functional.hessian(
-        lambda x: f(x).square().sum(), x, vectorize=True
-    ),
-    "vjp": lambda f, x: torch.autograd.functional.vjp(f, x, torch.ones(5, 2)),
-    "jvp": lambda f, x: torch.autograd.functional.jvp(f, x, torch.ones_like(x)),
-    "vhp": lambda f, x: torch.autograd.functional.vhp(lambda x: f(x).square().sum(), x, torch.ones_like(x)),
-    "hvp": lambda f, x: torch.autograd.functional.hvp(lambda x: f(x).square().sum(), x, torch.ones_like(x)),
-}
-
-
-@scripted_decompositions
-@vmap_is_slow
-@pytest.mark.parametrize("name", AUTOGRAD)
-def test_autograd_functional_sees_through_a_guard(name):
-    transform, bare = AUTOGRAD[name], Net()
-    same(transform(guarded(bare), rows()), transform(bare, rows()))
-    assert dtypeguard.casts() == []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CastWarning)
-        same(transform(guarded(bare, "lenient"), rows(dtype=F64)), transform(Behind(bare), rows(dtype=F64)))
-    assert len(dtypeguard.casts()) == 1
-    with pytest.raises(DtypeError, match="argument `x` is float64"):
-        transform(guarded(bare), rows(dtype=F64))
-
-
-def test_saved_tensors_are_those_of_the_bare_model():
-    def saved(model):
-        packed = []
-
-        def pack(tensor):
-            packed.append((tensor.dtype, tuple(tensor.shape)))
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            model(rows().requires_grad_()).sum().backward()
-        return packed
-
-    bare = Net()
-    assert saved(guarded(bare, depth="all")) == saved(bare) != []
-
-
-@pytest.mark.parametrize("how", ["offload", "forbid"])
-def test_contexts_over_saved_tensors(how):
-    bare = Net()
-    model = guarded(bare, depth="all")
-    if how == "forbid":
-        with (
-            torch.autograd.graph.disable_saved_tensors_hooks("none here"),
-            pytest.raises(RuntimeError, match="none here"),
-            torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
-        ):
-            model(rows())
-        return
-    for each in (model, bare):
-        with torch.autograd.graph.save_on_cpu():
-            each(rows()).sum().backward()
-    same([p.grad for p in model.parameters()], [p.grad for p in bare.parameters()])
 
 
 @said
@@ -849,32 +560,6 @@ def test_the_graph_of_a_healthy_call_has_no_node_of_the_guard():
     assert names(repaired.grad_fn) == names(Behind(bare)(rows(dtype=F64).requires_grad_()).grad_fn)
 
 
-class Bad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * float("nan")
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
-@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # what anomaly mode says
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-@said
-def test_anomaly_mode_trains_and_still_finds_the_nan(mode):
-    bare = Net()
-    model = guarded(bare, mode)
-    x = rows(dtype=F32 if mode == "strict" else F64).requires_grad_()
-    with torch.autograd.detect_anomaly():
-        model(x).sum().backward()
-        bare(rows()).sum().backward()
-        with pytest.raises(RuntimeError, match="returned nan values"):
-            Bad.apply(model(x)).sum().backward()
-    same([p.grad for p in model.parameters()], [p.grad for p in bare.parameters()])
-
-
 def test_detach_clone_and_leaves_keep_their_place_in_the_graph():
     class Looking(nn.Module):
         def __init__(self):
@@ -893,27 +578,6 @@ def test_detach_clone_and_leaves_keep_their_place_in_the_graph():
         assert model.seen == (x.is_leaf, True, x.grad_fn)
         assert model.x is x
         assert x.grad is not None
-
-
-def test_grad_mode_inside_a_forward_is_the_callers():
-    class Modes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x):
-            self.modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled(), x.is_inference()
-            return self.fc(x)
-
-    model = guarded(Modes())
-    model(rows())
-    assert model.modes == (True, False, False)
-    with torch.no_grad():
-        model(rows())
-    assert model.modes == (False, False, False)
-    with torch.inference_mode():
-        model(rows())
-    assert model.modes == (False, True, True)
 
 
 # ---------------------------------------------------------------- custom functions
@@ -968,67 +632,3 @@ def test_a_custom_function_behind_enforce_is_mapped_and_differentiated_forwards(
     same(vmap(grad(lambda x: cube(x).sum()))(x), 3 * x**2)
     with pytest.raises(DtypeError, match="cube: argument `x` is float64"):
         vmap(cube)(x.double())
-
-
-class Enforced(torch.autograd.Function):
-    """The contract on the function's own static methods."""
-
-    @staticmethod
-    @enforce
-    def forward(ctx, x: Float32[Tensor, "n"], w: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
-        ctx.save_for_backward(x, w)
-        return x * w
-
-    @staticmethod
-    @enforce
-    def backward(ctx, grad: Float32[Tensor, "n"]):
-        x, w = ctx.saved_tensors
-        return grad * w, grad * x
-
-
-def test_the_static_methods_of_a_custom_function_may_be_enforced(strict):
-    x, w = torch.ones(3, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
-    Enforced.apply(x, w).sum().backward()
-    assert (x.grad.tolist(), w.grad.tolist()) == ([2.0] * 3, [1.0] * 3)
-    with pytest.raises(DtypeError, match=r"Enforced\.forward: argument `w` is float64, the annotation wants float32"):
-        Enforced.apply(x, w.double())
-    with pytest.raises(ShapeError, match="argument `w` has axis n=2, but n=3 in `x`"):
-        Enforced.apply(x, w[:2])
-
-
-@said
-def test_a_repair_inside_a_custom_function_is_below_autograd_so_the_gradient_still_fits():
-    """Inside `Function.forward` no graph is recorded; autograd itself casts the gradient to the input's dtype."""
-    x, w = torch.ones(3, dtype=F64, requires_grad=True), torch.full((3,), 2.0, requires_grad=True)
-    Enforced.apply(x, w).sum().backward()
-    assert (x.grad.dtype, w.grad.dtype) == (F64, F32)
-    assert x.grad.tolist() == [2.0] * 3
-
-
-class Guarded(torch.autograd.Function):
-    """Calls a module inside, as reversible networks do."""
-
-    @staticmethod
-    def forward(ctx, x, model):
-        ctx.model = model
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return model(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        with torch.enable_grad():
-            x = ctx.saved_tensors[0].detach().requires_grad_()
-            torch.autograd.backward(ctx.model(x), grad)
-        return x.grad, None
-
-
-def test_a_guarded_model_called_inside_a_custom_function():
-    bare = Net()
-
-    def step(model):
-        x = rows().requires_grad_()
-        Guarded.apply(x, model).sum().backward()
-        return x.grad, [p.grad for p in model.parameters()]
-
-    same(step(guarded(bare, depth="all")), step(bare))

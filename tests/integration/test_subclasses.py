@@ -8,14 +8,13 @@ from typing import ClassVar, NamedTuple
 import pytest
 import torch
 from jaxtyping import Float, Float32
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
-from torch.testing._internal.logging_tensor import LoggingTensor, LoggingTensorMode, capture_logs
+from torch.testing._internal.logging_tensor import LoggingTensor
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, Dataset
 
 import dtypeguard
 from dtypeguard import (
@@ -31,8 +30,6 @@ from dtypeguard import (
     guard,
     is_guarded,
 )
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 pytestmark = [
     pytest.mark.filterwarnings(text)
@@ -214,39 +211,27 @@ def bare(way, give):
         return WAYS[way][0]()(*give)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("way", "name"), CASES)
-def test_an_odd_tensor_of_the_right_dtype_passes_untouched(way, name, strict):
-    _, make, give, _ = WAYS[way]
-    x = ODD[name](F32)
-    expected = bare(way, give(x))
-    assert alike(make()(*give(x)), expected)
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.thin(4)
-@pytest.mark.parametrize(("way", "name"), CASES)
-def test_an_odd_tensor_of_a_wrong_dtype_is_named(way, name, strict):
+def test_an_odd_tensor_passes_untouched_or_is_named_or_repaired_as_by_hand(way, name):
     _, make, give, argument = WAYS[way]
-    with pytest.raises(DtypeError) as caught:
-        make()(*give(ODD[name](other(name))))
+    right, wrong, model = ODD[name](F32), ODD[name](other(name)), make()
+    with dtypeguard.mode("strict"):
+        assert alike(model(*give(right)), bare(way, give(right)))
+        assert dtypeguard.casts() == []
+        with pytest.raises(DtypeError) as caught:
+            model(*give(wrong))
     assert (caught.value.argument, caught.value.actual, caught.value.expected) == (argument, other(name), F32)
     assert "\n  fix " in str(caught.value)
-
-
-@pytest.mark.thin(4)
-@pytest.mark.parametrize(("way", "name"), [case for case in CASES if case.values[1] != "mkldnn"])
-def test_an_odd_tensor_of_a_wrong_dtype_is_repaired_as_by_hand(way, name):
-    _, make, give, argument = WAYS[way]
-    x, model = ODD[name](other(name)), make()
-    expected = bare(way, give(x.to(F32)))
+    if name == "mkldnn":  # which torch cannot cast
+        return
+    expected = bare(way, give(wrong.to(F32)))
     with pytest.warns(CastWarning, match=r"was cast from \w+ to float32") as said:
-        results = [model(*give(x)) for _ in range(2)]
+        results = [model(*give(wrong)) for _ in range(2)]
     assert ours(said) == [CastWarning]
     assert all(alike(result, expected) for result in results)
     (record,) = dtypeguard.casts()
-    assert (record.argument, record.from_dtype, record.to_dtype) == (argument, other(name), F32)
-    assert record.count == 2
+    assert (record.argument, record.from_dtype, record.to_dtype, record.count) == (argument, other(name), F32, 2)
     assert record.bytes == 0 if name == "no rows" else record.bytes > 0
 
 
@@ -314,13 +299,6 @@ def test_axes_of_a_jagged_tensor_are_checked(strict):
     assert caught.value.argument == "x"
 
 
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-def test_axes_of_a_nested_tensor_are_refused_clearly(mode):
-    with dtypeguard.mode(mode), pytest.raises(dtypeguard.ShapeError) as caught:
-        double_of_axes(ODD["nested"](F32))
-    assert caught.value.argument == "x"
-
-
 @pytest.mark.parametrize(
     ("name", "source", "target"),
     [
@@ -334,18 +312,6 @@ def test_where_torch_cannot_cast_the_error_names_the_argument(name, source, targ
         model(x)
     assert "`x`" in text(caught.value)
     assert dtypeguard.casts() == []
-
-
-def test_an_uninitialized_parameter_as_an_input():
-    x, model = nn.UninitializedParameter(), Scale()
-    with pytest.raises(ValueError, match="uninitialized parameter") as expected:
-        model(x)
-    with pytest.raises(ValueError, match="uninitialized parameter") as caught:
-        guard(model, mode="strict")(x)
-    assert str(caught.value) == str(expected.value)
-    with pytest.raises(DtypeError) as caught:
-        model(nn.UninitializedParameter(dtype=F64))
-    assert (caught.value.argument, caught.value.actual) == ("x", F64)
 
 
 class Packed(nn.Module):
@@ -375,7 +341,7 @@ def test_a_packed_sequence_is_named_and_repaired_in_its_data():
     assert [cast.argument for cast in dtypeguard.casts()] == ["x.data"]
 
 
-# ---------------------------------------------------------------- quantized tensors, and a meta or fake one
+# ---------------------------------------------------------------- quantized and fake tensors
 
 
 class Dequantizes(Scale):
@@ -393,52 +359,28 @@ def quantized(dtype=torch.quint8):
     return torch.quantize_per_tensor(halves(F32), 0.5, 0, dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32])
-def test_quantized_tensors_are_the_bodys_business(dtype, strict):
-    model = Dequantizes()
-    assert torch.equal(guard(copy.deepcopy(model), depth="all")(quantized(dtype)), model(quantized(dtype)))
-    with pytest.raises(RuntimeError, match="same dtype") as expected:
-        linear()(quantized(dtype))
-    with pytest.raises(RuntimeError, match="same dtype") as caught:
-        guard(linear())(quantized(dtype))
+@pytest.mark.parametrize("dtype", [torch.quint8, torch.qint32])
+def test_quantized_tensors_are_the_bodys_business_unless_a_float_is_annotated(dtype):
+    model, x = Dequantizes(), quantized(dtype)
+    with dtypeguard.mode("strict"):
+        assert torch.equal(guard(copy.deepcopy(model), depth="all")(x), model(x))
+        with pytest.raises(RuntimeError, match="same dtype") as expected:
+            linear()(x)
+        with pytest.raises(RuntimeError, match="same dtype") as caught:
+            guard(linear())(x)
     assert str(caught.value) == str(expected.value)
+    for mode, error in (("strict", DtypeError), ("lenient", CastError)):
+        with dtypeguard.mode(mode), pytest.raises(error) as caught:
+            EnforcedDequantizes()(x)
+        assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", dtype, F32)
+        assert "x.dequantize()" in str(caught.value)
 
-
-@pytest.mark.parametrize(("mode", "error"), [("strict", DtypeError), ("lenient", CastError)])
-@pytest.mark.parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32])
-def test_where_a_float_is_annotated_a_quantized_tensor_is_named_with_advice_that_works(mode, error, dtype):
-    with dtypeguard.mode(mode), pytest.raises(error) as caught:
-        EnforcedDequantizes()(quantized(dtype))
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", dtype, F32)
-    assert "x.dequantize()" in str(caught.value)
-
-
-@pytest.mark.parametrize("dtype", [torch.quint8, torch.qint8, torch.qint32])
-def test_an_unsafe_cast_dequantizes(dtype):
     @enforce(casting="unsafe")
     def taken(x: Float[Tensor, "..."], y: Float32[Tensor, "..."]):
         return y
 
     with pytest.warns(CastWarning):
-        assert torch.equal(taken(halves(F32), quantized(dtype)), quantized(dtype).dequantize())
-
-
-def test_a_meta_model_takes_meta_tensors_and_becomes_a_real_one():
-    with torch.device("meta"):
-        model = guard(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), mode="strict", depth="all")
-        assert model(torch.ones(2, 3)).is_meta
-        with pytest.raises(DtypeError):
-            model(torch.ones(2, 3, dtype=F64))
-    with pytest.raises((DeviceError, RuntimeError), match="meta"):
-        model(torch.ones(2, 3))
-    model.to_empty(device="cpu")
-    for module in model:
-        module.reset_parameters()
-    assert model(torch.ones(2, 3)).shape == (2, 4)
-    with pytest.raises(DeviceError) as caught:
-        model(torch.ones(2, 3, device="meta"))
-    assert (str(caught.value.actual), str(caught.value.expected)) == ("meta", "cpu")
-    assert dtypeguard.casts() == []
+        assert torch.equal(taken(halves(F32), x), x.dequantize())
 
 
 @pytest.fixture
@@ -475,15 +417,6 @@ def test_fake_tensors_are_never_asked_for_values(fake):
         assert model(torch.full((1, 3), 1e30)).dtype is F16
 
 
-def test_unbacked_sizes_of_fake_tensors_meet_named_axes():
-    with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
-        x = torch.ones(4, 3)
-        some = x[x.sum(1).nonzero().squeeze(1)]
-        assert double_of_axes(some).shape[1] == 3
-        with dtypeguard.mode("strict"), pytest.raises(DtypeError):
-            double_of_axes(some.double())
-
-
 def test_a_fake_gpu(fake):
     """Fake tensors are the one way to be on a GPU without one."""
 
@@ -508,51 +441,6 @@ def test_a_fake_gpu(fake):
     with pytest.warns(CastWarning, match="cast from float64 to float32 and moved from cpu to cuda:0"):
         out = model(torch.ones(4, 3, dtype=F64))
     assert (out.dtype, out.device) == (F32, torch.device("cuda:0"))
-
-
-# ---------------------------------------------------------------- transforms of torch.func
-
-
-TRANSFORMS = {
-    "vmap": lambda model, x: torch.vmap(model)(x),
-    "vmap of vmap": lambda model, x: torch.vmap(torch.vmap(model))(x[None]),
-    "vmap over columns": lambda model, x: torch.vmap(model, 1, 1)(x),
-    "grad": lambda model, x: torch.func.grad(lambda x: model(x).sum())(x),
-    "vmap of grad": lambda model, x: torch.vmap(torch.func.grad(lambda x: model(x).sum()))(x),
-    "hessian": lambda model, x: torch.func.hessian(lambda x: (model(x) ** 2).sum())(x),
-    "jvp": lambda model, x: torch.func.jvp(model, (x,), (torch.ones_like(x),))[1],
-    "linearize": lambda model, x: torch.func.linearize(model, x)[1](torch.ones_like(x)),
-    "functionalize": lambda model, x: torch.func.functionalize(model)(x),
-    "a dual tensor": lambda model, x: dual(model, x),
-}
-
-
-def dual(model, x):
-    with torch.autograd.forward_ad.dual_level():
-        made = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        return torch.autograd.forward_ad.unpack_dual(model(made)).tangent
-
-
-@pytest.mark.parametrize("make", [linear, Scale, ScaleOfMany], ids=["linear", "scale", "enforced"])
-@pytest.mark.parametrize("transform", TRANSFORMS)
-def test_a_transform_goes_through_the_guard(transform, make):
-    change, x = TRANSFORMS[transform], halves(F32)
-    model = make()
-    with dtypeguard.mode("off"):
-        expected = change(model, x)
-        by_hand = change(lambda x: model(x.to(F32)), x.double())
-    if make is not ScaleOfMany:
-        guard(model, depth="all")
-    with dtypeguard.mode("strict"):
-        assert torch.equal(change(model, x), expected)
-        assert dtypeguard.casts() == []
-        with pytest.raises(DtypeError):
-            change(model, x.double())
-    with pytest.warns(CastWarning) as said:
-        got = change(model, x.double())
-    assert ours(said) == [CastWarning]
-    assert got.dtype is by_hand.dtype
-    assert torch.equal(got, by_hand)
 
 
 def test_verification_does_not_look_inside_a_transform():
@@ -693,25 +581,29 @@ QUIET = {
 }
 
 
+class Shy(Tensor):
+    """Answers to nobody but `add` and what makes one."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") not in ("add", "as_subclass"):
+            raise PermissionError(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
 @pytest.mark.parametrize("way", QUIET)
 def test_a_healthy_call_is_not_seen_by_a_subclass(way, strict):
     make, use = QUIET[way]
-    f, x = make(), counting()
-    for _ in range(2):
+    f = make()
+    use(f, halves(F32).as_subclass(Shy))
+    for x, region in ((counting(), False), (counting(), False), (counting(F32 if "output" in way else BF16), True)):
+        if region and not way.startswith(("guard", "enforce")):
+            continue
         Counting.seen.clear()
-        use(f, x)
+        with torch.autocast("cpu", BF16, enabled=region):
+            use(f, x)
         assert not Counting.seen
     assert dtypeguard.casts() == []
-
-
-@pytest.mark.parametrize("way", [way for way in QUIET if way.startswith(("guard", "enforce"))])
-def test_a_healthy_call_under_autocast_is_not_seen_by_a_subclass(way, strict):
-    make, use = QUIET[way]
-    f, x = make(), counting(F32 if "output" in way else BF16)
-    Counting.seen.clear()
-    with torch.autocast("cpu", BF16):
-        use(f, x)
-    assert not Counting.seen
 
 
 @pytest.mark.parametrize("mode", ["off", "lenient", "warn"])
@@ -749,30 +641,6 @@ def test_an_enforced_method_is_not_seen_by_weights_of_a_subclass(strict):
     model(halves(F32))
     model(halves(F32))
     assert not Counting.seen
-
-
-def test_weights_that_become_a_subclass_after_the_guard_see_nothing(strict):
-    model = guard(Gives())
-    model.weight = nn.Parameter(counting(), requires_grad=False)
-    Counting.seen.clear()
-    model(halves(F32))
-    assert not Counting.seen
-
-
-class Shy(Tensor):
-    """Answers to nobody but `add` and what makes one."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", "") not in ("add", "as_subclass"):
-            raise PermissionError(func)
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-@pytest.mark.parametrize("way", QUIET)
-def test_a_subclass_that_answers_nobody_may_pass(way, strict):
-    make, use = QUIET[way]
-    use(make(), halves(F32).as_subclass(Shy))
 
 
 @pytest.mark.parametrize("way", ["guard", "guard, list", "enforce", "function", "union", "check"])
@@ -938,21 +806,6 @@ def test_odd_weights(name, depth):
         assert alike(model(halves(F64)), expected)
 
 
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_a_model_converted_to_mkldnn(depth, strict):
-    """Its layers become scripts that hold their weights as buffers."""
-    from torch.utils.mkldnn import to_mkldnn  # says when imported that TorchScript is deprecated
-
-    dense, x = nn.Sequential(linear(), nn.ReLU()).eval(), halves(F32)
-    converted = to_mkldnn(dense)
-    expected = converted(x.to_mkldnn()).to_dense()
-    assert torch.equal(guard(converted, depth=depth)(x.to_mkldnn()).to_dense(), expected)
-    with pytest.raises(DtypeError) as caught:
-        converted(x.to_mkldnn(BF16))
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("input", BF16, F32)
-    assert dtypeguard.casts() == []
-
-
 # ---------------------------------------------------------------- what is logged, compiled, loaded
 
 
@@ -975,15 +828,6 @@ def test_a_healthy_call_runs_no_operation_of_its_own(way, strict):
             callable_(*give(halves(F32)))
         seen.append(operations.seen)
     assert seen[0] == seen[1] != []
-
-
-def test_a_logging_tensor_logs_the_same():
-    logs = []
-    for model in (linear(), guard(linear(), mode="strict", depth="all")):
-        with LoggingTensorMode(), capture_logs() as log:
-            model(halves(F32))
-        logs.append(log)
-    assert logs[0] == logs[1]
 
 
 COMPILED = {
@@ -1026,44 +870,6 @@ def test_subclasses_compile_in_one_graph(way, kind, compiled):
             quick(wrong)
     with pytest.warns(CastWarning):
         assert alike(quick(wrong), expected)
-
-
-class Rows(Dataset):
-    def __init__(self, kind, dtype, form) -> None:
-        self.kind, self.dtype, self.form = kind, dtype, form
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, i):
-        x = torch.arange(3, dtype=self.dtype).as_subclass(self.kind) + i
-        return {"x": x, "pair": (x, i)}[self.form]
-
-
-class TakesRows(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = linear()
-
-    def forward(self, batch):
-        x = batch[0] if isinstance(batch, list) else batch
-        return type(x), self.layer(x)
-
-
-@pytest.mark.parametrize("form", ["x", "pair"])
-@pytest.mark.parametrize("kind", [Tagged, Unit, Counting])
-def test_batches_of_a_subclass_from_a_data_loader(kind, form):
-    model = guard(TakesRows(), depth="all")
-    with dtypeguard.mode("strict"):
-        right = [model(batch) for batch in DataLoader(Rows(kind, F32, form), batch_size=2)]
-    assert dtypeguard.casts() == []
-    with pytest.warns(CastWarning) as said:
-        repaired = [model(batch) for batch in DataLoader(Rows(kind, F64, form), batch_size=2)]
-    assert ours(said) == [CastWarning]
-    assert [record.count for record in dtypeguard.casts()] == [2]
-    for (seen, result), (expected, wanted) in zip(repaired, right, strict=True):
-        assert seen is expected is kind
-        assert torch.equal(result, wanted)
 
 
 # ---------------------------------------------------------------- torchao
@@ -1113,69 +919,32 @@ def quantize(model, name):
     return model
 
 
-@pytest.mark.thin(5)
-@pytest.mark.parametrize("order", ["guard first", "quantize first"])
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("name", QUANTIZED)
-def test_weights_quantized_by_torchao(name, dtype, depth, order):
+@torch.no_grad()
+def test_weights_quantized_by_torchao(name, dtype, depth):
     x, wrong = torch.randn(4, 64).to(dtype), torch.randn(4, 64, dtype=F64)
     bare = quantize(small(dtype), name)
-    assert type(bare[0].weight) not in (Tensor, nn.Parameter)
-    if order == "guard first":
-        model = quantize(guard(small(dtype), depth=depth), name)
-    else:
-        model = guard(quantize(small(dtype), name), depth=depth)
-    assert type(model[0].weight) is type(bare[0].weight)
-    assert is_guarded(model)
-    assert is_guarded(model[0]) is (depth == "all")
-    with torch.no_grad():
-        expected, by_hand = bare(x), bare(wrong.to(dtype))
+    expected, by_hand = bare(x), bare(wrong.to(dtype))
+    first, last = quantize(guard(small(dtype), depth=depth), name), guard(quantize(small(dtype), name), depth=depth)
+    loaded = guard(small(dtype), depth=depth)
+    loaded.load_state_dict({key: value.clone() for key, value in last.state_dict().items()}, assign=True)
+    for model in (first, last, loaded, copy.deepcopy(last)):
+        assert type(model[0].weight) is type(bare[0].weight) is not nn.Parameter
+        assert is_guarded(model[0]) is (depth == "all")
+        dtypeguard.reset_casts()
         with dtypeguard.mode("strict"):
             assert torch.equal(model(x), expected)
             for source in {F16, BF16, F32, F64} - {dtype}:
                 with pytest.raises(DtypeError) as caught:
                     model(x.to(source))
                 assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("input", source, dtype)
-            if depth == "all":
-                with pytest.raises(DtypeError) as caught:
-                    model[3](torch.ones(1, 96, dtype=F64))
-                assert caught.value.module_path == "Sequential.3"
         assert dtypeguard.casts() == []
         with pytest.warns(CastWarning) as said:
             assert torch.equal(model(wrong), by_hand)
-    assert ours(said) == [CastWarning]
-
-
-@pytest.mark.parametrize("name", QUANTIZED)
-def test_a_guarded_model_quantized_by_torchao_copies_and_converts(name, strict):
-    x = torch.randn(4, 64)
-    model = guard(quantize(small(), name), depth="all")
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        assert torch.equal(twin(x), model(x))
-        state = {key: value.clone() for key, value in model.state_dict().items()}
-        fresh = guard(small(), depth="all")
-        fresh.load_state_dict(state, assign=True)
-        assert torch.equal(fresh(x), model(x))
-    for guarded in (twin, fresh):
-        with pytest.raises(DtypeError):
-            guarded(x.double())
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", QUANTIZED)
-def test_a_guarded_model_quantized_by_torchao_compiles(name, compiled):
-    x, model = torch.randn(4, 64).to(BF16), guard(quantize(small(BF16), name), depth="all")
-    with torch.no_grad():
-        expected = model(x)
-        quick = compiled(model, "aot_eager")
-        with dtypeguard.mode("strict"):
-            torch.testing.assert_close(quick(x), expected)
-            with pytest.raises(torch._dynamo.exc.Unsupported, match="is float64"):
-                quick(x.double())
-    assert dtypeguard.casts() == []
+        assert ours(said) == [CastWarning]
 
 
 # ---------------------------------------------------------------- torch.ao.quantization
@@ -1183,43 +952,6 @@ def test_a_guarded_model_quantized_by_torchao_compiles(name, compiled):
 
 def dynamic(model):
     return torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
-
-
-def layers(model):
-    return [type(model[0]).__module__.startswith("torch.ao.nn.quantized"), type(model[3]).__name__]
-
-
-def test_dynamic_quantization_finds_the_layers_of_a_model_guarded_at_its_boundary(strict):
-    x = torch.randn(4, 64)
-    expected = dynamic(small())(x)
-    model = dynamic(guard(small(), depth="auto"))
-    assert layers(model) == [True, "Linear"]
-    assert is_guarded(model)
-    assert torch.equal(model(x), expected)
-    with pytest.raises(DtypeError):  # the norm is left to say so
-        model(x.double())
-    assert dtypeguard.casts() == []
-
-
-def test_dynamic_quantization_skips_guarded_layers_without_a_word(strict):
-    x = torch.randn(4, 64)
-    model = dynamic(guard(small(), depth="all"))
-    assert layers(model) == [False, "Linear"]
-    assert torch.equal(model(x), small()(x))
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_dynamic_quantization_of_an_unguarded_model(depth, strict):
-    x = torch.randn(4, 64)
-    expected = dynamic(small())(x)
-    model = dynamic(dtypeguard.unguard(guard(small(), depth=depth)))
-    assert layers(model) == [True, "Linear"]
-    assert torch.equal(model(x), expected)
-    assert torch.equal(guard(model, depth=depth)(x), expected)
-    with pytest.raises(DtypeError) as caught:
-        model(x.double())
-    assert (caught.value.argument, caught.value.expected) == ("input", F32)
-    assert dtypeguard.casts() == []
 
 
 @pytest.mark.parametrize("depth", ["auto", "all"])
@@ -1242,80 +974,3 @@ def test_a_dynamically_quantized_model_without_floating_parameters(depth):
     assert (caught.value.argument, caught.value.expected) == ("input", F32)
     with pytest.warns(CastWarning):
         assert torch.equal(told(x.double()), expected)
-
-
-# ---------------------------------------------------------------- DTensor
-
-
-@pytest.fixture
-def mesh():
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
-    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@pytest.mark.parametrize("order", ["guard first", "distribute first"])
-@pytest.mark.parametrize("placement", ["Replicate", "Shard"])
-def test_distributed_tensors_as_weights_and_inputs(placement, order, depth, mesh):
-    from torch.distributed import tensor
-
-    way = [tensor.Replicate() if placement == "Replicate" else tensor.Shard(0)]
-    plain = torch.randn(4, 64)
-    bare = tensor.distribute_module(small(), mesh)
-    x, wrong = (tensor.distribute_tensor(t, mesh, way) for t in (plain, plain.double()))
-    if order == "guard first":
-        model = tensor.distribute_module(guard(small(), depth=depth), mesh)
-    else:
-        model = guard(tensor.distribute_module(small(), mesh), depth=depth)
-    expected = bare(x)
-    with dtypeguard.mode("strict"):
-        result = model(x)
-        assert (type(result), result.placements) == (tensor.DTensor, expected.placements)
-        assert torch.equal(result.full_tensor(), expected.full_tensor())
-        with pytest.raises(DtypeError) as caught:
-            model(wrong)
-        assert (caught.value.argument, caught.value.actual) == ("input", F64)
-        with pytest.raises(RuntimeError, match=r"mixed torch\.Tensor and DTensor"):  # torch's own
-            model(plain)
-    assert dtypeguard.casts() == []
-    with pytest.warns(CastWarning) as said:
-        repaired = model(wrong)
-    assert ours(said) == [CastWarning]
-    assert repaired.placements == expected.placements
-    assert torch.equal(repaired.full_tensor(), expected.full_tensor())
-
-
-@pytest.mark.parametrize("order", ["guard first", "parallelize first"])
-def test_tensor_parallel_layers_take_plain_inputs(order, mesh):
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-
-    def make():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
-
-    x, expected = torch.ones(2, 8), parallelize_module(make(), mesh, plan)(torch.ones(2, 8))
-    if order == "guard first":
-        model = parallelize_module(guard(make(), depth="all"), mesh, plan)
-    else:
-        model = guard(parallelize_module(make(), mesh, plan), depth="all")
-    with dtypeguard.mode("strict"):
-        assert torch.equal(model(x), expected)
-        model(x).sum().backward()
-        with pytest.raises(DtypeError) as caught:
-            model(x.double())
-    assert caught.value.argument == "input"
-    assert dtypeguard.casts() == []
-    with pytest.warns(CastWarning):
-        assert torch.equal(model(x.double()), expected)
-
-
-def test_axes_of_a_distributed_tensor_are_those_of_the_whole(mesh, strict):
-    from torch.distributed import tensor
-
-    x = tensor.distribute_tensor(halves(F32), mesh, [tensor.Shard(0)])
-    assert double_of_axes(x).placements == x.placements
-    with pytest.raises(DtypeError):
-        double_of_axes(x.double())
