@@ -56,6 +56,8 @@ def run(program: Callable[[], Any]) -> Any:
         return program()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        torch.set_default_dtype(torch.float32)  # as no program finds it otherwise
 
 
 def audited(program: Callable[[], Any], **options: Any) -> Any:
@@ -68,6 +70,8 @@ def audited(program: Callable[[], Any], **options: Any) -> Any:
             watched = program()
     except Exception as error:
         watched = f"{type(error).__name__}: {error}"
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert report.faults == []
     assert same(alone, watched), f"{alone}\n{watched}"
     assert report.to_dict()["operations"] > 0

@@ -243,10 +243,7 @@ def sample():
             module(
                 f"{path}.{part}",
                 "Linear",
-                [
-                    held("weight", "float32", [256, 256], 262_144),
-                    held("bias", "float32", [256], 1024),
-                ],
+                [held("weight", "float32", [256, 256], 262_144), held("bias", "float32", [256], 1024)],
                 [x],
                 [y],
             )
