@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from audit_cases import plain, silent, twice
 from sklearn.datasets import load_digits
 from support import BF16, F16, F32, same
 from torch import nn

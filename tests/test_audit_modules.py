@@ -77,12 +77,6 @@ class Diffusion(nn.Module):
         return a.sqrt() * x + (1 - a).sqrt() * torch.randn_like(x)
 
 
-# --- DG502
-
-
-# --- DG503
-
-
 class Scaled(nn.Module):
     """A table that is only an attribute."""
 
@@ -135,9 +129,6 @@ def a_dict_of_attributes_stays_on_the_cpu():
     net(torch.randn(2, 8, device="meta", dtype=torch.float16))
 
 
-# --- DG504
-
-
 class Grows(nn.Module):
     def __init__(self, keeps=False):
         super().__init__()
@@ -175,9 +166,6 @@ def a_grown_table_is_refused():
     net(torch.randn(5, 4).half())
 
 
-# --- DG505
-
-
 class Positions(nn.Module):
     def forward(self, x):
         return x + torch.linspace(0, 1, x.shape[1])[:, None]
@@ -193,9 +181,6 @@ class Positions(nn.Module):
 def positions_on_the_cpu():
     net = nn.Sequential(nn.Linear(4, 4), Positions()).to("meta")
     net(torch.zeros(2, 5, 4, device="meta"))
-
-
-# --- DG506
 
 
 class Adapted(nn.Module):

@@ -129,6 +129,9 @@ def an_interpolation_of_two_dtypes():
         (lambda: nn.Linear(2, 2).half()(torch.ones(1, 2, dtype=I64)), "`.to(torch.float16)`"),
         (lambda: torch.where(torch.tensor([1, 0]), torch.ones(2), torch.zeros(2)), "`.bool()`"),
         (lambda: torch.arange(4).mean(), "`.float()`"),
+        (lambda: 1 - torch.tensor([True]), "`~mask`"),
+        (lambda: torch.arange(4).add_(0.5), "takes no fractions"),
+        (lambda: torch.lerp(torch.zeros(2), torch.zeros(2).half(), 0.5), "`.to(torch."),
         (lambda: torch.randn(2).bfloat16().numpy(), "`.float()`"),
     ],
 )
