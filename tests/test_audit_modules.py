@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from audit_cases import Cases, audited, bad, it_is_found
-from support import BF16, F16, F32, F64
+from support import BF16, F16, F32
 from torch import nn
 
 from dtypeguard import audit
@@ -53,14 +53,9 @@ class Net(nn.Module):
 
 
 @BUGS.add(
-    "DG501",
-    "net = net.to(torch.bfloat16)",
-    module_path="Net.inner",
-    from_dtype=F32,
-    to_dtype=BF16,
-    count=1,
+    "DG501", "net = net.to(torch.bfloat16)", module_path="Net.inner", from_dtype=F32, to_dtype=BF16, count=1,
     also=["DG108"],
-)
+)  # fmt: skip
 def rope_in_bfloat16():
     net = Net(Rotary())
     net = net.to(torch.bfloat16)
@@ -116,13 +111,9 @@ class Window(nn.Module):
 
 
 @BUGS.add(
-    "DG503",
-    'net.to(device="meta", dtype=torch.float16)',
-    module_path="Window",
-    from_dtype=F32,
-    to_dtype=F16,
+    "DG503", 'net.to(device="meta", dtype=torch.float16)', module_path="Window", from_dtype=F32, to_dtype=F16,
     also=["DG505"],
-)
+)  # fmt: skip
 def a_dict_of_attributes_stays_on_the_cpu():
     net = Window()
     net.to(device="meta", dtype=torch.float16)
@@ -154,13 +145,9 @@ class Normed(nn.Module):
 
 
 @BUGS.add(
-    "DG504",
-    "self.table = table.to(self.table) if self.keeps else table",
-    module_path="Normed.positions",
-    from_dtype=F16,
-    to_dtype=F32,
-    also=["DG102", "DG110"],
-)
+    "DG504", "self.table = table.to(self.table) if self.keeps else table", module_path="Normed.positions",
+    from_dtype=F16, to_dtype=F32, also=["DG102", "DG110"],
+)  # fmt: skip
 def a_grown_table_is_refused():
     net = Normed().half()
     net(torch.randn(5, 4).half())
@@ -172,12 +159,9 @@ class Positions(nn.Module):
 
 
 @BUGS.add(
-    "DG505",
-    "return x + torch.linspace(0, 1, x.shape[1])[:, None]",
-    severity="error",
-    module_path="Sequential.1",
+    "DG505", "return x + torch.linspace(0, 1, x.shape[1])[:, None]", severity="error", module_path="Sequential.1",
     from_dtype=F32,
-)
+)  # fmt: skip
 def positions_on_the_cpu():
     net = nn.Sequential(nn.Linear(4, 4), Positions()).to("meta")
     net(torch.zeros(2, 5, 4, device="meta"))
@@ -201,14 +185,9 @@ class Adapted(nn.Module):
 
 
 @BUGS.add(
-    "DG506",
-    "model(torch.randn(2, 16).bfloat16())",
-    severity="info",
-    module_path="Adapted",
-    from_dtype=F32,
-    to_dtype=BF16,
-    also=["DG110"],
-)
+    "DG506", "model(torch.randn(2, 16).bfloat16())", severity="info", module_path="Adapted", from_dtype=F32,
+    to_dtype=BF16, also=["DG110"],
+)  # fmt: skip
 def an_adapter_is_refused():
     model = Adapted(False)
     model(torch.randn(2, 16).bfloat16())
@@ -289,35 +268,6 @@ def made_on_meta():
     net.eval()(torch.randn(3, 4))
 
 
-def a_module_that_is_wrapped():
-    class Wrapper(nn.Module):
-        def __init__(self, module):
-            super().__init__()
-            self.module = module
-
-        def forward(self, *args, **kwargs):
-            return self.module(*args, **kwargs)
-
-    net = Net()
-    net(torch.randn(2, 8))
-    wrapped = Wrapper(net)
-    wrapped(torch.randn(2, 8)).sum().backward()
-    wrapped.double()
-    wrapped(torch.randn(2, 8, dtype=F64))
-
-
-def data_parallel():
-    net = nn.DataParallel(Net())
-    net(torch.randn(2, 8)).sum().backward()
-
-
-def under_autocast():
-    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
-    with torch.autocast("cpu", dtype=BF16):
-        loss = net(torch.randn(5, 4)).float().sum()
-    loss.backward()
-
-
 def an_inv_freq_that_stays_float32():
     class Kept(Rotary):
         def _apply(self, fn, recurse=True):
@@ -350,20 +300,6 @@ def a_buffer_that_comes_and_goes():
     net.half()
 
 
-def experts_of_one_dtype():
-    net = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)}).bfloat16()
-    x = torch.randn(3, 4).bfloat16()
-    (net["a"](x) + net["b"](x)).float().mean().backward()
-
-
-def a_copy_in_half_for_inference():
-    net = Net()
-    net(torch.randn(2, 8)).sum().backward()
-    twin = copy.deepcopy(net).half().eval()
-    with torch.no_grad():
-        twin(torch.randn(2, 8).half())
-
-
 def spectral_and_weight_norm_in_bfloat16():
     net = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).bfloat16()
     net(torch.randn(2, 4).bfloat16()).float().mean().backward()
@@ -388,13 +324,8 @@ HEALTHY = {  # and what is no fault in them
     a_move_to_a_device: set(),
     tied_weights: set(),
     made_on_meta: set(),
-    a_module_that_is_wrapped: set(),
-    data_parallel: set(),
-    under_autocast: set(),
     an_inv_freq_that_stays_float32: set(),
     a_buffer_that_comes_and_goes: set(),
-    experts_of_one_dtype: set(),
-    a_copy_in_half_for_inference: set(),
     spectral_and_weight_norm_in_bfloat16: set(),
     mixed_by_design: {"DG506"},
     norms_in_half_whose_statistics_never_move: {"DG501"},

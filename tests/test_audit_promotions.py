@@ -198,13 +198,9 @@ class Fp32Gate(nn.Module):
 
 
 @BUGS.add(
-    "DG102",
-    "return self.fc(x) * self.gate.sigmoid()",
-    module_path="Sequential.0",
-    count=2,
-    bytes=64,
+    "DG102", "return self.fc(x) * self.gate.sigmoid()", module_path="Sequential.0", count=2, bytes=64,
     origin=["parameter Sequential.0.gate: float32", "self.gate.sigmoid()"],
-)
+)  # fmt: skip
 def a_module_gives_float32_for_half():
     model = nn.Sequential(Fp32Gate(), nn.Tanh())
     x = torch.randn(2, 4).bfloat16()

@@ -43,27 +43,18 @@ def net():
 
 
 @BUGS.add(
-    "DG601",
-    "nn.Linear(4, 4).load_state_dict(state)",
-    severity="info",
-    module_path="Linear",
-    from_dtype=F64,
+    "DG601", "nn.Linear(4, 4).load_state_dict(state)", severity="info", module_path="Linear", from_dtype=F64,
     to_dtype=F32,
-)
+)  # fmt: skip
 def a_float64_file_in_a_float32_model():
     state = nn.Linear(4, 4).double().state_dict()
     nn.Linear(4, 4).load_state_dict(state)
 
 
 @BUGS.add(
-    "DG601",
-    "model.load_state_dict(state, strict=False)",
-    severity="info",
-    module_path="Sequential",
-    from_dtype=F16,
-    to_dtype=F32,
-    parameters=("0.weight",),
-)
+    "DG601", "model.load_state_dict(state, strict=False)", severity="info", module_path="Sequential", from_dtype=F16,
+    to_dtype=F32, parameters=("0.weight",),
+)  # fmt: skip
 def a_file_of_which_a_part_is_half():
     state = net().state_dict()
     state["0.weight"] = state["0.weight"].half()
@@ -105,13 +96,9 @@ def a_leak_promotes():
 
 
 @BUGS.add(
-    "DG602",
-    "torch.set_default_tensor_type(torch.DoubleTensor)",
-    severity="error",
-    from_dtype=F32,
-    to_dtype=F64,
+    "DG602", "torch.set_default_tensor_type(torch.DoubleTensor)", severity="error", from_dtype=F32, to_dtype=F64,
     also=["DG101"],
-)
+)  # fmt: skip
 def a_leak_by_a_tensor_type():
     x = torch.ones(2, 3)
     torch.set_default_tensor_type(torch.DoubleTensor)

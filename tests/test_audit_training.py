@@ -565,14 +565,6 @@ def two_scalers(p):
             scaler.update()
 
 
-def one_after_the_other(p):
-    usual(p)
-    second, other = made()(), p.models
-    usual(second)
-    step_all(made(scaler=False)())
-    p.extra = [*second.model.parameters(), *(t for model in other for t in model.parameters())]
-
-
 def thirty(p):
     step_all(p, 30)
 
@@ -595,21 +587,6 @@ def closure(p):
             return loss
 
         p.optimizer.step(again)
-
-
-def grouped(parameters, **options):
-    parameters = list(parameters)
-    return torch.optim.AdamW([{"params": parameters[:2], "lr": 0.01}, {"params": parameters[2:]}], **options)
-
-
-def head_in_an_optimizer_of_its_own(p):
-    rest = SGD(p.model.head.parameters(), lr=0.1)
-    for step in range(5):
-        p.optimizer.zero_grad()
-        rest.zero_grad()
-        square(p.model(batch(step))).backward()
-        p.optimizer.step()
-        rest.step()
 
 
 def input_is_trained(p):
@@ -653,12 +630,9 @@ HEALTHY = {
     "norms of scaled gradients are logged": (norms_that_are_logged, made()),
     "one of two without scaler": (one_of_two_without_scaler, made(optimizer=(SGD, Adam))),
     "two scalers": (two_scalers, made(optimizer=(SGD, SGD))),
-    "one program after the other": (one_after_the_other, made()),
     "bfloat16 throughout, momentum": (thirty, made(bf16, scaler=False, momentum=0.9)),
     "schedulers, bfloat16": (scheduled, made(bf16, torch.optim.AdamW, scaler=False)),
     "a closure": (closure, made(optimizer=torch.optim.LBFGS, scaler=False, max_iter=4)),
-    "groups": (thirty, made(optimizer=grouped, scaler=False)),
-    "two optimizers of one model": (head_in_an_optimizer_of_its_own, made(optimizer=body_only, scaler=False)),
     "the input is trained": (input_is_trained, made(scaler=False)),
     "one part after the other": (phases, made(scaler=False)),
     "evaluation in float16": (sixteen_bits_for_evaluation, made(scaler=False)),
