@@ -42,62 +42,7 @@ def a_norm_stands_between_the_region_and_the_layer():
     return head(normed)
 
 
-@HEALTHY.add()
-def what_leaves_a_region_is_added_and_reduced():
-    fc, x = nn.Linear(4, 4), torch.randn(2, 4)
-    with autocast():
-        h = fc(x)
-    return x + h, h.softmax(-1), h.mean(), F.mse_loss(h, x), torch.cat([x, h]), h.sigmoid() * x
-
-
-@HEALTHY.add()
-def a_region_within_a_half_model():
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).bfloat16()
-    with autocast():
-        h = model(torch.randn(2, 4))
-    return model(h.bfloat16())
-
-
 # ---------------------------------------------------------------- DG202: functions without custom_fwd
-
-
-class Linear(Function):
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(x, weight)
-        return x @ weight.t()
-
-    @staticmethod
-    def backward(ctx, grad):
-        x, weight = ctx.saved_tensors
-        return grad @ weight, grad.t() @ x
-
-
-class Decorated(Linear):
-    forward = staticmethod(custom_fwd(Linear.forward, device_type="cpu", cast_inputs=F32))
-    backward = staticmethod(custom_bwd(Linear.backward, device_type="cpu"))
-
-
-class Half(Linear):
-    forward = staticmethod(custom_fwd(Linear.forward, device_type="cpu", cast_inputs=BF16))
-    backward = staticmethod(custom_bwd(Linear.backward, device_type="cpu"))
-
-
-class Net(nn.Module):
-    def __init__(self, function, *args):
-        super().__init__()
-        self.function, self.weight = function, nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, x):
-        return self.function.apply(x, self.weight)
-
-
-def train(function, dtype=BF16, enabled=True):
-    model, x = Net(function), torch.randn(2, 4, requires_grad=True)
-    with autocast(dtype, enabled=enabled):
-        y = model(x)
-    y.sum().backward()
-    return model.weight.grad, x.grad
 
 
 class Similarity(Function):
@@ -124,11 +69,6 @@ def a_function_promotes_in_backward():
     return x.grad
 
 
-@HEALTHY.add()
-def a_function_is_decorated():
-    return train(Decorated), train(Half), train(Decorated, F16)
-
-
 def contiguous(function):
     """What libraries of kernels put around forward and backward."""
 
@@ -151,53 +91,6 @@ def a_decorated_function_is_wrapped():
         y = Wrapped.apply(x, x)
     y.float().sum().backward()
     return x.grad
-
-
-class StraightThrough(Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.round()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-
-
-class Reverse(Function):
-    @staticmethod
-    def forward(x, scale):
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.scale = inputs[1]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return -ctx.scale * grad, None
-
-
-class Swish(Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x * x.sigmoid()
-
-    @staticmethod
-    def backward(ctx, grad):
-        (x,) = ctx.saved_tensors
-        s = x.sigmoid()
-        return grad * s * (1 + x * (1 - s))
-
-
-@HEALTHY.add()
-def elementwise_functions_under_autocast():
-    fc, x = nn.Linear(4, 4), torch.randn(2, 4)
-    with autocast():
-        h = Swish.apply(Reverse.apply(StraightThrough.apply(fc(x)), 0.5))
-        h = h + Swish.apply(x)
-    h.float().sum().backward()
-    return fc.weight.grad
 
 
 class FusedNorm(Function):
@@ -280,14 +173,6 @@ def operations_that_cast_by_themselves():
 
 
 # ---------------------------------------------------------------- DG204: see tests/cuda; the CPU has no such list
-
-
-@HEALTHY.add()
-def binary_cross_entropy_after_a_region():
-    fc, y = nn.Linear(4, 1), torch.rand(3, 1)
-    with autocast():
-        logits = fc(torch.randn(3, 4))
-    return F.binary_cross_entropy(logits.float().sigmoid(), y), F.binary_cross_entropy_with_logits(logits, y)
 
 
 # ---------------------------------------------------------------- DG205: autocast does not cast for everybody

@@ -300,11 +300,6 @@ def a_buffer_that_comes_and_goes():
     net.half()
 
 
-def spectral_and_weight_norm_in_bfloat16():
-    net = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)).bfloat16()
-    net(torch.randn(2, 4).bfloat16()).float().mean().backward()
-
-
 def mixed_by_design():
     class Mixed(nn.Module):
         def __init__(self):
@@ -326,7 +321,6 @@ HEALTHY = {  # and what is no fault in them
     made_on_meta: set(),
     an_inv_freq_that_stays_float32: set(),
     a_buffer_that_comes_and_goes: set(),
-    spectral_and_weight_norm_in_bfloat16: set(),
     mixed_by_design: {"DG506"},
     norms_in_half_whose_statistics_never_move: {"DG501"},
     a_cached_activation: {"DG503"},

@@ -98,17 +98,6 @@ def trains_under_float16_autocast_with_a_scaler():
     return train(mlp(), torch.randn(5, 8), autocast=F16, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**10))
 
 
-def trains_with_foreach_and_fused_optimizers():
-    torch.manual_seed(1)
-    one = mlp()
-    other = copy.deepcopy(one)
-    data = torch.randn(5, 8)
-    return [
-        train(one, data, optimizer=torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9, foreach=True)),
-        train(other, data, optimizer=torch.optim.Adam(other.parameters(), fused=True)),
-    ]
-
-
 def encoder(**options):
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, **options)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
@@ -121,19 +110,6 @@ def an_encoder_takes_its_fast_path_without_gradients():
     model, x = encoder(), torch.randn(2, 4, 16)
     with torch.no_grad():
         return model(x), model(x, src_key_padding_mask=PADDED)
-
-
-def attention_in_all_its_forms():
-    model = nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True, dropout=0.1)
-    plain = nn.MultiheadAttention(16, 2, batch_first=True).eval()
-    x = torch.randn(2, 4, 16, requires_grad=True)
-    out, weights = model(x, x, x, key_padding_mask=PADDED)
-    out.sum().backward()
-    with torch.no_grad():
-        fast = plain(x, x, x, need_weights=False)[0]
-    q = torch.randn(1, 2, 4, 8)
-    scaled = F.scaled_dot_product_attention(q, q, q, is_causal=True), F.scaled_dot_product_attention(q, q, q, None, 0.2)
-    return out, weights, x.grad, fast, scaled
 
 
 def sparse_tensors():
@@ -387,16 +363,6 @@ def tensors_that_are_swapped():
     return one, two, three, four
 
 
-def saved_tensors_on_the_cpu_and_in_half():
-    x = torch.randn(4, 4, requires_grad=True)
-    with torch.autograd.graph.save_on_cpu():
-        (x @ x).tanh().sum().backward()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
-        y = (x @ x).tanh()
-    y.sum().backward()
-    return x.grad
-
-
 class Unhashable(nn.Module):
     __hash__ = None
 
@@ -456,13 +422,6 @@ def odd_modules():
     return out
 
 
-def lazy_modules():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
-    return net(torch.randn(3, 5)), list(net.parameters())
-
-
 def copies_and_pickles():
     net = mlp()
     net(torch.randn(2, 8)).sum().backward()
@@ -471,13 +430,6 @@ def copies_and_pickles():
         warnings.simplefilter("ignore")
         again = pickle.loads(pickle.dumps(net))
     return deep.state_dict(), again.state_dict(), copy.copy(net).state_dict(), pickle.loads(pickle.dumps(torch.ones(2)))
-
-
-def quantized_tensors():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        q = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
-    return q.dequantize(), q.int_repr(), torch.randn(4).to(torch.float8_e4m3fn).float()
 
 
 def gradients_of_a_part_of_the_graph_in_other_threads():
@@ -496,12 +448,11 @@ def gradients_of_a_part_of_the_graph_in_other_threads():
 
 
 PROGRAMS = [
-    trains_under_float16_autocast_with_a_scaler, trains_with_foreach_and_fused_optimizers,
-    an_encoder_takes_its_fast_path_without_gradients, attention_in_all_its_forms, sparse_tensors, nested_tensors,
-    functional_transforms, recomputed_activations, functions_of_ones_own, hooks_of_the_user, a_branch_by_cond,
-    a_model_that_compiles_in_place, traces_of_fx, subclasses_of_tensor, modes_of_the_user_inside, inference_tensors,
-    meta_tensors, random_numbers, conversions_of_every_kind, saved_tensors_on_the_cpu_and_in_half, odd_modules,
-    parameters_that_are_swapped, tensors_that_are_swapped, lazy_modules, copies_and_pickles, quantized_tensors,
+    trains_under_float16_autocast_with_a_scaler, an_encoder_takes_its_fast_path_without_gradients, sparse_tensors,
+    nested_tensors, functional_transforms, recomputed_activations, functions_of_ones_own, hooks_of_the_user,
+    a_branch_by_cond, a_model_that_compiles_in_place, traces_of_fx, subclasses_of_tensor, modes_of_the_user_inside,
+    inference_tensors, meta_tensors, random_numbers, conversions_of_every_kind, odd_modules,
+    parameters_that_are_swapped, tensors_that_are_swapped, copies_and_pickles,
     gradients_of_a_part_of_the_graph_in_other_threads,
 ]  # fmt: skip
 

@@ -196,6 +196,29 @@ def marked(program):
 
 
 @bug
+def keywords_of_several_dtypes(fault):
+    """yifan123/flow_grpo#147: some keyword arguments of a half transformer are float32, one of them in a dict."""
+
+    class Flow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.latent, self.text = nn.Linear(3, 4), nn.Linear(5, 4)
+            self.step = nn.Embedding(10, 4)
+
+        def forward(self, *, latents, step, text, pooled):
+            context = self.text(text) + self.text(pooled["text"])  # DG110
+            return self.latent(latents) + context + self.step(step)
+
+    pooled = {"text": torch.randn(1, 5)}
+    return Flow().half()(
+        latents=torch.randn(1, 3).half(),
+        step=torch.tensor([3]),
+        text=torch.randn(1, 5).half(),
+        pooled=pooled if fault else {"text": pooled["text"].half()},
+    )
+
+
+@bug
 def huber_target_is_double(fault):
     """callummcdougall/ARENA_3.0#203: rewards from NumPy; the loss is computed, its backward fails."""
 
@@ -263,43 +286,6 @@ def bias_of_alibi_is_float(fault):
 
 
 @bug
-def positions_in_half_type(fault):
-    """Positions are counted in the dtype of the model."""
-
-    class Rope(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.frequency = 10000 ** -torch.linspace(0, 1, 4)
-
-        def forward(self, x):
-            position = torch.arange(x.shape[1], dtype=x.dtype if fault else F32)  # DG108
-            angle = position[:, None] * self.frequency.to(position.dtype)
-            return angle.cos().to(x.dtype)  # DG108
-
-    return Rope()(torch.zeros(1, 600, 4).bfloat16())
-
-
-@bug
-def frequencies_are_narrowed(fault):
-    """huggingface/transformers#25681: `.to()` converts the frequencies of rotary embeddings."""
-
-    class Rope(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("frequency", 10000 ** (-torch.arange(0, 32, 2) / 32))
-
-        def forward(self, position):
-            angle = position[:, None].to(self.frequency.dtype) * self.frequency  # DG108
-            return angle.cos()  # DG108
-
-    rope = Rope()
-    position = torch.arange(2000)
-    if not fault:
-        return rope(position).to(BF16)
-    return rope.to(BF16)(position)  # DG501
-
-
-@bug
 def table_is_grown_in_float(fault):
     """huggingface/transformers#13665: a table that is too short is made anew, whatever the model was converted to."""
 
@@ -327,22 +313,6 @@ def table_is_grown_in_float(fault):
             return self.norm(x)  # DG110
 
     return Model().half()(torch.randn(1, 4, 2).half()).detach()
-
-
-@bug
-def position_buffer_is_narrowed(fault):
-    """Positions are a float buffer, and `.to()` makes some of them equal."""
-
-    class Positions(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("places", torch.arange(400, dtype=F32 if fault else torch.int64))
-
-        def forward(self, x):
-            return x * torch.cos(self.places * 0.01).to(x.dtype)
-
-    model = Positions().to(BF16)  # DG108
-    return model(torch.ones(400).bfloat16())
 
 
 @bug
@@ -383,61 +353,6 @@ def anchors_in_a_list(fault):
 
 
 @bug
-def codebook_average_in_half(fault):
-    """The counts of a codebook are an average in bfloat16, and stop to follow."""
-
-    class Codebook(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("count", torch.ones(4))
-
-        def forward(self, used):
-            self.count.mul_(0.999).add_(used, alpha=0.001)  # DG407
-            return self.count
-
-    codebook = Codebook().to(BF16 if fault else F32)
-    for _ in range(200):
-        count = codebook(torch.full((4,), 1.4).to(codebook.count.dtype))
-    return count.float()
-
-
-@bug
-def schedule_is_narrowed(fault):
-    """AUTOMATIC1111/stable-diffusion-webui#14071: cumulated alphas are converted; the first are 1, their noise 0."""
-
-    class Diffusion(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("alphas", torch.linspace(0.9999, 0.98, 50).cumprod(0))
-
-        def forward(self, noise):
-            return (1 - self.alphas[:3]).sqrt().to(noise.dtype) * noise
-
-    model, noise = Diffusion(), torch.ones(3).bfloat16()
-    return model.to(BF16)(noise) if fault else model(noise)  # DG501 info
-
-
-@bug
-def attribute_stays_on_the_cpu(fault):
-    """A mean that is only an attribute does not move with its module."""
-
-    class Normalise(nn.Module):
-        def __init__(self):
-            super().__init__()
-            mean = torch.tensor([0.485, 0.456, 0.406])
-            if fault:
-                self.mean = mean
-            else:
-                self.register_buffer("mean", mean)
-
-        def forward(self, x):
-            return x - self.mean  # DG505
-
-    model = Normalise().to("meta")  # DG503
-    return model(torch.zeros(2, 3, device="meta"))
-
-
-@bug
 def state_of_the_optimizer_is_narrowed(fault):
     """pytorch/pytorch#43706: `Optimizer.load_state_dict` casts the state to the dtype of the parameters."""
 
@@ -452,25 +367,6 @@ def state_of_the_optimizer_is_narrowed(fault):
     optimizer = trained(BF16 if fault else F32)
     optimizer.load_state_dict(state)  # DG601 info
     return [{key: value.float() for key, value in row.items()} for row in optimizer.state_dict()["state"].values()]
-
-
-@bug
-def cast_of_labels_is_thrown_away(fault):
-    """The conversion that would help is there, and is not kept."""
-    labels = torch.tensor([0, 1], dtype=torch.int32)
-    if fault:
-        labels.long()  # DG103
-    else:
-        labels = labels.long()
-    return F.cross_entropy(torch.randn(2, 3), labels)  # DG110
-
-
-@bug
-def constants_of_numpy(fault):
-    """A list of NumPy scalars is float64, a list of Python floats is not."""
-    deltas = [np.sqrt(2), np.float64(0.5), np.pi]
-    scale = torch.tensor(deltas if fault else [float(delta) for delta in deltas])  # DG112 info
-    return torch.randn(2, 3) * scale  # DG101
 
 
 @bug
@@ -533,32 +429,6 @@ def in_a_functional_call(fault):
 
     scale = torch.from_numpy(np.full(3, 0.5))
     return torch.func.functional_call(Scale(), {"scale": scale if fault else scale.float()}, torch.randn(2, 3))
-
-
-@bug
-def in_a_comprehension(fault):
-    """Several batches, one expression."""
-    mean = torch.from_numpy(np.zeros(3))
-    mean = mean if fault else mean.float()
-    return [x - mean for x in torch.randn(2, 3)]  # DG101
-
-
-@bug
-def in_a_property_of_a_dataset(fault):
-    """A dataset that normalises, and a loader."""
-
-    class Rows(torch.utils.data.Dataset):
-        def __init__(self):
-            self.rows, self.mean = torch.randn(4, 3), np.zeros(3)
-
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, number):
-            mean = torch.tensor(self.mean, dtype=None if fault else F32)
-            return self.rows[number] - mean  # DG101
-
-    return list(torch.utils.data.DataLoader(Rows(), batch_size=2))
 
 
 @bug
