@@ -14,8 +14,7 @@ from support import BF16, F16, F32, same
 from torch import nn
 from torch.amp import GradScaler
 from torch.nn import functional as F
-from torch.nn.utils import clip_grad_norm_, parametrizations, rnn
-from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+from torch.nn.utils import clip_grad_norm_, rnn
 from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
@@ -98,31 +97,6 @@ def an_average_in_float32(dtype):
     return model, average
 
 
-@program
-def stochastic_weight_averaging():
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
-    average, optimizer, data = AveragedModel(model), adam(model), list(batches())
-    schedule = SWALR(optimizer, swa_lr=0.01, anneal_epochs=2)
-    for epoch in range(3):
-        for x, y in data:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
-        schedule.step()
-        if epoch:
-            average.update_parameters(model)
-    update_bn(data, average)
-    return model, average, optimizer
-
-
-def gan(iteration):
-    maker, judge = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6)), nn.Linear(6, 1)
-    making, judging, scaler, losses = adam(maker), adam(judge), GradScaler("cpu"), []
-    for x, _ in batches():
-        losses += iteration(maker, judge, making, judging, scaler, x)
-    return maker, judge, making, judging, scaler, losses
-
-
 def judged(out, real):
     target = torch.ones_like(out) if real else torch.zeros_like(out)
     return F.binary_cross_entropy_with_logits(out, target)
@@ -130,7 +104,9 @@ def judged(out, real):
 
 @program
 def a_gan_with_one_scaler():
-    def iteration(maker, judge, making, judging, scaler, x):
+    maker, judge = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6)), nn.Linear(6, 1)
+    making, judging, scaler = adam(maker), adam(judge), GradScaler("cpu")
+    for x, _ in batches():
         judging.zero_grad()
         with torch.autocast("cpu", F16):
             fake = maker(torch.randn(8, 4))
@@ -143,23 +119,7 @@ def a_gan_with_one_scaler():
         scaler.scale(loss).backward()
         scaler.step(making)
         scaler.update()
-        return critic.item(), loss.item()
-
-    return gan(iteration)
-
-
-@program
-def a_critic_with_a_gradient_penalty():
-    def iteration(maker, judge, making, judging, scaler, x):
-        between = x.lerp(maker(torch.randn(8, 4)).detach(), torch.rand(8, 1)).requires_grad_()
-        (slope,) = torch.autograd.grad(judge(between).tanh().sum(), between, create_graph=True)
-        judging.zero_grad()
-        loss = (slope.norm(dim=1) - 1).square().mean()
-        loss.backward()
-        judging.step()
-        return (loss.item(),)
-
-    return gan(iteration)
+    return maker, judge, making, judging, scaler, critic.item(), loss.item()
 
 
 class Tagger(nn.Module):
@@ -276,45 +236,6 @@ def master_weights_by_hand():
 
 
 @program
-def parametrized_weights():
-    model = nn.Sequential(
-        parametrizations.weight_norm(nn.Linear(6, 16)), nn.Tanh(), parametrizations.spectral_norm(nn.Linear(16, 3))
-    )
-    return trained(model, batches())
-
-
-@program(dtype=[None, BF16])
-def a_contrastive_loss(dtype):
-    first, second, scale = nn.Linear(6, 8), nn.Linear(6, 8), nn.Parameter(torch.tensor(math.log(10.0)))
-    model = nn.ParameterList([*first.parameters(), *second.parameters(), scale])
-
-    def loss(_, __):
-        a, b = F.normalize(first(x), dim=-1), F.normalize(second(x + 0.1), dim=-1)
-        logits = scale.exp().clamp(max=100) * a @ b.T
-        target = torch.arange(len(logits))
-        return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
-
-    x = torch.randn(8, 6)
-    return trained(model, [(x, None)] * STEPS, lambda x: x, dtype, criterion=loss)
-
-
-@program
-def a_graph_of_nodes():
-    layers, head = nn.ModuleList([nn.Linear(6, 8), nn.Linear(8, 8)]), nn.Linear(8, 3)
-    model, edges = nn.ModuleList([layers, head]), torch.randint(8, (2, 20))
-
-    def forward(x):
-        degree = torch.bincount(edges[1], minlength=8).clamp(min=1).to(x.dtype)
-        for layer in layers:
-            hidden = layer(x)
-            x = torch.zeros_like(hidden).index_add(0, edges[1], hidden[edges[0]]) / degree.sqrt().unsqueeze(1)
-            x = x.relu()
-        return head(x)
-
-    return trained(model, batches(), forward)
-
-
-@program
 def a_q_function_from_rewards_of_numpy():
     policy = nn.Linear(4, 2)
     target, optimizer, losses = copy.deepcopy(policy), adam(policy), []
@@ -332,24 +253,6 @@ def a_q_function_from_rewards_of_numpy():
         optimizer.step()
         losses.append(loss.item())
     return policy, losses
-
-
-@program
-def gradients_of_each_sample():
-    model = nn.Linear(6, 3)
-    weights, (x, y) = dict(model.named_parameters()), next(batches())
-
-    def loss(weights, x, y):
-        return F.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
-
-    for _ in range(STEPS):
-        each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(weights, x, y)
-        norms = torch.stack([grad.flatten(1).norm(dim=1) for grad in each.values()]).norm(dim=0)
-        with torch.no_grad():
-            for name, grad in each.items():
-                scale = (1.0 / norms).clamp(max=1.0).view(-1, *[1] * (grad.ndim - 1))
-                weights[name] -= 0.1 * (grad * scale).mean(0)
-    return model
 
 
 @program
@@ -508,36 +411,6 @@ def quantization_is_learned_with_straight_through_gradients():
         return F.linear(x, layer.weight + (rounded - layer.weight).detach(), layer.bias)
 
     return trained(layer, batches(), forward)
-
-
-@program
-def pictures_of_bytes_are_normalized():
-    mean, spread = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(3))
-    raw = torch.randint(256, (4, 3, 8, 8), dtype=torch.uint8)
-
-    def forward(x):
-        return model((x.float() / 255 - mean.view(3, 1, 1)) / spread.view(3, 1, 1))
-
-    with torch.no_grad():
-        forward(raw)
-    return trained(model, [(raw, torch.tensor([0, 1, 2, 0]))] * STEPS, forward)
-
-
-@program(dtype=[None, BF16])
-@torch.no_grad()
-def metrics_of_an_evaluation(dtype):
-    model, right, total, losses, table = mlp().eval(), 0, 0, [], torch.zeros(3, 3, dtype=torch.int64)
-    for x, y in batches():
-        with torch.autocast("cpu", dtype or BF16, enabled=dtype is not None):
-            out = model(x)
-        losses.append(F.cross_entropy(out.float(), y).item())
-        right, total = right + int((out.argmax(1) == y).sum()), total + len(y)
-        table += torch.bincount(y * 3 + out.argmax(1), minlength=9).view(3, 3)
-    precision = table.diag() / table.sum(0).clamp(min=1)
-    recall = table.diag().float() / table.sum(1).clamp(min=1)
-    accuracy = (out.argmax(1) == y).float().mean()
-    return right / total, float(np.mean(losses)), precision, recall, accuracy, float(out.double().var())
 
 
 @program
