@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from support import BF16, F16, F32
 from versions import since
 
 import dtypeguard
@@ -15,7 +16,6 @@ from dtypeguard._rules.dg7 import _calls, _meeting
 from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
 from dtypeguard._watch.rule import Severity
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 # ---------------------------------------------------------------- what two ranks bring

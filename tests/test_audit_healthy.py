@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import io
 import math
 
 import numpy as np
@@ -255,19 +254,6 @@ def a_q_function_from_rewards_of_numpy():
     return policy, losses
 
 
-@program
-def a_training_that_is_saved_and_goes_on():
-    model, optimizer, _, _ = trained(mlp(BF16), batches(BF16))
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    state, again = torch.load(file), mlp(BF16)
-    again.load_state_dict(state["model"])
-    optimizer = adam(again)
-    optimizer.load_state_dict(state["optimizer"])
-    return model, trained(again, batches(BF16), optimizer=optimizer)
-
-
 # ---------------------------------------------------------------- masks, positions, tables, time
 
 
@@ -308,54 +294,6 @@ def additive_masks_of_the_least_number(dtype):
         causal = torch.full((7, 7), torch.finfo(x.dtype).min, dtype=x.dtype).triu(1)
         made.append(block(x, extended) + block(x, causal))
     return made
-
-
-class Rope(nn.Module):
-    """Angles in float32, tables in the dtype of what is turned."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(0, width, 2).float() / width), persistent=False)
-
-    def forward(self, x, positions):
-        angles = positions[:, None].float() * self.frequencies.float()
-        angles = torch.cat([angles, angles], -1)
-        a, b = x.chunk(2, -1)
-        return x * angles.cos().to(x.dtype) + torch.cat([-b, a], -1) * angles.sin().to(x.dtype)
-
-
-class Writer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.q, self.kv = nn.Embedding(30, 16), nn.Linear(16, 16), nn.Linear(16, 32)
-        self.rope, self.norm, self.head = Rope(16), nn.RMSNorm(16), nn.Linear(16, 30, bias=False)
-        self.head.weight = self.words.weight
-
-    def forward(self, tokens, cache=None):
-        x, start = self.words(tokens), 0 if cache is None else cache[0].shape[1]
-        places = torch.arange(start, start + tokens.shape[1])
-        k, v = self.kv(x).chunk(2, -1)
-        q, k = self.rope(self.q(x), places), self.rope(k, places)
-        if cache is not None:
-            k, v = torch.cat([cache[0], k], 1), torch.cat([cache[1], v], 1)
-        mask = torch.arange(k.shape[1]) <= places[:, None]
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.head(self.norm(x + out)), (k, v)
-
-
-@program(dtype=[F32, BF16, F16])
-@torch.no_grad()
-def text_is_written_token_by_token_from_a_long_prompt(dtype):
-    model = Writer().eval().to(dtype)
-    tokens, cache = torch.randint(30, (2, 300)), None
-    logits, cache = model(tokens)
-    for _ in range(STEPS):
-        scores = logits[:, -1].float() / 0.8
-        kept = scores.topk(10).values[:, -1:]
-        chances = scores.masked_fill(scores < kept, -math.inf).softmax(-1)
-        tokens = torch.cat([tokens, torch.multinomial(chances, 1)], 1)
-        logits, cache = model(tokens[:, -1:], cache)
-    return tokens, logits
 
 
 class UNet(nn.Module):

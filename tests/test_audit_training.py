@@ -281,6 +281,11 @@ def mul_add_scaled(ema, w, d):
         mean += (1 - d) * tensor  # here
 
 
+def through_data(ema, w, d):
+    for mean, tensor in zip(ema, w, strict=True):
+        mean.data.mul_(d).add_(tensor.data, alpha=1 - d)  # here
+
+
 def lerp(ema, w, d):
     for mean, tensor in zip(ema, w, strict=True):
         mean.lerp_(tensor, 1 - d)  # here
@@ -291,6 +296,11 @@ def difference(ema, w, d):
         mean.sub_((1 - d) * (mean - tensor))  # here
 
 
+def difference_with_alpha(ema, w, d):
+    for mean, tensor in zip(ema, w, strict=True):
+        mean.add_(tensor - mean, alpha=1 - d)  # here
+
+
 def copied(ema, w, d):
     for mean, tensor in zip(ema, w, strict=True):
         mean.copy_(d * mean + (1 - d) * tensor)  # here
@@ -299,6 +309,10 @@ def copied(ema, w, d):
 def foreach(ema, w, d):
     torch._foreach_mul_(ema, d)
     torch._foreach_add_(ema, w, alpha=1 - d)  # here
+
+
+def foreach_lerp(ema, w, d):
+    torch._foreach_lerp_(ema, w, 1 - d)  # here
 
 
 def foreach_difference(ema, w, d):
@@ -324,14 +338,21 @@ def bound_anew_by_difference(ema, w, d):
         ema[k] = ema[k] - (1 - d) * (ema[k] - tensor)  # here
 
 
+def bound_anew_by_lerp(ema, w, d):
+    for k, tensor in enumerate(w):
+        ema[k] = torch.lerp(ema[k], tensor, 1 - d)  # here
+
+
 def that_require_grad(ema, w, d):
     for mean, tensor in zip(ema, w, strict=True):
         mean.requires_grad_().mul_(d).add_(tensor, alpha=1 - d)  # here
 
 
 FORMS = (
-    bound_anew, bound_anew_from_the_other_side, bound_anew_with_alpha, bound_anew_by_difference, that_require_grad,
-    mul_add, mul_add_scaled, lerp, difference, copied, foreach, foreach_difference,
+    bound_anew, bound_anew_from_the_other_side, bound_anew_with_alpha, bound_anew_by_difference, bound_anew_by_lerp,
+    that_require_grad,
+    mul_add, mul_add_scaled, through_data, lerp, difference, difference_with_alpha, copied, foreach, foreach_lerp,
+    foreach_difference,
 )  # fmt: skip
 
 
@@ -428,6 +449,22 @@ def decay_by_hand(steps):
     return weight
 
 
+def clip_by_hand(steps):
+    for step in range(steps):
+        gradient = noise(step, 64).bfloat16()
+        gradient.mul_(0.95)
+        gradient.add_(torch.zeros_like(gradient))
+    return gradient
+
+
+def dropout_in_place(steps):
+    kept = torch.ones(64, dtype=BF16)
+    for _ in range(steps):
+        kept.mul_(torch.ones(64, dtype=BF16)).mul_(1.0)
+        nn.functional.dropout(kept.clone(), 0.1, inplace=True)
+    return kept
+
+
 def trained_by_hand_with_decay(steps):
     weight = torch.linspace(1, 2, 64, dtype=BF16).requires_grad_()
     for step in range(steps):
@@ -465,6 +502,21 @@ def residual_blocks_without_gradients(steps):
     return x
 
 
+def residual_stream(steps):
+    for _ in range(steps):
+        x = torch.ones(64, dtype=BF16)
+        x += 0.001 * x
+        x.lerp_(x.flip(0) * 1.001, 0.001)
+    return x
+
+
+def accumulated(steps):
+    total = torch.zeros(64, dtype=BF16)
+    for step in range(steps):
+        total.add_(noise(step, 64).bfloat16(), alpha=0.1)
+    return total
+
+
 def arrived(steps):
     """An average that came as near as its dtype allows."""
     mean, goal = torch.zeros(64, dtype=BF16), (1 + noise(0, 64)).bfloat16()
@@ -474,8 +526,9 @@ def arrived(steps):
 
 
 QUIET = [
-    converged_statistics(0.1), converged_statistics(0.01), momentum_by_hand, decay_by_hand, arrived,
-    trained_by_hand_with_decay, fixed_point, residual_blocks_without_gradients,
+    converged_statistics(0.1), converged_statistics(0.01), momentum_by_hand, decay_by_hand, clip_by_hand,
+    dropout_in_place, residual_stream, accumulated, arrived, trained_by_hand_with_decay, fixed_point,
+    residual_blocks_without_gradients,
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
+from support import BF16, F16, F32
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -22,8 +23,6 @@ from versions import since
 import dtypeguard
 from dtypeguard._rules.dg7 import _meeting
 from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
-
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def quiet(test):
