@@ -56,6 +56,8 @@ def run(program: Callable[[], Any]) -> Any:
         return program()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
+    finally:
+        torch.set_default_dtype(torch.float32)  # as no program finds it otherwise
 
 
 def audited(program: Callable[[], Any], **options: Any) -> Any:
@@ -68,6 +70,8 @@ def audited(program: Callable[[], Any], **options: Any) -> Any:
             watched = program()
     except Exception as error:
         watched = f"{type(error).__name__}: {error}"
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert report.faults == []
     assert same(alone, watched), f"{alone}\n{watched}"
     assert report.to_dict()["operations"] > 0
@@ -106,3 +110,40 @@ def it_is_found(case: Case) -> None:
         lines.pop(0)
     others = [f for f in bad(report) if f is not finding and f.rule not in case.also]
     assert not others, text
+
+
+# ---------------------------------------------------------------- what is right, of which the results are compared
+
+
+def plain(made: Any) -> Any:
+    """What a program made, as tensors and numbers."""
+    if isinstance(made, torch.nn.Module):
+        return [plain(dict(made.state_dict())), [parameter.grad for parameter in made.parameters()]]
+    if isinstance(made, (torch.optim.Optimizer, torch.amp.GradScaler)):
+        return plain(made.state_dict())
+    if isinstance(made, (list, tuple)):
+        return [plain(one) for one in made]
+    if isinstance(made, dict):
+        return {key: plain(value) for key, value in made.items()}
+    return made.detach().clone() if isinstance(made, torch.Tensor) else made
+
+
+def silent(report: Any) -> None:
+    """Nothing is worse than an information, and nothing went wrong in the audit itself."""
+    __tracebackhide__ = True
+    assert report.faults == []
+    assert bad(report) == []
+    assert report.to_dict()["operations"] > 0
+
+
+def twice(program: Callable[[], Any]) -> None:
+    """Bare, then in an audit, from the same seed: the same results and random numbers, bit for bit."""
+    __tracebackhide__ = True
+    torch.manual_seed(0)
+    bare = plain(program()), torch.get_rng_state()
+    torch.manual_seed(0)
+    with dtypeguard.audit() as report:
+        made = program()
+        state = torch.get_rng_state()
+    assert same(bare, (plain(made), state))
+    silent(report)

@@ -115,15 +115,8 @@ def sample():
     load = ("data.py", 17, "load", "x = torch.from_numpy(rows)")
     findings = [
         finding(
-            "DG201",
-            "info",
-            "the output of Net.head is bfloat16 outside of autocast",
-            step,
-            "Net.head",
-            "aten.mm",
-            ("bfloat16", "float32"),
-            count=4,
-            bytes=8192,
+            "DG201", "info", "the output of Net.head is bfloat16 outside of autocast", step, "Net.head", "aten.mm",
+            ("bfloat16", "float32"), count=4, bytes=8192,
             fix="`logits.float()` before the loss, if it is to be float32",
         ),
         finding(
@@ -144,130 +137,70 @@ def sample():
             ],
         ),
         finding(
-            "DG105",
-            "error",
-            "17 of 4,096 values became inf: the largest is 70123.0, and float16 ends at 65504",
-            step,
-            "Net.head",
-            "aten._to_copy",
-            ("float32", "float16"),
-            count=17,
-            bytes=16384,
-            fix="scale before the cast, or use `torch.bfloat16`",
-            origin=["full at train.py:12, in main: float32"],
+            "DG105", "error", "17 of 4,096 values became inf: the largest is 70123.0, and float16 ends at 65504", step,
+            "Net.head", "aten._to_copy", ("float32", "float16"), count=17, bytes=16384,
+            fix="scale before the cast, or use `torch.bfloat16`", origin=["full at train.py:12, in main: float32"],
             parameters=[f"head.{n}.weight" for n in range(12)],
         ),
         finding(
-            "DG501",
-            "warning",
-            "the buffer freqs was narrowed to bfloat16 by `.to()`",
-            rope,
-            "Net.blocks.0.rope",
-            "to",
-            ("float32", "bfloat16"),
-            bytes=256,
-            fix="keep it out of `.to()`, or recompute it in float32",
+            "DG501", "warning", "the buffer freqs was narrowed to bfloat16 by `.to()`", rope, "Net.blocks.0.rope", "to",
+            ("float32", "bfloat16"), bytes=256, fix="keep it out of `.to()`, or recompute it in float32",
         ),
         finding(
-            "DG101",
-            "warning",
-            NASTY,
-            ("<b>.py", 1, "<lambda>", NASTY),
-            "Net.<i>",
-            "</dl><script>alert(1)</script>",
-            ("float64", "float32"),
-            fix=NASTY,
-            origin=[NASTY, f"{NASTY} at {NASTY}: float64"],
-            parameters=[NASTY],
+            "DG101", "warning", NASTY, ("<b>.py", 1, "<lambda>", NASTY), "Net.<i>", "</dl><script>alert(1)</script>",
+            ("float64", "float32"), fix=NASTY, origin=[NASTY, f"{NASTY} at {NASTY}: float64"], parameters=[NASTY],
         ),
-    ]
+    ]  # fmt: skip
     casts = [
         cast("explicit", "to", "float64", "float32", load, None, 64, 3_211_264),
         cast("promotion", "aten.mul.Tensor", "bfloat16", "float64", rope, "Net.blocks.0.rope", 3, 12_582_912),
         cast(
-            "autocast",
-            "aten.linear",
-            "float32",
-            "bfloat16",
-            ("model.py", 60, "forward", "q = self.q(x)"),
-            "Net.blocks.0.q",
-            4,
-            8192,
+            "autocast", "aten.linear", "float32", "bfloat16", ("model.py", 60, "forward", "q = self.q(x)"),
+            "Net.blocks.0.q", 4, 8192,
         ),
         cast(
-            "backward",
-            "aten.linear",
-            "bfloat16",
-            "float32",
-            ("model.py", 9, "forward", "q = self.q(x)"),
-            "Net.blocks.0.q",
-            4,
-            8192,
+            "backward", "aten.linear", "bfloat16", "float32", ("model.py", 9, "forward", "q = self.q(x)"),
+            "Net.blocks.0.q", 4, 8192,
         ),
         cast(
-            "device",
-            "to",
-            "float32",
-            "float32",
-            ("train.py", 40, "step", "batch = batch.cuda()"),
-            None,
-            4,
-            802_816,
+            "device", "to", "float32", "float32", ("train.py", 40, "step", "batch = batch.cuda()"), None, 4, 802_816,
             ("cpu", "cuda:0"),
         ),
         cast("write", "aten.copy_", "float32", "float16", step, "Net.head", 1, 512),
         cast("explicit", "to", "int64", "float8_e4m3fn", ("<b>.py", 1, "<lambda>", NASTY), "Net.<i>", 1, 7),
-    ]
+    ]  # fmt: skip
     x, y = tensor("x", "float32", [8, 128, 256]), tensor("0", "bfloat16", [8, 128, 256])
     modules = [
         module(
-            "Net",
-            "Net",
-            (),
-            [tensor("tokens", "int64", [8, 128]), tensor("cond['mask']", "bool", [8, 128])],
+            "Net", "Net", (), [tensor("tokens", "int64", [8, 128]), tensor("cond['mask']", "bool", [8, 128])],
             [tensor("0", "bfloat16", [8, 10])],
         ),
         module(
-            "Net.embed",
-            "Embedding",
-            [held("weight", "float32", [32000, 256], 32_768_000)],
-            [tensor("0", "int64", [8, 128])],
-            [x],
+            "Net.embed", "Embedding", [held("weight", "float32", [32000, 256], 32_768_000)],
+            [tensor("0", "int64", [8, 128])], [x],
         ),
         module("Net.blocks", "ModuleList"),
-    ]
+    ]  # fmt: skip
     for block in range(3):
         path = f"Net.blocks.{block}"
         modules += [module(path, "Block", (), [x], [y])]
         modules += [
             module(
-                f"{path}.{part}",
-                "Linear",
-                [
-                    held("weight", "float32", [256, 256], 262_144),
-                    held("bias", "float32", [256], 1024),
-                ],
-                [x],
-                [y],
+                f"{path}.{part}", "Linear",
+                [held("weight", "float32", [256, 256], 262_144), held("bias", "float32", [256], 1024)], [x], [y],
             )
             for part in ("q", "k", "v")
-        ]
+        ]  # fmt: skip
         modules.append(
             module(
-                f"{path}.rope",
-                "Rotary",
-                [held("freqs", "bfloat16", [64], 128, "buffer")],
-                [y],
+                f"{path}.rope", "Rotary", [held("freqs", "bfloat16", [64], 128, "buffer")], [y],
                 [tensor("0", "float64", [8, 128, 256])],
             )
-        )
+        )  # fmt: skip
     modules += [
         module(
-            "Net.experts",
-            "Experts",
-            [held(f"w{n}", "float8_e4m3fn", [64, 64], 4096, device="cuda:0") for n in range(40)],
-            [y],
-            [y],
+            "Net.experts", "Experts",
+            [held(f"w{n}", "float8_e4m3fn", [64, 64], 4096, device="cuda:0") for n in range(40)], [y], [y],
         ),
         module(
             "Net.norm",
@@ -281,17 +214,14 @@ def sample():
             [y],
         ),
         module(
-            "Net.head",
-            "Linear",
-            [held("weight", "float16", [10, 256], 5120), held("phase", "complex64", [10], 80)],
-            [y],
-            [y],
+            "Net.head", "Linear", [held("weight", "float16", [10, 256], 5120), held("phase", "complex64", [10], 80)],
+            [y], [y],
         ),
         module(
             "Net.<i>", "<script>alert(2)</script>", [held(NASTY, "<dtype>", [1], 1)], [tensor(NASTY, "uint8", [1])], []
         ),
         module("Loss", "CrossEntropyLoss", (), [y, tensor("1", "int64", [8])], [tensor("0", "float32", [])]),
-    ]
+    ]  # fmt: skip
     return report(findings, casts, modules, error=f"RuntimeError: mat1 and mat2 must have the same dtype\n  {NASTY}")
 
 
@@ -307,16 +237,13 @@ def big(modules=2000, findings=500, casts=2000):
             [held("weight", "bfloat16", [4096, 4096], 33_554_432), held("bias", "float32", [4096], 16_384)]
             if part
             else []
-        )
+        )  # fmt: skip
         tree.append(
             module(
-                path,
-                "Linear" if part else "Block",
-                weights,
-                [tensor("0", "float32", [2, 4096])],
+                path, "Linear" if part else "Block", weights, [tensor("0", "float32", [2, 4096])],
                 [tensor("0", "bfloat16", [2, 4096])],
             )
-        )
+        )  # fmt: skip
     paths = [m["path"] for m in tree]
 
     def where(n):
@@ -325,37 +252,24 @@ def big(modules=2000, findings=500, casts=2000):
             n,
             "forward",
             f"hidden = self.project_{n}(hidden.to(self.weight.dtype)) + residual",
-        )
+        )  # fmt: skip
 
     return report(
         [
             finding(
-                rules[n % 5],
-                severities[n % 4],
-                f"{n} of 4,096 values went through float64 in attention number {n}",
-                where(n),
-                paths[n * 7 % modules],
-                "aten.mul.Tensor",
-                (floats[n % 4], floats[(n + 1) % 4]),
-                count=n + 1,
-                bytes=n * 4096,
-                fix="`hidden.to(self.weight.dtype)` once, before the loop",
+                rules[n % 5], severities[n % 4], f"{n} of 4,096 values went through float64 in attention number {n}",
+                where(n), paths[n * 7 % modules], "aten.mul.Tensor", (floats[n % 4], floats[(n + 1) % 4]), count=n + 1,
+                bytes=n * 4096, fix="`hidden.to(self.weight.dtype)` once, before the loop",
                 origin=[f"arange at model/layer{n % 40}.py:{n}, in forward: int64"] * 3,
             )
             for n in range(findings)
         ],
         [
             cast(
-                ("explicit", "promotion", "autocast", "backward")[n % 4],
-                "aten._to_copy",
-                floats[n % 4],
-                floats[(n + 3) % 4],
-                where(n),
-                paths[n % modules],
-                n % 13 + 1,
-                n * 1000,
+                ("explicit", "promotion", "autocast", "backward")[n % 4], "aten._to_copy", floats[n % 4],
+                floats[(n + 3) % 4], where(n), paths[n % modules], n % 13 + 1, n * 1000,
             )
             for n in range(casts)
         ],
         tree,
-    )
+    )  # fmt: skip

@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+from support import BF16, F16, F32
 from versions import since
 
 import dtypeguard
@@ -15,7 +16,6 @@ from dtypeguard._rules.dg7 import _calls, _meeting
 from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
 from dtypeguard._watch.rule import Severity
 
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 # ---------------------------------------------------------------- what two ranks bring
@@ -34,15 +34,11 @@ like, gather, scatter, to_all = (functools.partial(_calls.brought, way) for way 
 
 AGREE = {
     "the same": of(like, (None, [t(2, 3)]), (None, [t(2, 3)])),
-    "axes of size one": of(like, (None, t()), (None, t(1, 1))),
     "flat and in rows": of(like, (None, t(6)), (None, t(2, 3))),
     "lists": of(like, (None, [t(2), t(3, dtype=F16)]), (None, [t(2), t(3, dtype=F16)])),
-    "many": of(like, (None, [t(2)] * 100), (None, [t(2)] * 100)),
     "nothing in it": of(like, (None, t(0)), (None, t(0, 5))),
     "gathered into lists": of(gather, ([[t(2), t(2)]], [t(2)]), ([[t(2), t(2)]], [t(2)])),
-    "gathered unevenly": of(gather, ([[t(2), t(5)]], [t(2)]), ([[t(2), t(5)]], [t(5)])),
     "gathered into one": of(gather, (t(4), t(2)), (t(2, 2), t(2))),
-    "gathered, results unknown": of(gather, (None, t(2)), (None, t(2))),
     "scattered in lists": of(scatter, ([t(2)], [[t(2), t(3)]]), ([t(3)], [[t(2), t(3)]])),
     "scattered from one": of(scatter, (t(2), t(4)), (t(2), t(4))),
     "to the root": of(gather, ([[t(2), t(3)]], [t(2)]), ([], [t(3)])),
@@ -157,17 +153,6 @@ def every_method(group, rank):
     group.scatter([x], lists if rank == 0 else [], dist.ScatterOptions()).wait()
     group.barrier().wait()
     return x, y, lists
-
-
-def test_ranks_that_disagree_are_found_where_they_call():
-    with dtypeguard.audit() as report:
-        ranks(dist.HashStore(), reduces((BF16, F16)))
-    assert report.faults == []
-    (finding,) = [f for f in report.findings if f.severity != "info"]
-    assert (finding.rule, finding.severity, finding.count) == ("DG701", "error", 2)
-    assert finding.source == "group.allreduce([x]).wait()"
-    assert finding.message == "all_reduce: rank 0 has bfloat16[4], rank 1 has float16[4]"
-    assert finding.op == "all_reduce"
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16, F16, torch.int64])

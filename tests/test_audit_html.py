@@ -7,7 +7,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from audit_page import DOCS, NASTY, big, cast, finding, held, module, report, sample, tensor
+from audit_page import DOCS, NASTY, big, cast, finding, module, report, sample, tensor
 
 from dtypeguard._base.dtypes import TABLE
 from dtypeguard._report.html import COLOURS, human, render, short
@@ -101,11 +101,6 @@ def test_every_fact_of_a_finding_is_with_it():
         assert (shown[text]["data-severity"], shown[text]["data-rule"]) == (found["severity"], found["rule"])
 
 
-def test_findings_are_sorted_worst_first():
-    severities = [e["data-severity"] for e in Page(render(sample())).all("li", "finding")]
-    assert severities == ["error", "warning", "warning", "warning", "info"]
-
-
 def test_every_fact_of_a_cast_is_in_its_row_by_bytes():
     data = sample()
     page = Page(render(data))
@@ -194,13 +189,6 @@ def test_rules_say_why():
         assert plain(row["why"]) in text
 
 
-def test_long_lists_are_folded_and_whole():
-    weights = [held(f"w{n}", "float32", [n], n) for n in range(30)]
-    page = Page(render(report(modules=[module("Net", "Net", weights)])))
-    assert "22 more" in page.text
-    assert all(f"w{n} " in page.text for n in range(30))
-
-
 def test_a_clean_report_says_so():
     page = Page(render(report(program=None)))
     for line in ("No findings.", "No module ran.", "No casts."):
@@ -267,13 +255,6 @@ def test_what_the_program_holds_is_never_markup():
     )
 
 
-def test_a_program_called_like_markup():
-    page = Page(render(report(program='"><script>alert(1)</script>', error="</code></main>")))
-    assert len(page.all("script")) == 1
-    assert '"><script>alert(1)</script>' in page.text
-    assert "</code></main>" in page.text
-
-
 def test_only_the_two_parts_of_the_page_may_run():
     page = render(sample())
     (policy,) = [e["content"] for e in Page(page).all("meta") if e.get("http-equiv") == "Content-Security-Policy"]
@@ -309,11 +290,6 @@ def test_what_no_file_could_hold_is_written_otherwise(odd):
     text = page.encode("utf-8").decode("utf-8")
     assert re.search(r"before .* after", text, re.DOTALL)
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text)
-
-
-def test_backticks_that_do_not_pair_stay():
-    page = Page(render(report([finding("DG101", "error", "call `x` or `y", HERE)])))
-    assert "call `x` or `y" in page.text
 
 
 # --- odd shapes, and large ----------------------------------------------------------------------------------------

@@ -169,18 +169,6 @@ def test_text_stands_out(page, theme):
     assert {name: round(ratio, 2) for name, ratio in worst.items() if ratio < 4.5} == {}
 
 
-@pytest.mark.slow
-def test_every_colour_of_the_table_is_its_own(page):
-    for theme in THEMES:
-        page.open(theme=theme)
-        colours = page.ask(
-            "return Object.fromEntries([...document.querySelectorAll('.t')].map((e) =>"
-            " [e.className, getComputedStyle(e).backgroundColor]))"
-        )
-        assert len(colours) > 8
-        assert len(set(colours.values())) == len(colours)
-
-
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("theme", THEMES)
 def test_the_toggle_changes_the_colours_and_is_remembered(page, theme):
@@ -363,14 +351,6 @@ def test_without_javascript_everything_is_there(page):
         assert [box(s) for s in (".finding", "#m0", "#c6", ".totals")] == ["block", "block", "table-row", "flex"]
     finally:
         page.emulate("ScriptExecutionDisabled", value=False)
-
-
-def test_a_script_in_a_report_never_runs(page):
-    from selenium.common.exceptions import NoAlertPresentException
-
-    with pytest.raises(NoAlertPresentException):
-        page.driver.switch_to.alert.text  # noqa: B018
-    assert page.ask("return document.scripts.length") == 1
 
 
 # --- large --------------------------------------------------------------------------------------------------------

@@ -1,21 +1,18 @@
 """Where a dtype comes from: the lines from the birth of a tensor to where it is now."""
 
-import io
 import pickle
 import threading
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Float32
+from support import F16, F32, F64
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import dtypeguard
 from dtypeguard import DtypeError, audit, enforce, guard
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def line_of(function, text):
@@ -37,115 +34,30 @@ def assert_chain(lines, function, *steps):
 # ---------------------------------------------------------------- births
 
 
-def from_numpy():
-    return torch.from_numpy(np.zeros(3))
+BIRTHS = {
+    "torch.from_numpy(np.zeros(3))": lambda: torch.from_numpy(np.zeros(3)),
+    "torch.tensor(np.zeros(3))": lambda: torch.tensor(np.zeros(3)),
+    "torch.tensor([1.0, 2.0], dtype=F64)": lambda: torch.tensor([1.0, 2.0], dtype=F64),
+    "torch.as_tensor(np.zeros(3))": lambda: torch.as_tensor(np.zeros(3)),
+    "torch.asarray(np.zeros(3))": lambda: torch.asarray(np.zeros(3)),
+    "torch.from_dlpack(np.zeros(3))": lambda: torch.from_dlpack(np.zeros(3)),
+    "torch.frombuffer(bytearray(16), dtype=F64)": lambda: torch.frombuffer(bytearray(16), dtype=F64),
+    "torch.ones(3, dtype=F64)": lambda: torch.ones(3, dtype=F64),
+    "torch.rand(3, dtype=F64)": lambda: torch.rand(3, dtype=F64),
+    "torch.DoubleTensor([1.0, 2.0])": lambda: torch.DoubleTensor([1.0, 2.0]),
+    "torch.zeros(3).new_tensor([1.0], dtype=F64)": lambda: torch.zeros(3).new_tensor([1.0], dtype=F64),
+    "torch.empty_like(torch.zeros(3), dtype=F64)": lambda: torch.empty_like(torch.zeros(3), dtype=F64),
+    "torch.zeros(4).view(F64)": lambda: torch.zeros(4).view(F64),
+}
 
 
-def tensor_of_numpy():
-    return torch.tensor(np.zeros(3))
-
-
-def tensor_of_numbers():
-    return torch.tensor([1.0, 2.0], dtype=torch.float64)
-
-
-def as_tensor():
-    return torch.as_tensor(np.zeros(3))
-
-
-def asarray():
-    return torch.asarray(np.zeros(3))
-
-
-def from_dlpack():
-    return torch.from_dlpack(np.zeros(3))
-
-
-def utils_dlpack():
-    return torch.utils.dlpack.from_dlpack(torch.zeros(3, dtype=torch.float64))
-
-
-def frombuffer():
-    return torch.frombuffer(bytearray(16), dtype=torch.float64)
-
-
-def ones():
-    return torch.ones(3, dtype=torch.float64)
-
-
-def arange():
-    return torch.arange(3, dtype=torch.float64)
-
-
-def rand():
-    return torch.rand(3, dtype=torch.float64)
-
-
-def empty_like():
-    return torch.empty_like(torch.zeros(3), dtype=torch.float64)
-
-
-def double_tensor():
-    return torch.DoubleTensor([1.0, 2.0])
-
-
-def new_tensor():
-    return torch.zeros(3).new_tensor([1.0], dtype=torch.float64)
-
-
-def new_zeros():
-    return torch.zeros(3, dtype=torch.float64).new_zeros(2)
-
-
-def complex_parts():
-    return torch.complex(torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)).real
-
-
-def viewed():
-    return torch.zeros(4, dtype=torch.float32).view(torch.float64)
-
-
-def one_hot():
-    return F.one_hot(torch.tensor([1]), 3).double()
-
-
-def tensor_constructor():
-    torch.set_default_dtype(torch.float64)
-    try:
-        return torch.Tensor([1.0, 2.0])
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-BIRTHS = [
-    (from_numpy, "torch.from_numpy(np.zeros(3))"), (tensor_of_numpy, "torch.tensor(np.zeros(3))"),
-    (tensor_of_numbers, "torch.tensor([1.0, 2.0], dtype=torch.float64)"), (as_tensor, "torch.as_tensor(np.zeros(3))"),
-    (asarray, "torch.asarray(np.zeros(3))"), (from_dlpack, "torch.from_dlpack(np.zeros(3))"),
-    (utils_dlpack, "from_dlpack(torch.zeros(3"), (frombuffer, "torch.frombuffer(bytearray(16)"),
-    (ones, "torch.ones(3, dtype=torch.float64)"), (arange, "torch.arange(3"), (rand, "torch.rand(3"),
-    (double_tensor, "torch.DoubleTensor([1.0, 2.0])"), (new_tensor, "torch.zeros(3).new_tensor("),
-    (tensor_constructor, "torch.Tensor([1.0, 2.0])"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("program", "text"), BIRTHS, ids=[p.__name__ for p, _ in BIRTHS])
-def test_the_line_of_a_birth_is_known(program, text):
+@pytest.mark.parametrize(("text", "program"), BIRTHS.items(), ids=BIRTHS)
+def test_the_line_of_a_birth_is_known(text, program):
     with audit() as report:
         x = program()
-    lines = report.origin(x)
-    assert len(lines) >= 1
-    assert text in lines[0] or text[:12] in lines[0]
-    assert lines[0].endswith(f":{line_of(program, text[:12])}, in {program.__name__}: float64")
-    assert report.faults == []
-
-
-@pytest.mark.parametrize("program", [empty_like, new_zeros, complex_parts, viewed, one_hot], ids=lambda p: p.__name__)
-def test_what_is_made_in_one_line_has_only_that_line(program):
-    with audit() as report:
-        x = program()
-    lines = report.origin(x)
-    assert {line.partition(", in ")[0].rpartition(":")[2] for line in lines} == {str(line_of(program, "return"))}
-    assert lines[-1].endswith(": float64") or x.dtype is not F64
+    line = report.origin(x)[-1]
+    assert text in line
+    assert line.endswith(f":{program.__code__.co_firstlineno}, in <lambda>: float64")
     assert report.faults == []
 
 
@@ -191,23 +103,12 @@ def through_views():
     return y
 
 
-def through_copies():
-    x = torch.from_numpy(np.ones(3))
-    return x.clone().detach().requires_grad_(True).data
-
-
 def through_an_update_in_place():
     x = torch.from_numpy(np.ones(3))
     x.mul_(2)
     x[0] = 3
     x += 1
     return x
-
-
-def through_containers():
-    x = torch.from_numpy(np.ones((4, 3)))
-    parts = {"rows": list(x.unbind()), "halves": x.chunk(2)}
-    return parts["rows"][1]
 
 
 def through_a_cast():
@@ -220,9 +121,7 @@ def through_a_cast():
 CHAINS = [
     (load_and_scale, ("torch.from_numpy(", "float64"), ("x / 255", "float64")),
     (through_views, ("torch.from_numpy(", "float64")),
-    (through_copies, ("torch.from_numpy(", "float64")),
     (through_an_update_in_place, ("torch.from_numpy(", "float64")),
-    (through_containers, ("torch.from_numpy(", "float64")),
     (through_a_cast, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(torch.float64)", "float64")),
 ]
 
@@ -269,27 +168,6 @@ def test_a_chain_is_cut_where_it_is_long():
     assert lines[0].startswith("torch.from_numpy")
     assert any(line.startswith("... ") and "more lines" in line for line in lines)
     assert "x = x + 9" in lines[-1] or "x + 9" in lines[-1]
-
-
-def test_a_very_long_chain_still_knows_its_birth():
-    with audit() as report:
-        x = torch.from_numpy(np.ones(3))
-        for _ in range(500):
-            x = x + 1
-            x = x * 0.5
-    lines = report.origin(x)
-    assert lines[0].startswith("torch.from_numpy")
-    assert len(lines) < 10
-
-
-def test_a_long_line_is_shortened():
-    with audit() as report:
-        x = torch.from_numpy(
-            np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0])
-        )
-    (line,) = report.origin(x)
-    assert "from_numpy" in line
-    assert "15.0" not in line
 
 
 def test_a_statement_over_several_lines_is_one_line():
@@ -357,16 +235,6 @@ def test_a_loader_in_process_hands_the_line_of_the_data_set_on():
     assert f":{line_of(Images.__getitem__, 'from_numpy')}, in __getitem__: float64" in lines[0]
 
 
-def test_what_is_loaded_from_a_file_begins_at_the_line_that_loads():
-    file = io.BytesIO()
-    torch.save(torch.zeros(3, dtype=F64), file)
-    file.seek(0)
-    with audit() as report:
-        x = torch.load(file)
-        y = x + 1
-    assert any("torch.load(file)" in line and "float64" in line for line in report.origin(y))
-
-
 def test_a_chain_goes_through_threads():
     made = []
 
@@ -380,14 +248,6 @@ def test_a_chain_goes_through_threads():
         y = made[0] * 2
     assert_chain(report.origin(y)[:1], work, ("torch.from_numpy(", "float64"))
     assert len(report.origin(y)) == 2
-
-
-def test_mixed_operands_follow_the_one_that_gave_the_dtype():
-    with audit(ignore="DG101") as report:
-        narrow = torch.ones(3)
-        wide = torch.from_numpy(np.ones(3))
-        y = narrow * wide
-    assert report.origin(y)[0].startswith("torch.from_numpy")
 
 
 # ---------------------------------------------------------------- errors
@@ -456,16 +316,6 @@ def test_an_error_outside_of_an_audit_has_no_origin(strict, program, make, dtype
         program(make())
     assert caught.value.origin == ()
     assert "\n  origin " not in str(caught.value)
-
-
-def test_the_origin_of_an_error_is_what_the_report_says(strict):
-    x = None
-    with audit() as report:
-        x = torch.from_numpy(np.ones((4, 3))) / 2
-        with pytest.raises(DtypeError) as caught:
-            Net()(x)
-    assert caught.value.origin == report.origin(x)
-    assert len(caught.value.origin) >= 1
 
 
 def test_an_error_pickles_with_its_origin(strict):

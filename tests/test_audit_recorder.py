@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import copy
 import gc
-import io
 import json
 import os
 import pickle
@@ -22,6 +21,7 @@ import pytest
 import torch
 import torch._dynamo  # replaces functions of torch when it is imported, which some programs here would do
 import torch.nn.functional as F
+from support import BF16, F16, F32, F64
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -34,7 +34,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import dtypeguard
 from dtypeguard import audit
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 BAD = {"warning", "error"}
 
 pytestmark = [
@@ -95,31 +94,8 @@ def mlp():
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(0.3), nn.Linear(16, 4))
 
 
-def trains_in_float32():
-    return train(mlp(), torch.randn(5, 8))
-
-
-def trains_under_bfloat16_autocast():
-    return train(mlp(), torch.randn(5, 8), autocast=BF16)
-
-
 def trains_under_float16_autocast_with_a_scaler():
     return train(mlp(), torch.randn(5, 8), autocast=F16, scaler=torch.amp.GradScaler("cpu", init_scale=2.0**10))
-
-
-def trains_in_bfloat16():
-    return train(mlp().bfloat16(), torch.randn(5, 8).bfloat16())
-
-
-def trains_with_foreach_and_fused_optimizers():
-    torch.manual_seed(1)
-    one = mlp()
-    other = copy.deepcopy(one)
-    data = torch.randn(5, 8)
-    return [
-        train(one, data, optimizer=torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9, foreach=True)),
-        train(other, data, optimizer=torch.optim.Adam(other.parameters(), fused=True)),
-    ]
 
 
 def encoder(**options):
@@ -134,47 +110,6 @@ def an_encoder_takes_its_fast_path_without_gradients():
     model, x = encoder(), torch.randn(2, 4, 16)
     with torch.no_grad():
         return model(x), model(x, src_key_padding_mask=PADDED)
-
-
-def an_encoder_takes_its_fast_path_in_inference_mode():
-    model, x = encoder(activation="gelu"), torch.randn(2, 4, 16)
-    with torch.inference_mode():
-        return model(x).clone(), model(x, src_key_padding_mask=PADDED).clone()
-
-
-def an_encoder_trains():
-    return train(encoder().train(), torch.randn(2, 4, 16))
-
-
-def attention_in_all_its_forms():
-    model = nn.MultiheadAttention(16, 2, batch_first=True, add_bias_kv=True, dropout=0.1)
-    plain = nn.MultiheadAttention(16, 2, batch_first=True).eval()
-    x = torch.randn(2, 4, 16, requires_grad=True)
-    out, weights = model(x, x, x, key_padding_mask=PADDED)
-    out.sum().backward()
-    with torch.no_grad():
-        fast = plain(x, x, x, need_weights=False)[0]
-    q = torch.randn(1, 2, 4, 8)
-    scaled = F.scaled_dot_product_attention(q, q, q, is_causal=True), F.scaled_dot_product_attention(q, q, q, None, 0.2)
-    return out, weights, x.grad, fast, scaled
-
-
-def recurrent_nets():
-    x = torch.randn(5, 2, 3, requires_grad=True)
-    out = []
-    for kind in (nn.LSTM, nn.GRU, nn.RNN):
-        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3]))
-        net = kind(3, 4, num_layers=2, dropout=0.2, bidirectional=True)
-        result, _ = net(packed)
-        result.data.sum().backward()
-        out += [result.data, *(p.grad for p in net.parameters())]
-    return out, x.grad
-
-
-def convolutions():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-    before = train(net, torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last))
-    return before, net.state_dict()
 
 
 def sparse_tensors():
@@ -194,21 +129,6 @@ def nested_tensors():
         jagged = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     net = nn.Linear(3, 2)
     return net(strided), list(net(jagged).unbind()), list((jagged.half() * 2).unbind())
-
-
-def complex_numbers():
-    x = torch.randn(8, dtype=torch.complex64, requires_grad=True)
-    y = torch.fft.fft(x) * torch.polar(torch.ones(8), torch.arange(8.0))
-    y.abs().sum().backward()
-    return (
-        y,
-        x.grad,
-        torch.view_as_real(y),
-        y.to(torch.complex128),
-        torch.istft(
-            torch.stft(torch.randn(400), 64, return_complex=True, window=torch.ones(64)), 64, window=torch.ones(64)
-        ),
-    )
 
 
 def functional_transforms():
@@ -251,39 +171,12 @@ class Cube(torch.autograd.Function):
         return gradient * 3 * x**2
 
 
-class Swapped(torch.autograd.Function):
-    """Of the newer form, with vmap and jvp."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x, factor):
-        return x * factor
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.factor = inputs[1]
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.factor, None
-
-    @staticmethod
-    def jvp(ctx, x, _):
-        return x * ctx.factor
-
-
 def functions_of_ones_own():
     x = torch.randn(4, requires_grad=True)
-    y = Cube.apply(x) + Swapped.apply(x, 2.0)
+    y = Cube.apply(x)
     y.sum().backward()
     assert torch.autograd.gradcheck(Cube.apply, torch.randn(3, dtype=F64, requires_grad=True))
-    return (
-        y,
-        x.grad,
-        torch.func.vmap(lambda x: Swapped.apply(x, 3.0))(x),
-        torch.func.grad(lambda x: Swapped.apply(x, 2.0).sum())(x),
-    )
+    return y, x.grad
 
 
 def double_gradient(parameter):
@@ -306,23 +199,6 @@ def hooks_of_the_user():
 def a_branch_by_cond():
     x = torch.randn(4)
     return [torch.cond(y.sum() > 0, lambda x: x.cos(), lambda x: x.double().sin().float(), (y,)) for y in (x, -x)]
-
-
-def a_while_loop():
-    from torch._higher_order_ops.while_loop import while_loop
-
-    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), torch.randn(4)))
-
-
-def a_compiled_function():
-    torch._dynamo.reset()
-    net = nn.Linear(4, 2)
-
-    @torch.compile(backend="eager")
-    def step(x):
-        return net(x).double().sum()
-
-    return step(torch.randn(3, 4)), step(torch.randn(5, 4))
 
 
 def a_model_that_compiles_in_place():
@@ -401,21 +277,6 @@ def modes_of_the_user_inside():
     return y, z, counting.names, naming.names
 
 
-def scripted(x: torch.Tensor) -> torch.Tensor:
-    y = F.scaled_dot_product_attention(x, x, x)
-    return y.to(torch.float64) + torch.tensor([1.0], dtype=torch.float64)
-
-
-def a_script():
-    function = torch.jit.script(scripted)
-    return function(torch.randn(1, 2, 4, 8)), torch.jit.script(mlp().eval())(torch.randn(2, 8))
-
-
-def a_trace():
-    traced = torch.jit.trace(mlp().eval(), torch.randn(2, 8))
-    return traced(torch.randn(3, 8)), str(traced.graph).count("aten::")
-
-
 class Attends(nn.Module):
     def __init__(self):
         super().__init__()
@@ -425,14 +286,6 @@ class Attends(nn.Module):
         return F.scaled_dot_product_attention(self.fc(x), x, x) + torch.tensor(1.0)
 
 
-def an_export():
-    x, rows = torch.randn(1, 2, 4, 8), torch.export.Dim("rows")
-    programs = [
-        torch.export.export(Attends(), (x,), strict=strict, dynamic_shapes=({2: rows},)) for strict in (True, False)
-    ]
-    return [(p.module()(x), [str(n.target) for n in p.graph.nodes]) for p in programs]
-
-
 def traces_of_fx():
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -440,14 +293,6 @@ def traces_of_fx():
     graphs = [make_fx(lambda x: x.half().float() * 2, tracing_mode=mode)(x) for mode in ("real", "fake", "symbolic")]
     symbolic = torch.fx.symbolic_trace(mlp().eval())
     return [g(x) for g in graphs], [g.code for g in graphs], symbolic(x), symbolic.code
-
-
-def fake_tensors():
-    with FakeTensorMode() as mode:
-        net = nn.Linear(4, 2)
-        y = net(torch.randn(3, 4)).half() * torch.ones(2, dtype=F16)
-        mixed = mode.from_tensor(torch.randn(3)) + 1
-    return tuple(y.shape), y.dtype, mixed.dtype
 
 
 def inference_tensors():
@@ -498,17 +343,6 @@ def conversions_of_every_kind():
     )  # fmt: skip
 
 
-def overflow_and_nan():
-    big = torch.full((4,), 60000.0, dtype=F16)
-    nan = torch.tensor([float("nan"), 1.0, float("inf"), -1.0])
-    return (
-        big + big, big * 2, big.sum(), (big * 2 - big * 2), nan.half(), nan.to(torch.uint8)[1:2],
-        torch.tensor(1e6).half(),
-        torch.full((3,), float("-inf"), dtype=F16).softmax(0), torch.tensor([3], dtype=torch.uint8) - 5,
-        ~torch.tensor([1], dtype=torch.uint8), torch.arange(300, dtype=BF16), torch.arange(4000).half().sin(),
-    )  # fmt: skip
-
-
 def parameters_that_are_swapped():
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -527,32 +361,6 @@ def tensors_that_are_swapped():
     torch.utils.swap_tensors(one, three)
     torch.utils.swap_tensors(two, four)
     return one, two, three, four
-
-
-def saved_tensors_on_the_cpu_and_in_half():
-    x = torch.randn(4, 4, requires_grad=True)
-    with torch.autograd.graph.save_on_cpu():
-        (x @ x).tanh().sum().backward()
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
-        y = (x @ x).tanh()
-    y.sum().backward()
-    return x.grad
-
-
-def anomalies_are_detected():
-    x = torch.randn(4, requires_grad=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with torch.autograd.detect_anomaly():
-            (x.double() * 2).sum().backward()
-    return x.grad
-
-
-def profiled():
-    with torch.profiler.profile() as profile:
-        y = mlp()(torch.randn(2, 8)).half()
-    keys = {event.key for event in profile.key_averages()}
-    return y, {"aten::addmm", "aten::to", "aten::gelu"} <= keys
 
 
 class Unhashable(nn.Module):
@@ -614,54 +422,6 @@ def odd_modules():
     return out
 
 
-def second_order_gradients():
-    x = torch.randn(3, requires_grad=True)
-    y = (x.double() ** 3).sum()
-    (first,) = torch.autograd.grad(y, x, create_graph=True)
-    (second,) = torch.autograd.grad(first.sum(), x)
-    return y, first, second
-
-
-def a_gan_with_two_optimizers():
-    g, d = nn.Linear(3, 4), nn.Linear(4, 1)
-    one, two = torch.optim.Adam(g.parameters()), torch.optim.RMSprop(d.parameters())
-    for _ in range(2):
-        fake = g(torch.randn(5, 3))
-        two.zero_grad()
-        (F.softplus(d(fake.detach())).mean() + F.softplus(-d(torch.randn(5, 4))).mean()).backward()
-        two.step()
-        one.zero_grad()
-        F.softplus(-d(fake)).mean().backward()
-        one.step()
-    return list(g.parameters()), list(d.parameters()), one.state_dict(), two.state_dict()
-
-
-def parametrized_and_pruned_weights():
-    net = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
-    spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 4))
-    x = torch.randn(2, 3)
-    (net(x).sum() + spectral(x).sum()).backward()
-    return [p.grad for m in (net, spectral) for p in m.parameters()], spectral.state_dict()
-
-
-def lazy_modules():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
-    return net(torch.randn(3, 5)), list(net.parameters())
-
-
-def save_and_load():
-    net, buffer = mlp(), io.BytesIO()
-    torch.save({"net": net.state_dict(), "x": torch.arange(3)}, buffer)
-    buffer.seek(0)
-    state = torch.load(buffer, weights_only=True)
-    twin = mlp()
-    keys = twin.load_state_dict(state["net"])
-    assert (keys.missing_keys, keys.unexpected_keys) == ([], [])
-    return state, twin.state_dict()
-
-
 def copies_and_pickles():
     net = mlp()
     net(torch.randn(2, 8)).sum().backward()
@@ -670,27 +430,6 @@ def copies_and_pickles():
         warnings.simplefilter("ignore")
         again = pickle.loads(pickle.dumps(net))
     return deep.state_dict(), again.state_dict(), copy.copy(net).state_dict(), pickle.loads(pickle.dumps(torch.ones(2)))
-
-
-def a_loader_in_process():
-    data = TensorDataset(torch.randn(10, 3), torch.arange(10))
-    return list(DataLoader(data, batch_size=4, shuffle=True))
-
-
-def an_exponential_average():
-    net = nn.Linear(3, 2)
-    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
-    for _ in range(3):
-        train(net, torch.randn(2, 3), steps=1)
-        average.update_parameters(net)
-    return average.state_dict()
-
-
-def quantized_tensors():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        q = torch.quantize_per_tensor(torch.randn(4), 0.1, 0, torch.qint8)
-    return q.dequantize(), q.int_repr(), torch.randn(4).to(torch.float8_e4m3fn).float()
 
 
 def gradients_of_a_part_of_the_graph_in_other_threads():
@@ -708,33 +447,13 @@ def gradients_of_a_part_of_the_graph_in_other_threads():
     return results
 
 
-def a_fused_loss():
-    logits = torch.randn(4, 5, requires_grad=True)
-    weight = torch.rand(5)
-    losses = [
-        F.cross_entropy(logits, torch.tensor([0, 1, 2, 3]), weight), F.cross_entropy(logits, torch.rand(4, 5)),
-        F.mse_loss(logits, torch.rand(4, 5, dtype=F64).float()), F.huber_loss(logits, torch.rand(4, 5)),
-        F.binary_cross_entropy_with_logits(logits, torch.rand(4, 5)),
-        F.kl_div(logits, torch.rand(4, 5), reduction="sum"),
-        F.ctc_loss(logits.unsqueeze(1).log_softmax(2), torch.tensor([[1, 2]]), torch.tensor([4]), torch.tensor([2])),
-    ]  # fmt: skip
-    sum(losses).backward()
-    return losses, logits.grad
-
-
 PROGRAMS = [
-    trains_in_float32, trains_under_bfloat16_autocast, trains_under_float16_autocast_with_a_scaler,
-    trains_in_bfloat16, trains_with_foreach_and_fused_optimizers, an_encoder_takes_its_fast_path_without_gradients,
-    an_encoder_takes_its_fast_path_in_inference_mode, an_encoder_trains, attention_in_all_its_forms, recurrent_nets,
-    convolutions, sparse_tensors, nested_tensors, complex_numbers, functional_transforms, recomputed_activations,
-    functions_of_ones_own, hooks_of_the_user, a_branch_by_cond, a_while_loop, a_compiled_function,
-    a_model_that_compiles_in_place, a_script, a_trace, an_export, traces_of_fx, subclasses_of_tensor,
-    modes_of_the_user_inside, fake_tensors, inference_tensors, meta_tensors, random_numbers,
-    conversions_of_every_kind, overflow_and_nan, saved_tensors_on_the_cpu_and_in_half, anomalies_are_detected,
-    profiled, odd_modules, parameters_that_are_swapped, tensors_that_are_swapped, second_order_gradients,
-    a_gan_with_two_optimizers, parametrized_and_pruned_weights, lazy_modules, save_and_load, copies_and_pickles,
-    a_loader_in_process, an_exponential_average, quantized_tensors, gradients_of_a_part_of_the_graph_in_other_threads,
-    a_fused_loss,
+    trains_under_float16_autocast_with_a_scaler, an_encoder_takes_its_fast_path_without_gradients, sparse_tensors,
+    nested_tensors, functional_transforms, recomputed_activations, functions_of_ones_own, hooks_of_the_user,
+    a_branch_by_cond, a_model_that_compiles_in_place, traces_of_fx, subclasses_of_tensor, modes_of_the_user_inside,
+    inference_tensors, meta_tensors, random_numbers, conversions_of_every_kind, odd_modules,
+    parameters_that_are_swapped, tensors_that_are_swapped, copies_and_pickles,
+    gradients_of_a_part_of_the_graph_in_other_threads,
 ]  # fmt: skip
 
 
@@ -742,6 +461,9 @@ def seeded(program):
     torch.manual_seed(7)
     np.random.seed(7)
     return program(), torch.get_rng_state(), torch.initial_seed()
+
+
+LOUD = (conversions_of_every_kind,)  # which do what rules warn of
 
 
 @pytest.mark.thin(3)
@@ -752,36 +474,9 @@ def test_a_program_computes_the_same_bits_and_draws_the_same_numbers(program):
         result = seeded(program)
     assert_same(result, expected)
     assert report.faults == []
+    assert program in LOUD or harmful(report) == []
     json.loads(report.to_json())
     assert str(report)
-
-
-HEALTHY = [p for p in PROGRAMS if p not in (conversions_of_every_kind, overflow_and_nan, trains_in_bfloat16)]
-
-
-@pytest.mark.parametrize("program", HEALTHY, ids=lambda p: p.__name__)
-def test_a_healthy_program_gets_no_warning(program):
-    with audit() as report:
-        seeded(program)
-    assert harmful(report) == []
-    assert report.faults == []
-
-
-# ---------------------------------------------------------------- the fast path
-
-
-def test_the_fast_path_of_an_encoder_is_taken_as_before():
-    def names(model, x):
-        with torch.no_grad(), torch.profiler.profile() as profile:
-            model(x, src_key_padding_mask=PADDED)
-        return {event.key for event in profile.key_averages()}
-
-    model, x = encoder(), torch.randn(2, 4, 16)
-    expected = names(model, x)
-    assert "aten::_transformer_encoder_layer_fwd" in expected
-    with audit() as report:
-        assert "aten::_transformer_encoder_layer_fwd" in names(model, x)
-    assert report.faults == []
 
 
 # ---------------------------------------------------------------- with and without gradients
@@ -909,15 +604,6 @@ def test_an_audit_in_a_generator_ends_with_it():
     assert installed() == before
 
 
-def test_an_audit_as_decorator_of_a_test_is_one_call():
-    def program(x, *, factor):
-        return (x * factor).half()
-
-    report = audit(program, torch.ones(3), factor=2)
-    assert report.result.dtype is F16
-    assert len(report.casts) == 1
-
-
 # ---------------------------------------------------------------- nothing is left
 
 
@@ -1000,12 +686,6 @@ def raises_of_a_dtype():
     nn.Linear(3, 3)(torch.randn(2, 3, dtype=F64))
 
 
-def raises_from_a_hook():
-    net = nn.Linear(3, 3)
-    net.register_forward_hook(lambda *_: 1 / 0)
-    net(torch.ones(2, 3))
-
-
 def leaves_a_generator():
     def batches():
         with torch.autocast("cpu", dtype=BF16):
@@ -1019,13 +699,10 @@ LEAVING = [
     (a_training_step, None),
     (raises(ValueError), ValueError),
     (raises(KeyboardInterrupt), KeyboardInterrupt),
-    (raises(SystemExit), SystemExit),
     (raises(GeneratorExit), GeneratorExit),
-    (raises(asyncio.CancelledError), asyncio.CancelledError),
     (raises_in_a_module, RuntimeError),
     (raises_in_backward, ValueError),
     (raises_of_a_dtype, RuntimeError),
-    (raises_from_a_hook, ZeroDivisionError),
     (leaves_a_generator, None),
     (lambda: torch.compile, None),
 ]
@@ -1114,17 +791,6 @@ def test_what_the_program_replaces_itself_stays_replaced():
         nn.Module.__call__ = real
 
 
-def test_what_the_program_wraps_works_after_the_audit():
-    original = torch.tensor
-    try:
-        with audit():
-            inner = torch.tensor
-            torch.tensor = lambda *args, **kwargs: inner(*args, **kwargs)
-        assert torch.tensor([np.float64(1)]).dtype is F64
-    finally:
-        torch.tensor = original
-
-
 def test_a_function_that_the_program_kept_works_after_the_audit():
     with audit() as report:
         kept = torch.tensor, nn.Module.__call__, nn.Module.to, torch.from_dlpack, threading.Thread.start
@@ -1180,29 +846,6 @@ def discards(x):
     x.half()
 
 
-def test_a_nested_audit_finds_its_own_and_so_does_the_outer_one():
-    x = torch.ones(3)
-    with audit() as outer:
-        x.bfloat16()
-        with audit() as inner:
-            discards(x)
-        x.double()
-    assert [f.source for f in inner.findings] == ["x.half()"]
-    assert sorted(f.source for f in outer.findings) == ["x.bfloat16()", "x.double()", "x.half()"]
-    assert (inner.faults, outer.faults) == ([], [])
-    assert [f.count for f in outer.findings] == [1, 1, 1]
-
-
-def test_nested_audits_both_know_the_modules():
-    net = nn.Sequential(nn.Linear(2, 2))
-    with audit() as outer, audit() as inner:
-        net(torch.ones(1, 2))
-    paths = ["Sequential", "Sequential.0"]
-    assert [row["path"] for row in inner.to_dict()["modules"]] == paths
-    assert [row["path"] for row in outer.to_dict()["modules"]] == paths
-    assert [row["calls"] for row in outer.to_dict()["modules"]] == [1, 1]
-
-
 def test_ten_nested_audits_leave_nothing():
     before = installed()
     with contextlib.ExitStack() as stack:
@@ -1235,13 +878,6 @@ def test_an_audit_is_used_once():
         pass
     with pytest.raises(ValueError, match="used already"), audit() as _, watch:
         pass
-
-
-def test_one_audit_after_another_is_as_good_as_the_first():
-    for _ in range(3):
-        with audit() as report:
-            discards(torch.ones(3))
-        assert [f.rule for f in report.findings] == ["DG103"]
 
 
 # ---------------------------------------------------------------- threads
@@ -1305,35 +941,6 @@ def test_an_audit_leaves_threads_alone_that_it_did_not_start():
     assert report.faults == []
 
 
-def test_a_thread_that_the_program_starts_is_seen():
-    with audit() as report:
-        thread = threading.Thread(target=discards, args=(torch.ones(3),))
-        thread.start()
-        thread.join()
-    assert [f.source for f in report.findings] == ["x.half()"]
-
-
-def test_a_subclass_of_thread_with_its_own_run_is_seen():
-    class Worker(threading.Thread):
-        def run(self):
-            discards(torch.ones(3))
-
-    with audit() as report:
-        worker = Worker(daemon=True)
-        worker.start()
-        worker.join()
-    assert [f.rule for f in report.findings] == ["DG103"]
-    assert report.faults == []
-
-
-def test_a_pool_that_is_made_inside_is_seen():
-    with audit() as report, ThreadPoolExecutor(3) as pool:
-        assert [t.dtype for t in pool.map(lambda n: torch.ones(n).half(), range(1, 9))] == [F16] * 8
-    (cast,) = report.casts
-    assert cast.count == 8
-    assert report.faults == []
-
-
 def test_a_pool_that_outlives_the_audit_works_on():
     pool = ThreadPoolExecutor(1)
     with audit() as report:
@@ -1359,17 +966,6 @@ def test_an_exception_in_a_thread_goes_where_it_went():
         threading.excepthook = hook
     assert [type(error) for error in seen] == [ZeroDivisionError]
     assert report.faults == []
-
-
-def test_a_thread_that_is_started_twice_is_refused_as_before():
-    with audit() as report:
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
-        with pytest.raises(RuntimeError, match="threads can only be started once"):
-            thread.start()
-    assert report.faults == []
-    assert "run" not in vars(thread)
 
 
 @pytest.mark.slow
@@ -1502,23 +1098,6 @@ def test_a_chain_that_never_ends_is_cut():
     assert report.faults == []
 
 
-@pytest.mark.slow
-def test_twenty_thousand_steps_of_a_carried_state_keep_bounded_memory():
-    state, lines = torch.zeros(4), []
-    cell = nn.GRUCell(4, 4)
-    with audit() as report, torch.no_grad():
-        hidden = torch.zeros(1, 4)
-        for step in range(20_000):
-            state = state * 0.99 + torch.full((4,), 0.01)
-            state[0] = state[1].half().float()
-            hidden = cell(hidden, hidden)
-            if step % 5000 == 4999:
-                lines.append((nodes(), len(report._recorder.lineage), len(report._recorder._causes)))
-    assert max(row[0] for row in lines) < 60_000
-    assert max(row[1] for row in lines) < 30_000
-    assert report.faults == []
-
-
 def test_a_graph_over_many_steps_keeps_bounded_memory():
     x = torch.ones(3, requires_grad=True)
     with audit() as report:
@@ -1529,16 +1108,6 @@ def test_a_graph_over_many_steps_keeps_bounded_memory():
     assert report.faults == []
     assert len(report.casts) <= 6
     assert nodes() < 40_000
-
-
-def test_tensors_die_when_the_program_drops_them():
-    with audit() as report:
-        x = torch.ones(3)
-        y = x.half() + 1
-        seen = [weakref.ref(x), weakref.ref(y), weakref.ref(x.double() * y)]
-        del x, y
-        assert [ref() for ref in seen] == [None] * 3
-    assert report.faults == []
 
 
 def test_modules_optimizers_and_their_tensors_die_after_the_audit():
@@ -1589,34 +1158,6 @@ def test_tensors_die_after_an_exception():
     assert report.faults == []
 
 
-def test_the_report_keeps_no_tensor_of_a_program_that_raised():
-    refs = []
-
-    def program():
-        x = torch.ones(2, 3, dtype=F64)
-        net = nn.Linear(3, 3)
-        refs.extend(map(weakref.ref, (x, net, net.weight)))
-        net(x)
-
-    try:
-        with audit() as report:
-            program()
-    except RuntimeError:
-        pass
-    gc.collect()
-    assert [ref() for ref in refs] == [None] * 3
-    assert report.error.startswith("RuntimeError")
-
-
-def test_a_report_is_dropped_with_all_that_the_audit_knew():
-    with audit() as report:
-        train(mlp(), torch.randn(5, 8))
-    recorder = weakref.ref(report._recorder)
-    del report
-    gc.collect()
-    assert recorder() is None
-
-
 # ---------------------------------------------------------------- sizes
 
 
@@ -1638,18 +1179,6 @@ def test_deep_recursion_stays_possible():
     report.to_json()
 
 
-def test_a_program_that_recurses_too_deep_gets_its_own_error():
-    def endless(x):
-        return endless(x + 1)
-
-    with pytest.raises(RecursionError), audit() as report:
-        endless(torch.ones(2))
-    assert report.error.startswith("RecursionError")
-    with audit() as again:
-        discards(torch.ones(2))
-    assert [f.rule for f in again.findings] == ["DG103"]
-
-
 @pytest.mark.slow
 def test_ten_thousand_modules_take_seconds():
     net = nn.Sequential(*(nn.Identity() for _ in range(10_000)))
@@ -1660,17 +1189,6 @@ def test_ten_thousand_modules_take_seconds():
         other(torch.ones(1))
     assert time.perf_counter() - began < 20
     assert len(report.to_dict()["modules"]) == 11_002
-    assert report.faults == []
-
-
-@pytest.mark.slow
-def test_thousands_of_roots_take_seconds():
-    nets = [nn.Linear(1, 1) for _ in range(3000)]
-    began = time.perf_counter()
-    with audit() as report:
-        for net in nets:
-            net(torch.ones(1, 1))
-    assert time.perf_counter() - began < 20
     assert report.faults == []
 
 

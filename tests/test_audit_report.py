@@ -9,12 +9,11 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from support import BF16, F16, F32, F64
 from torch import nn
 
 import dtypeguard
 from dtypeguard import audit
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 @pytest.fixture(params=["rich", "plain"])
@@ -49,10 +48,6 @@ def discards(x):
 
 def promotes(x):
     return x * torch.ones(3, dtype=torch.float64)
-
-
-def clean():
-    return torch.ones(3) + 1
 
 
 def made(*programs):
@@ -236,30 +231,6 @@ def test_a_cast_of_autocast_in_backward_belongs_to_the_layer():
     assert "Linear" in {row["module_path"] for row in rows}
 
 
-def test_a_loop_is_one_row():
-    with audit() as report:
-        for n in range(1, 11):
-            torch.ones(n).half()
-    (cast,) = report.casts
-    assert (cast.count, cast.bytes) == (10, 110)
-
-
-def test_the_same_line_in_two_modules_is_two_rows():
-    class Casts(nn.Module):
-        def forward(self, x):
-            return x.half().float()
-
-    net = nn.Sequential(Casts(), Casts())
-    with audit() as report:
-        net(torch.ones(3))
-    assert sorted((c.module_path, c.to_dtype is F16) for c in report.casts) == [
-        ("Sequential.0", False),
-        ("Sequential.0", True),
-        ("Sequential.1", False),
-        ("Sequential.1", True),
-    ]
-
-
 def test_a_conversion_that_changes_nothing_is_no_cast():
     x = torch.ones(3)
     with audit() as report:
@@ -293,14 +264,6 @@ def test_modules_are_listed_parents_first():
     assert rows(report)["Net"]["calls"] == 1
     assert rows(report)["Net.layers"]["calls"] == 0
     assert rows(report)["Net.layers.1"]["class"] == "Linear"
-
-
-def test_ten_children_come_in_their_order():
-    net = nn.Sequential(*(nn.Identity() for _ in range(12)))
-    with audit(net) as report:
-        net(torch.ones(1))
-    paths = [row["path"] for row in report.to_dict()["modules"]]
-    assert paths == ["Sequential", *(f"Sequential.{n}" for n in range(12))]
 
 
 def test_a_module_row_has_its_own_tensors():
@@ -362,37 +325,6 @@ def test_dataclasses_and_named_tuples_are_looked_into():
     assert [part["dtype"] for part in row["inputs"]] == ["float32", "float32"]
 
 
-def test_the_modules_of_a_function_are_listed():
-    def main():
-        net = Net()
-        return net(torch.ones(2, 4))["out"].dtype
-
-    report = audit(main)
-    assert report.result is F32
-    listed = rows(report)
-    assert next(iter(listed)) == "Net"
-    assert listed["Net.layers.0"]["calls"] == 1
-    assert [p["name"] for p in listed["Net.layers.0"]["parameters"]] == ["weight", "bias"]
-    assert listed["Net.norm"]["inputs"][0]["dtype"] == "float32"
-
-
-def test_calls_are_counted():
-    net = nn.Sequential(nn.Linear(2, 2))
-    with audit(net) as report:
-        for _ in range(5):
-            net(torch.ones(1, 2))
-        net[0](torch.ones(1, 2))
-    assert (rows(report)["Sequential"]["calls"], rows(report)["Sequential.0"]["calls"]) == (5, 6)
-
-
-def test_models_are_named_by_their_class_and_told_apart():
-    one, two = nn.Linear(2, 2), nn.Linear(2, 2)
-    with audit([one, two]) as report:
-        one(torch.ones(1, 2))
-        two(torch.ones(1, 2))
-    assert list(rows(report)) == ["Linear", "Linear#2"]
-
-
 def test_the_first_failed_call_is_listed():
     net = nn.Linear(3, 3)
     with audit(net) as report, pytest.raises(RuntimeError):
@@ -405,59 +337,12 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": {
-        "schema",
-        "dtypeguard",
-        "torch",
-        "program",
-        "error",
-        "seconds",
-        "operations",
-        "findings",
-        "casts",
-        "modules",
-        "rules",
-        "severities",
-    },
-    "findings": {
-        "rule",
-        "name",
-        "severity",
-        "message",
-        "fix",
-        "site",
-        "file",
-        "line",
-        "function",
-        "source",
-        "module_path",
-        "op",
-        "from_dtype",
-        "to_dtype",
-        "count",
-        "bytes",
-        "origin",
-        "parameters",
-        "docs",
-    },
-    "casts": {
-        "kind",
-        "op",
-        "from_dtype",
-        "to_dtype",
-        "from_device",
-        "to_device",
-        "site",
-        "file",
-        "line",
-        "function",
-        "source",
-        "module_path",
-        "count",
-        "bytes",
-    },
-    "modules": {"path", "class", "parent", "calls", "parameters", "inputs", "outputs"},
-}
+    "": "schema dtypeguard torch program error seconds operations findings casts modules rules severities",
+    "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
+                "count bytes origin parameters docs",
+    "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",
+    "modules": "path class parent calls parameters inputs outputs",
+}  # fmt: skip
 
 
 def test_the_schema_of_the_data():
@@ -467,10 +352,10 @@ def test_the_schema_of_the_data():
         promotes(torch.ones(3))
         discards(torch.ones(3))
     data = report.to_dict()
-    assert set(data) == SCHEMA[""]
+    assert set(data) == set(SCHEMA[""].split())
     for part in ("findings", "casts", "modules"):
         assert data[part]
-        assert {frozenset(row) for row in data[part]} == {frozenset(SCHEMA[part])}
+        assert {frozenset(row) for row in data[part]} == {frozenset(SCHEMA[part].split())}
     assert (data["schema"], data["dtypeguard"], data["torch"]) == (1, dtypeguard.__version__, torch.__version__)
     assert (data["program"], data["error"]) == (None, None)
     assert data["operations"] > 5
@@ -557,15 +442,6 @@ def test_findings_copy_and_pickle():
     assert pickle.loads(pickle.dumps(casts)) == casts
 
 
-def test_what_a_function_gives_is_in_the_report():
-    def program(a, b=1):
-        return a + b
-
-    report = audit(program, 2, b=3)
-    assert report.result == 5
-    assert audit(clean).result.tolist() == [2.0, 2.0, 2.0]
-
-
 # ---------------------------------------------------------------- page
 
 
@@ -582,21 +458,6 @@ def test_a_page_is_written(tmp_path):
         assert part in text
     assert 'src="http' not in text
     report.to_html(str(path))
-
-
-def test_a_page_of_an_empty_report_is_written(tmp_path):
-    with audit() as report:
-        pass
-    report.to_html(tmp_path / "empty.html")
-    assert "<html" in (tmp_path / "empty.html").read_text(encoding="utf-8")
-
-
-def test_a_page_escapes_what_the_program_says(tmp_path):
-    with audit() as report:
-        table = {"</script><script>alert(1)</script>": torch.ones(3)}
-        table["</script><script>alert(1)</script>"].half()
-    report.to_html(tmp_path / "page.html")
-    assert "<script>alert(1)</script>" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------- in tests
@@ -648,15 +509,6 @@ def test_a_baseline_lets_pass_what_was_known(tmp_path):
     made(discards, promotes).assert_clean(baseline=path, ignore="DG101")
 
 
-def test_a_baseline_that_is_missing_or_broken_is_an_error(tmp_path):
-    report = made(discards)
-    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
-        report.assert_clean(baseline=tmp_path / "nothing.json")
-    (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ValueError, match=r"broken\.json"):
-        report.assert_clean(baseline=tmp_path / "broken.json")
-
-
 # ---------------------------------------------------------------- arguments
 
 
@@ -696,10 +548,3 @@ def test_a_new_root_is_named_without_making_names_that_nobody_asked_for():
 )
 def test_a_function_that_is_audited_may_have_any_keyword(name):
     assert audit(lambda *args, **kwargs: (args, kwargs), 3, **{name: "DG1"}).result == ((3,), {name: "DG1"})
-
-
-def test_a_model_that_is_called_is_a_model_and_no_function():
-    net = nn.Linear(2, 2)
-    with audit(net) as report:
-        net(torch.ones(1, 2))
-    assert rows(report)["Linear"]["calls"] == 1

@@ -9,17 +9,12 @@ import weakref
 from types import SimpleNamespace
 
 import pytest
-import test_amp_rules_autocast as autocast_rules
-import test_amp_rules_clipping as clipping_rules
-import test_amp_rules_optimizer as optimizer_rules
-import test_amp_rules_scaler as scaler_rules
-import test_amp_rules_updates as update_rules
 import torch
-from amp_programs import _parameters, _unwatched, run, same
+from support import BF16, F16, F32, same
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.optimizer import Optimizer, _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 from torch.utils import _pytree as pytree
@@ -27,11 +22,9 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from dtypeguard import AmpError, amp, audit
 
-F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 GradScaler = torch.amp.GradScaler
 SGD, Adam, RMSprop = torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop
 FAILURES = (RuntimeError, ValueError, AssertionError, TypeError, IndexError)  # of programs with a fault
-PLACES = ("inside", "before", "given")  # where model, optimizer and scaler are made
 
 
 class Net(nn.Module):
@@ -69,10 +62,6 @@ def made(model=Net, optimizer=SGD, scaler=True, **options):
 
 def bf16():
     return Net().bfloat16()
-
-
-def f16():
-    return Net().half()
 
 
 @contextlib.contextmanager
@@ -153,16 +142,6 @@ def serious(report):
 # ---------------------------------------------------------------- what must be found
 
 
-def unscaled_in_half(p):
-    scaled(p).backward()
-    p.scaler.unscale_(p.optimizer)  # here
-
-
-def stepped_in_half(p):
-    scaled(p).backward()
-    p.scaler.step(p.optimizer)  # here
-
-
 def replaced_data(p):
     for step in range(3):
         p.optimizer.zero_grad()
@@ -170,16 +149,6 @@ def replaced_data(p):
         if step == 1:
             p.model.body.weight.data = p.model.body.weight.data.to(torch.float64)
         p.optimizer.step()  # here
-
-
-def scaler_for_bfloat16(p):
-    for step in range(3):
-        p.optimizer.zero_grad()
-        with half_forward(BF16):
-            output = p.model(batch(step))
-        p.scaler.scale(square(output)).backward()  # here
-        p.scaler.step(p.optimizer)
-        p.scaler.update()
 
 
 def no_scaler(p):
@@ -191,30 +160,9 @@ def no_scaler(p):
         p.optimizer.step()  # here
 
 
-def loss_in_half(p):
-    with half_forward():
-        output = p.model(batch(0))
-    p.scaler.scale(output.square().mean()).backward()  # here
-    p.scaler.step(p.optimizer)
-    p.scaler.update()
-
-
-def detached_loss(p):
-    p.scaler.scale(square(p.model(batch(0))).detach())  # here
-
-
 def other_parameters(p):
     p.scaler.scale(square(p.models[1](batch(0)))).backward()
     p.scaler.step(p.optimizer)  # here
-
-
-def forgotten_scale(p):
-    for step in range(3):
-        p.optimizer.zero_grad()
-        loss = square(p.model(batch(step)))
-        (p.scaler.scale(loss) if step == 0 else loss).backward()
-        p.scaler.step(p.optimizer)  # here
-        p.scaler.update()
 
 
 def clipped(p, clip):
@@ -228,14 +176,6 @@ def clipped(p, clip):
 
 def by_norm(p):
     clipped(p, lambda p: clip_grad_norm_(p.model.parameters(), 1.0))  # here
-
-
-def by_norm_one_tensor_at_a_time(p):
-    clipped(p, lambda p: nn.utils.clip_grad_norm_(p.model.parameters(), 0.7, foreach=False))  # here
-
-
-def by_value(p):
-    clipped(p, lambda p: clip_grad_value_(p.model.parameters(), 0.5))  # here
 
 
 def by_hand(p):
@@ -262,38 +202,9 @@ def unscaled_twice(p):
         p.scaler.unscale_(p.optimizer)  # here
 
 
-def no_update(p):
-    for step in range(2):
-        p.optimizer.zero_grad()
-        scaled(p, step).backward()
-        p.scaler.step(p.optimizer)  # here
-
-
 def past_the_scaler(p):
     scaled(p).backward()
     p.optimizer.step()  # here
-
-
-def past_the_scaler_after_unscaling(p):
-    scaled(p).backward()
-    p.scaler.unscale_(p.optimizer)
-    p.optimizer.step()  # here
-
-
-def only_falls(p):
-    for step in range(30):
-        p.optimizer.zero_grad()
-        p.scaler.scale(square(p.model(batch(step))) * float("inf")).backward()
-        p.scaler.step(p.optimizer)
-        p.scaler.update()  # here
-
-
-def scaled_after_unscaling(p):
-    scaled(p).backward()
-    p.scaler.unscale_(p.optimizer)
-    scaled(p, 1).backward()
-    p.scaler.step(p.optimizer)  # here
-    p.scaler.update()
 
 
 def step_all(p, steps=3):
@@ -305,12 +216,6 @@ def step_all(p, steps=3):
 
 def new_head(p):
     p.model.head = nn.Linear(8, 1)
-    step_all(p)
-
-
-def all_new(p):
-    state = {name: tensor.clone() for name, tensor in p.model.state_dict().items()}
-    p.model.load_state_dict(state, assign=True)
     step_all(p)
 
 
@@ -334,54 +239,26 @@ def not_finite(p):
         p.optimizer.step()  # here
 
 
-def too_small(p):
-    step_all(p, 40)
-
-
-BUGS = {
-    "DG301": [
-        (unscaled_in_half, made(f16)), (stepped_in_half, made(f16)), (unscaled_in_half, made(f16, Adam, eps=1e-3)),
-    ],
-    "DG302": [(replaced_data, made(scaler=False)), (replaced_data, made(scaler=False, foreach=True))],
-    "DG303": [(scaler_for_bfloat16, made()), (scaler_for_bfloat16, made(optimizer=torch.optim.AdamW))],
-    "DG305": [(no_scaler, made(scaler=False)), (no_scaler, made(optimizer=torch.optim.AdamW, scaler=False))],
-    "DG306": [(loss_in_half, made())],
-    "DG307": [(detached_loss, made()), (other_parameters, made(optimizer=(SGD, SGD)))],
-    "DG308": [(forgotten_scale, made())],
-    "DG309": [
-        (by_norm, made()), (by_norm_one_tensor_at_a_time, made()), (by_value, made(optimizer=Adam)),
-        (by_hand, made()), (by_norm_from_the_third_step_on, made()),
-    ],
+BUGS = {  # what is made inside of an audit is seen by the rules' programs
+    "DG302": [(replaced_data, made(scaler=False))],
+    "DG305": [(no_scaler, made(optimizer=torch.optim.AdamW, scaler=False))],
+    "DG307": [(other_parameters, made(optimizer=(SGD, SGD)))],
+    "DG309": [(by_norm, made()), (by_norm_from_the_third_step_on, made()), (by_hand, made())],
     "DG310": [(unscaled_twice, made())],
-    "DG311": [(no_update, made())],
-    "DG312": [(past_the_scaler, made()), (past_the_scaler_after_unscaling, made())],
-    "DG313": [(only_falls, made())],
-    "DG314": [(scaled_after_unscaling, made())],
-    "DG401": [(new_head, made(scaler=False)), (all_new, made(scaler=False))],
+    "DG312": [(past_the_scaler, made())],
+    "DG401": [(new_head, made(scaler=False))],
     "DG402": [(step_all, made(optimizer=body_only, scaler=False))],
-    "DG403": [(converted, made(optimizer=Adam, scaler=False)), (converted, made(scaler=False, momentum=0.9))],
-    "DG404": [(step_all, made(f16, Adam, scaler=False)), (step_all, made(f16, RMSprop, scaler=False))],
-    "DG405": [(step_all, made(f16, scaler=False, weight_decay=1e-9))],
-    "DG406": [(too_small, made(bf16, scaler=False, lr=1e-6))],
-    "DG408": [(not_finite, made(scaler=False)), (not_finite, made(optimizer=Adam, scaler=False, foreach=True))],
-}  # fmt: skip
-UNSEEN = {  # where the optimizer is not known before it is too late
-    ("past_the_scaler", "before"), ("past_the_scaler_after_unscaling", "before"),
-}  # fmt: skip
-
-
-def rows():
-    for rule, cases in BUGS.items():
-        for number, (train, make) in enumerate(cases):
-            for place in PLACES:
-                yield pytest.param(rule, train, make, place, id=f"{rule}-{train.__name__}-{number}-{place}")
+    "DG403": [(converted, made(optimizer=Adam, scaler=False))],
+    "DG408": [(not_finite, made(optimizer=Adam, scaler=False, foreach=True))],
+}
+ROWS = [(rule, *case, place) for rule, cases in BUGS.items() for case in cases for place in ("before", "given")]
 
 
 @pytest.mark.thin(3)
-@pytest.mark.parametrize(("rule", "train", "make", "place"), list(rows()))
+@pytest.mark.parametrize(("rule", "train", "make", "place"), ROWS)
 def test_a_fault_is_found_at_its_line(rule, train, make, place):
     report, _, parts = audited(make, train, place)
-    if (train.__name__, place) in UNSEEN:
+    if (train, place) == (past_the_scaler, "before"):  # the optimizer is not known before it is too late
         assert serious(report) == []
         return
     found = [finding for finding in report.findings if finding.rule == rule]
@@ -690,25 +567,10 @@ def accumulating(p):
     usual(p, unscale=True, micro=3)
 
 
-def scaler_only(p):
-    usual(p, half=False)
-
-
 def steps_that_are_skipped(p):
     p.scaler._init_scale = 2.0**40
     usual(p, steps=30)
     assert p.scaler.get_scale() < 2.0**40
-
-
-def logged_scale(p):
-    for step in range(5):
-        p.optimizer.zero_grad()
-        scaled(p, step).backward()
-        p.scaler.get_scale()
-        p.scaler.unscale_(p.optimizer)
-        clip_grad_value_(p.model.parameters(), 0.1)
-        p.scaler.step(p.optimizer)
-        p.scaler.update()
 
 
 def bounds_that_know_the_scale(p):
@@ -726,26 +588,6 @@ def norms_that_are_logged(p):
         scaled(p, step).backward()
         clip_grad_norm_(p.model.parameters(), float("inf"))
         p.scaler.step(p.optimizer)
-        p.scaler.update()
-
-
-def gan(p):
-    generator, critic = p.models
-    of_generator, of_critic = p.optimizers
-    for step in range(6):
-        x = batch(step)
-        of_critic.zero_grad()
-        with half_forward():
-            fake = critic(generator(x).detach().expand(4, 3))
-        p.scaler.scale(square(fake)).backward()
-        p.scaler.unscale_(of_critic)
-        clip_grad_norm_(critic.parameters(), 0.5)
-        p.scaler.step(of_critic)
-        of_generator.zero_grad()
-        with half_forward():
-            fake = critic(generator(x).expand(4, 3))
-        p.scaler.scale(square(fake)).backward()
-        p.scaler.step(of_generator)
         p.scaler.update()
 
 
@@ -776,24 +618,6 @@ def two_scalers(p):
             scaler.update()
 
 
-def one_after_the_other(p):
-    usual(p)
-    second, other = made()(), p.models
-    usual(second)
-    step_all(made(scaler=False)())
-    p.extra = [*second.model.parameters(), *(t for model in other for t in model.parameters())]
-
-
-def in_bfloat16_autocast(p):
-    for step in range(30):
-        p.optimizer.zero_grad()
-        with half_forward(BF16):
-            output = p.model(batch(step))
-        square(output).backward()
-        clip_grad_norm_(p.model.parameters(), 0.1)
-        p.optimizer.step()
-
-
 def thirty(p):
     step_all(p, 30)
 
@@ -816,26 +640,6 @@ def closure(p):
             return loss
 
         p.optimizer.step(again)
-
-
-def grouped(parameters, **options):
-    parameters = list(parameters)
-    return torch.optim.AdamW([{"params": parameters[:2], "lr": 0.01}, {"params": parameters[2:]}], **options)
-
-
-def frozen_body(p):
-    p.model.body.requires_grad_(False)
-    step_all(p)
-
-
-def head_in_an_optimizer_of_its_own(p):
-    rest = SGD(p.model.head.parameters(), lr=0.1)
-    for step in range(5):
-        p.optimizer.zero_grad()
-        rest.zero_grad()
-        square(p.model(batch(step))).backward()
-        p.optimizer.step()
-        rest.step()
 
 
 def input_is_trained(p):
@@ -872,44 +676,24 @@ def sixteen_bits_for_evaluation(p):
 
 
 HEALTHY = {
-    "float32": (thirty, made(scaler=False)),
-    "float32, Adam": (thirty, made(optimizer=Adam, scaler=False)),
-    "float16 autocast": (usual, made()),
-    "float16 autocast, AdamW": (usual, made(optimizer=torch.optim.AdamW)),
-    "float16 autocast, fused": (usual, made(optimizer=torch.optim.AdamW, fused=True)),
-    "float16 autocast, unscale_ and clip": (with_unscaling, made()),
+    "float32, fused": (thirty, made(optimizer=torch.optim.AdamW, scaler=False, fused=True)),
     "float16 autocast, accumulation": (accumulating, made(optimizer=Adam)),
-    "a scaler of float32": (scaler_only, made()),
     "skipped steps": (steps_that_are_skipped, made()),
-    "the scale is logged": (logged_scale, made()),
     "bounds that know the scale": (bounds_that_know_the_scale, made()),
     "norms of scaled gradients are logged": (norms_that_are_logged, made()),
-    "a GAN": (gan, made(optimizer=(Adam, Adam))),
     "one of two without scaler": (one_of_two_without_scaler, made(optimizer=(SGD, Adam))),
     "two scalers": (two_scalers, made(optimizer=(SGD, SGD))),
-    "one program after the other": (one_after_the_other, made()),
-    "bfloat16 autocast": (in_bfloat16_autocast, made(scaler=False)),
-    "bfloat16 throughout, AdamW": (thirty, made(bf16, torch.optim.AdamW, scaler=False)),
-    "bfloat16 throughout, SGD": (thirty, made(bf16, scaler=False)),
     "bfloat16 throughout, momentum": (thirty, made(bf16, scaler=False, momentum=0.9)),
-    "schedulers": (scheduled, made(scaler=False, momentum=0.9)),
     "schedulers, bfloat16": (scheduled, made(bf16, torch.optim.AdamW, scaler=False)),
     "a closure": (closure, made(optimizer=torch.optim.LBFGS, scaler=False, max_iter=4)),
-    "a closure of SGD": (closure, made(scaler=False)),
-    "foreach": (thirty, made(optimizer=torch.optim.AdamW, scaler=False, foreach=True)),
-    "fused": (thirty, made(optimizer=torch.optim.AdamW, scaler=False, fused=True)),
-    "groups": (thirty, made(optimizer=grouped, scaler=False)),
-    "weight decay": (thirty, made(optimizer=torch.optim.AdamW, scaler=False, weight_decay=0.1)),
-    "a frozen body": (frozen_body, made(scaler=False)),
-    "two optimizers of one model": (head_in_an_optimizer_of_its_own, made(optimizer=body_only, scaler=False)),
     "the input is trained": (input_is_trained, made(scaler=False)),
     "one part after the other": (phases, made(scaler=False)),
     "evaluation in float16": (sixteen_bits_for_evaluation, made(scaler=False)),
 }
 
 
-@pytest.mark.thin(2)
-@pytest.mark.parametrize("place", ["inside", "before", pytest.param("given", marks=pytest.mark.slow)])
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("place", ["inside", "before", "given"])
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program_is_silent(name, place):
     train, make = HEALTHY[name]
@@ -937,62 +721,6 @@ def test_an_audit_of_one_step_only_is_silent(where):
         report = first or second or third
         assert (serious(report), report.faults) == ([], [])
     assert same(everything(p), everything(twin))
-
-
-# ---------------------------------------------------------------- the programs of amp.watch
-
-TABLES = (autocast_rules, scaler_rules, clipping_rules, optimizer_rules, update_rules)
-NOT_SEEN = {"a dict with new tensors each time"}  # an average that is bound anew
-
-
-def watched(program, steps):
-    """The report of an audit around a program that is made for `amp.watch`, and what it computed."""
-    torch.manual_seed(0)
-    error = None
-    before = installed()
-    try:
-        with audit() as report:
-            running = program(_unwatched)
-            models, optimizers, scaler = next(running)
-            for _ in range(steps + 1):
-                next(running)
-    except FAILURES as raised:
-        error = raised
-    assert (report.faults, installed()) == ([], before)
-    states = [optimizer.state_dict() for optimizer in optimizers]
-    scale = None if scaler is None else scaler.state_dict()
-    computed = pytree.tree_leaves([_parameters(models, optimizers), states, scale, torch.get_rng_state()])
-    running.close()
-    return report, error, computed
-
-
-def programs(kind):
-    for table in TABLES:
-        for rule, cases in getattr(table, kind).items():
-            for number, (name, case) in enumerate(cases.items()):
-                marks = [pytest.mark.slow] if number else []
-                yield pytest.param(rule, name, case, id=f"{rule}-{name}", marks=marks)
-
-
-@pytest.mark.thin(2)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(("rule", "name", "bug"), list(programs("BUGS")))
-def test_faults_that_a_watch_finds(rule, name, bug):
-    report, _, computed = watched(bug.program, bug.steps)
-    found = [finding for finding in report.findings if finding.rule == rule]
-    assert len(found) == (name not in NOT_SEEN), report.findings
-    own = {f.rule for f in serious(report) if f.rule[:3] in ("DG3", "DG4")}
-    assert own <= {rule, *bug.also}
-    assert same(computed, run(bug.program, None, bug.steps).everything)
-
-
-@pytest.mark.thin(3)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(("rule", "name", "program"), list(programs("HEALTHY")))
-def test_programs_on_which_a_watch_is_silent(rule, name, program):
-    report, _, computed = watched(program, 60)
-    assert [f for f in serious(report) if f.rule[:3] in ("DG3", "DG4")] == []
-    assert same(computed, run(program, None, 60).everything)
 
 
 # ---------------------------------------------------------------- what an audit never does
@@ -1060,12 +788,11 @@ def test_steps_of_torch_s_optimizers_are_not_recorded():
     assert report.casts == []
 
 
-@pytest.mark.parametrize("train", [by_norm, unscaled_in_half, unscaled_twice, past_the_scaler])
+@pytest.mark.parametrize("train", [by_norm, unscaled_twice, past_the_scaler])
 def test_nested_audits_both_find(train):
-    make = made(f16) if train is unscaled_in_half else made()
     before = installed()
     with contextlib.suppress(ValueError, RuntimeError), audit() as outer, audit() as inner:
-        p = make()
+        p = made()()
         train(p)
     assert installed() == before
     for report in (outer, inner):
@@ -1115,17 +842,6 @@ def test_a_watch_of_the_program_s_own_beside_it(mode, begun):
     assert [(f.rule, f.source[-6:]) for f in serious(report)] == [("DG309", "# here")]
 
 
-def test_a_watch_of_the_program_s_own_is_no_work_of_the_program():
-    p = made(optimizer=Adam)()
-    with amp.watch(p.model, p.optimizer, p.scaler, mode="strict"), audit() as report:
-        with_unscaling(p)
-    twin = made(optimizer=Adam)()
-    with audit() as bare:
-        with_unscaling(twin)
-    assert report.casts == bare.casts
-    assert same(everything(p), everything(twin))
-
-
 class Half(GradScaler):
     """Says nothing to its base class."""
 
@@ -1147,19 +863,6 @@ def test_scalers_that_stand_on_their_own(kind):
     assert report.faults == []
 
 
-def test_a_scaler_that_is_off_is_silent():
-    p = made()()
-    p.scaler = GradScaler("cpu", enabled=False)
-    with audit() as report:
-        for step in range(3):
-            p.optimizer.zero_grad()
-            p.scaler.scale(square(p.model(batch(step)))).backward()
-            clip_grad_norm_(p.model.parameters(), 0.1)
-            p.scaler.step(p.optimizer)
-            p.scaler.update()
-    assert (serious(report), report.faults) == ([], [])
-
-
 def test_nothing_is_kept_alive():
     with audit() as report:
         p = made(optimizer=Adam)()
@@ -1169,14 +872,6 @@ def test_nothing_is_kept_alive():
         gc.collect()
         assert [ref() for ref in gone] == [None] * 3
     assert report.faults == []
-
-
-def test_no_weak_reference_is_left_on_a_parameter():
-    p = made(optimizer=Adam)()
-    with audit() as report:
-        with_unscaling(p)
-    counts = [weakref.getweakrefcount(parameter) for parameter in p.model.parameters()]
-    assert (counts, report.faults) == ([0] * 4, [])
 
 
 def test_a_model_that_is_converted_by_swapping(monkeypatch):
@@ -1211,26 +906,3 @@ def test_threads_that_train_at_once():
         reports.append(report)
     assert (serious(report), report.faults) == ([], [])
     assert len(results) == 4
-
-
-@pytest.mark.parametrize("rule", ["DG309", "clip-before-unscale", "DG3"])
-def test_rules_that_are_left_out(rule):
-    p = made()()
-    with audit(ignore=rule) as report:
-        by_norm(p)
-    assert (serious(report), report.faults) == ([], [])
-    with audit(rules="DG1") as report:
-        by_norm(made()())
-    assert (report.findings, report.faults) == ([], [])
-
-
-def test_a_line_that_is_left_out():
-    p = made()()
-    with audit() as report:
-        for step in range(3):
-            p.optimizer.zero_grad()
-            scaled(p, step).backward()
-            clip_grad_norm_(p.model.parameters(), 1.0)  # dtypeguard: ignore[DG309]
-            p.scaler.step(p.optimizer)
-            p.scaler.update()
-    assert (serious(report), report.faults) == ([], [])

@@ -85,41 +85,26 @@ PROGRAMS = {
     "main": "def main(): print('ran')\nif __name__ == '__main__': main()",
     "status 3": "import sys; sys.exit(3)",
     "status 0": "import sys; print('a'); sys.exit(0); print('b')",
-    "status None": "raise SystemExit",
-    "status True": "raise SystemExit(True)",
     "status text": "import sys; sys.exit('no such thing')",
     "status object": "import sys; sys.exit(['a', 1])",
     "raises": "def f():\n    g()\ndef g():\n    raise ValueError('no')\nf()",
     "raises with a cause": "try:\n    1 / 0\nexcept Exception as e:\n    raise KeyError('x') from e",
-    "raises in a handler": "try:\n    1 / 0\nexcept Exception:\n    [][1]",
     "raises a group": "raise ExceptionGroup('several', [ValueError(1), TypeError(2)])",
-    "raises a class": "class Odd(BaseException): pass\nraise Odd",
     "raises in an import": "import broken",
-    "raises a note": "e = ValueError('no'); e.add_note('a note'); raise e",
-    "raises after output": "import sys\nprint('out'); print('err', file=sys.stderr)\nraise OSError(2, 'gone')",
     "own excepthook": "import sys\nsys.excepthook = lambda *e: print('mine', e[0].__name__)\n1 / 0",
     "syntax error": "x = 1\ndef f(:\n    pass",
-    "indentation error": "def f():\npass",
-    "unclosed": "x = (1,\n",
     "Latin-1": b"# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n",
     "BOM": b"\xef\xbb\xbfprint('bom')\n",
-    "CRLF": b"x = 1\r\nprint(x)\r\n",
-    "shebang": "#!/usr/bin/env python\nprint('ran')",
     "sibling": "import helper; print(helper.NAME, helper.__file__)",
-    "relative import": "from . import helper",
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
     "getsource": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
-    "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
     "dataclass": "import dataclasses\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\nprint(A())",
     "arguments": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--json')\n"
                  "p.add_argument('rest', nargs='*')\n"
                  "print(p.parse_args())",
     "changes its folder": "import os\nos.chdir('/')\nprint(os.getcwd())",
     "changes stdout": "import sys, io\nsys.stdout = io.StringIO()\nprint('lost')",
-    "prints without a newline": "print('x', end='')",
     "deletes itself": "import os\nos.remove(__file__)\nprint('gone')",
-    "threads": "import threading\nt = threading.Thread(target=print, args=('thread',)); t.start(); t.join()",
-    "unicode": "print('é 漢字 \\N{SNOWMAN}')",
 }  # fmt: skip
 
 
@@ -170,11 +155,6 @@ def test_names_of_scripts(command, write, folder, name):
     else:
         assert (mine[0], mine[2]) == (status, err)
         assert mine[1].startswith(out)
-
-
-def test_an_absolute_path(command, write, folder):
-    path = str(folder / write("app.py", STATE))
-    assert command("audit", path)[1].startswith(python(path)[1])
 
 
 PACKAGE = {
@@ -232,14 +212,6 @@ def test_modules_that_cannot_be_run(command, write, module, message):
     assert not REPORT.search(out)
 
 
-def test_a_package_whose_import_fails_shows_its_traceback(command, write):
-    for path, text in PACKAGE.items():
-        write(path, text)
-    status, out, err = command("audit", "-m", "bad.run")
-    assert (status, err.splitlines()[-1]) == (1, "ModuleNotFoundError: No module named 'no_such_thing_at_all'")
-    assert REPORT.search(out)
-
-
 @pytest.mark.parametrize("archive", ["app", "app.zip"])
 def test_a_folder_or_an_archive_with_a_main(command, write, folder, archive):
     write("src/__main__.py", STATE + "import helper")
@@ -291,37 +263,18 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
         (GOOD, [], 0),
         (BAD, [], 1),
         (BAD, ["--fail-on", "never"], 0),
-        (BAD, ["--fail-on", "error"], 0),
         (BAD, ["--fail-on", "warning"], 1),
         (BAD, ["--fail-on=info"], 1),
         (BAD, ["--ignore", "DG103"], 0),
-        (BAD, ["--ignore", "DG1"], 0),
-        (BAD, ["--ignore", "discarded-cast"], 0),
         (BAD, ["--ignore", "DG2,DG103,"], 0),
         (BAD, ["--ignore", "DG2", "--ignore", "DG103"], 0),
-        (BAD, ["--ignore", "DG2"], 1),
         (BAD, ["--select", "DG2"], 0),
         (BAD, ["--select", "DG1"], 1),
-        (BAD, ["--select", "DG2, DG1"], 1),
         (BAD, ["--select", "DG1", "--ignore", "DG103"], 0),
         (BAD + "raise SystemExit(5)", [], 5),  # the program's own status comes first
-        (BAD + "raise SystemExit(0)", [], 1),
         (BAD + "1 / 0", ["--fail-on", "never"], 1),
         (GOOD + "1 / 0", [], 1),
         (BAD.replace("float16)", "float16)  # dtypeguard: ignore[DG103]"), [], 0),
-        (BAD.replace("float16)", "float16)  # dtypeguard: ignore"), [], 0),
-        (BAD.replace("float16)", "float16)  # dtypeguard: ignore[DG104]"), [], 1),
-        (
-            BAD.replace("x.to(torch.bfloat16)", "x.to(  # dtypeguard: ignore[DG103]\n        torch.bfloat16\n    )"),
-            [],
-            0,
-        ),
-        (
-            BAD.replace("x.to(torch.bfloat16)", "x.to(\n        torch.bfloat16\n    )  # dtypeguard: ignore[DG103]"),
-            [],
-            0,
-        ),
-        (BAD.replace("    x.to", "    '# dtypeguard: ignore'; x.to"), [], 1),
     ],
 )
 def test_status(command, write, program, options, status):
@@ -434,11 +387,6 @@ def test_json_of_a_program_that_raises(command, write, folder):
     assert json.loads((folder / "report.json").read_text())["error"] == "ValueError: no"
 
 
-def test_the_status_of_a_program_is_no_error(command, write, folder):
-    command("audit", "--json", "report.json", write("app.py", "raise SystemExit(3)"))
-    assert json.loads((folder / "report.json").read_text())["error"] is None
-
-
 def test_baselines(command, write, folder):
     write("app.py", BAD)
     status, out, _ = command("audit", "--write-baseline", "known.json", "app.py")
@@ -487,13 +435,6 @@ def test_wrong_options_are_said_before_the_program_runs(command, write, folder, 
     assert re.fullmatch(re.escape(message).replace(r"\*", ".*"), last)
     assert "Traceback" not in err
     assert sorted(os.listdir()) == sorted([*before, "app.py"])
-
-
-def test_no_permission_is_said_before_the_program_runs(command, write, folder, monkeypatch):
-    monkeypatch.setattr("dtypeguard._audit.command.os.access", lambda path, mode: False)
-    status, _, err = command("audit", "--json", "a.json", write("app.py", "open('ran', 'w')"))
-    assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot write a.json: permission denied")
-    assert not (folder / "ran").exists()
 
 
 def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, folder):
@@ -614,19 +555,7 @@ def test_all_rules(command):
 
 @pytest.mark.parametrize("name", ["DG309", "dg309", "clip-before-unscale", "Clip-Before-Unscale"])
 def test_one_rule(command, name):
-    status, out, _ = command("rules", name)
-    rule = RULES["DG309"]
-    assert status == 0
-    assert out.startswith("# DG309 clip-before-unscale\n\nSeverity: error\n")
-    for part in (rule.summary, rule.why, *rule.sources):
-        assert part in out
-
-
-@pytest.mark.parametrize("name", list(RULES))
-def test_every_rule_has_a_page(command, name):
-    status, out, _ = command("rules", name)
-    assert status == 0
-    assert out == (ROOT / "docs" / "rules" / f"{name}.md").read_text()
+    assert command("rules", name) == (0, (ROOT / "docs" / "rules" / "DG309.md").read_text(), "")
 
 
 def test_a_family_and_a_rule(command):
@@ -651,12 +580,6 @@ def test_rules_that_there_are_not(command, name, message):
     status, out, err = command("rules", name)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].partition("error: ")[2].startswith(message)
-
-
-def test_rules_on_a_terminal(command, monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "200")
-    assert all(rule in command("rules")[1] for rule in RULES)
 
 
 # --- check, version, usage

@@ -13,12 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from jaxtyping import BFloat16, Bool, Float, Float16, Float32, Int64
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DeviceError, DtypeError, enforce, guard
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 I16, I64, U8, BOOL = torch.int16, torch.int64, torch.uint8, torch.bool
 
 

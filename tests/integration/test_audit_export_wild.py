@@ -4,12 +4,12 @@ import io
 
 import pytest
 import torch
+from support import BF16, F32, F64
 from torch import nn
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import dtypeguard
 
-F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 SERIOUS = ("warning", "error")
 
 # Torch's and onnxscript's own.

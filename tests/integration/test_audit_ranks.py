@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from ranks import on_ranks
+from support import BF16, F16, F32
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -22,8 +23,6 @@ from versions import since
 import dtypeguard
 from dtypeguard._rules.dg7 import _meeting
 from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
-
-BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 def quiet(test):
@@ -234,16 +233,6 @@ def dtypes_to_gather(rank):
     dist.all_gather([torch.empty_like(x), torch.empty_like(x)], x)
 
 
-def dtypes_into_one(rank):
-    x = torch.ones(3, dtype=(torch.int32, F32)[rank])
-    dist.all_gather_into_tensor(torch.empty(6, dtype=x.dtype), x)
-
-
-def dtypes_to_scatter(rank):
-    x = torch.ones(4, dtype=(torch.int32, F32)[rank])
-    dist.reduce_scatter_tensor(torch.empty(2, dtype=x.dtype), x)
-
-
 def dtypes_of_one_of_two(rank):
     x, y = torch.ones(3), torch.ones(2, dtype=(torch.int32, F32)[rank])
     dist.all_reduce(x)
@@ -286,8 +275,6 @@ SAME_SIZE = [
     (dtypes_at_once, "all_reduce: rank 0 has bfloat16[4], rank 1 has float16[4]", "async_op=True"),
     (dtypes_of_a_broadcast, "broadcast: rank 0 has int32[2, 2], rank 1 has float32[2, 2]", "dist.broadcast"),
     (dtypes_to_gather, "all_gather: rank 0 has int32[3], rank 1 has float32[3]", "dist.all_gather("),
-    (dtypes_into_one, "all_gather: rank 0 has int32[3], rank 1 has float32[3]", "dist.all_gather_into_tensor"),
-    (dtypes_to_scatter, "reduce_scatter: rank 0 has int32[4], rank 1 has float32[4]", "dist.reduce_scatter_tensor"),
     (dtypes_of_one_of_two, "all_reduce: rank 0 has int32[2], rank 1 has float32[2]", "dist.all_reduce(y)"),
     (dtypes_for_all, "all_to_all_single: rank 0 has int32[4], rank 1 has float32[4]", "dist.all_to_all_single"),
     (dtypes_functional, "all_reduce: rank 0 has bfloat16[4], rank 1 has float16[4]", "functional.all_reduce"),
@@ -309,67 +296,6 @@ def test_ranks_that_disagree_are_told_on_every_rank(rank, program, message, sour
     assert source in line
     dist.barrier()
     nothing_stays()
-
-
-@on_ranks
-def test_each_step_is_one_more(rank):
-    with dtypeguard.audit() as report:
-        for step in range(5):
-            x = torch.ones(4, dtype=(BF16, F16)[rank] if step % 2 else F32)
-            dist.all_reduce(x)
-    (finding,) = [f for f in report.findings if f.rule == "DG701"]
-    assert finding.count == 2
-    assert finding.op == "all_reduce"
-
-
-@on_ranks
-def test_other_rules_ask_nothing(rank):
-    with dtypeguard.audit(ignore="DG7") as report:
-        dtypes(rank)
-        assert _collectives._audits == []
-    assert_nothing(report)
-    with dtypeguard.audit() as report:
-        x = torch.ones(4, dtype=(BF16, F16)[rank])
-        dist.all_reduce(x)  # dtypeguard: ignore[DG701]
-    assert_nothing(report)
-
-
-@on_ranks
-def test_a_line_in_a_module_knows_the_module(rank):
-    class Norm(nn.Module):
-        def forward(self, x):
-            dist.all_reduce(x)
-            return x
-
-    with dtypeguard.audit() as report:
-        nn.Sequential(Norm())(torch.ones(2, dtype=(BF16, F16)[rank]))
-    (finding,) = [f for f in report.findings if f.rule == "DG701"]
-    assert finding.module_path == "Sequential.0"
-
-
-@on_ranks
-def test_nested_audits_hear_it_both(rank):
-    with dtypeguard.audit() as outer:
-        dist.all_reduce(torch.ones(3))
-        with dtypeguard.audit() as inner:
-            dtypes(rank)
-        dist.all_reduce(torch.ones(3))
-        dtypes(rank)
-    assert len(findings(inner)) == 1
-    (finding,) = [f for f in outer.findings if f.rule == "DG701"]
-    assert finding.count == 2
-    nothing_stays()
-
-
-@pytest.mark.slow
-@on_ranks(world_size=3)
-def test_of_three_ranks_one_is_odd(rank):
-    with dtypeguard.audit() as report:
-        x = torch.ones(4, dtype=F16 if rank == 1 else BF16)
-        dist.all_reduce(x)
-    assert findings(report) == [
-        ("error", "all_reduce: ranks 0, 2 have bfloat16[4], rank 1 has float16[4]", "dist.all_reduce(x)")
-    ]
 
 
 @pytest.mark.slow
@@ -453,16 +379,6 @@ def test_audits_that_begin_at_other_collectives_are_not_compared(rank):
             dist.all_reduce(torch.ones(4 + n))
     assert_nothing(report)
     nothing_stays()
-
-
-@on_ranks
-def test_an_audit_for_each_step(rank):
-    for step in range(6):
-        with dtypeguard.audit() as report:
-            x = torch.ones(4, dtype=(BF16, F16)[rank] if step == 4 else F32)
-            dist.all_reduce(x)
-        assert len(findings(report)) == (step == 4)
-        nothing_stays()
 
 
 @on_ranks

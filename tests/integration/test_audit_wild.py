@@ -2,45 +2,39 @@
 
 import copy
 
-import numpy as np
+import accelerate
+import lightning.pytorch as pl
 import peft
 import pytest
-import ranks
-import test_amp_wild
 import torch
-import torch.distributed as dist
 import transformers as hf
-from architectures import ARCHITECTURES, GROUPED, drawn, ids, llama, padded, same, tokens
-from ranks import on_ranks
-from test_amp_silent import plain
-from test_amp_silent import same as bit_identical
-from test_amp_wild import accelerator as accelerator  # a fixture
-from test_amp_wild import vit
-from test_audit_healthy import borrow, silent, twice
+from accelerate.state import AcceleratorState
+from architectures import ARCHITECTURES, GROUPED, drawn, ids, llama, same, tokens
+from audit_cases import twice
+from lightning.pytorch.plugins.precision import MixedPrecision
 from test_peft import METHODS, base
 from test_transformers import BF16, F16, F32, GENERATORS, NAMES, QUICK, STATELESS, WAYS, generated, prompts
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
+from torch.amp import GradScaler
+from torch.utils.data import DataLoader, TensorDataset
 from versions import since
 
 import dtypeguard
 
 pytestmark = [  # what the libraries say by themselves
-    *test_amp_wild.pytestmark,
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),  # the first step is skipped
+    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing.* is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:Position ids are not supported for parameter efficient tuning:UserWarning"),
     pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning"),
     pytest.mark.filterwarnings("ignore:Using a target size .* that is different to the input size:UserWarning"),
 ]
 slow = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_process_stays():
-    yield
-    ranks.stop()
 
 
 # ---------------------------------------------------------------- models of transformers
@@ -161,15 +155,6 @@ def test_a_model_writes(name, way, dtype):
     assert compared(lambda model, options: generated(model, **options), model, copy.deepcopy(model), options) == []
 
 
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=NAMES.get)
-def test_every_kind_of_attention(attention, dtype):
-    model = hf.LlamaForCausalLM(hf.LlamaConfig(**GROUPED, attn_implementation=attention)).eval().to(dtype)
-    inputs = {"input_ids": ids(2, 7), "attention_mask": padded(2, 7).flip(-1)}
-    assert compared(run, model, copy.deepcopy(model), inputs) == []
-
-
 @pytest.mark.parametrize("dtype", [F32, BF16, F16], ids=NAMES.get)
 def test_a_model_is_saved_and_loaded_in_a_dtype(dtype, tmp_path):
     torch.manual_seed(1)
@@ -257,32 +242,67 @@ def test_weights_quantized_by_torchao(config, dtype):
     twice(program)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=NAMES.get)
-def test_quantization_is_learned_with_torchao(dtype):
-    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerGroup, quantize_
-    from torchao.quantization.qat import QATConfig
+# ---------------------------------------------------------------- trainers: Lightning, transformers, accelerate
 
-    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32))
 
+class Fitted(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def training_step(self, batch, index):
+        return (self.body(batch[0]).float() - batch[1].float()).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+
+def rows():
+    return DataLoader(TensorDataset(torch.randn(24, 6), torch.randn(24, 3)), batch_size=4)
+
+
+PRECISIONS = {
+    "32-true": lambda: {"precision": "32-true"},
+    "bf16-true": lambda: {"precision": "bf16-true"},
+    "bf16-mixed": lambda: {"precision": "bf16-mixed", "accumulate_grad_batches": 2},
+    "16-mixed": lambda: {"plugins": MixedPrecision("16-mixed", "cpu", scaler=GradScaler("cpu"))},
+}
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_model_in_lightning(precision):
     def program():
-        model, losses = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 3)).to(dtype), []
-        quantize_(model[:1], QATConfig(config, step="prepare"))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for _ in range(5):
-            x = torch.randn(8, 32).to(dtype)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x).float(), x[:, :3].argmax(1))
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return model, losses
+        model = Fitted()
+        trainer = pl.Trainer(
+            max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, gradient_clip_val=0.3, **PRECISIONS[precision](),
+        )  # fmt: skip
+        trainer.fit(model, rows())
+        return model, trainer.optimizers
 
     twice(program)
 
 
-# ---------------------------------------------------------------- trainers: Lightning, transformers, accelerate
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_model_in_accelerate(precision):
+    def program():
+        AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = accelerate.Accelerator(mixed_precision=precision, cpu=True, gradient_accumulation_steps=2)
+        model = Fitted().body
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, rows())
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward((model(x).float() - y).square().mean())
+                accelerator.clip_grad_norm_(model.parameters(), 0.3)
+                optimizer.step()
+                optimizer.zero_grad()
+        return model, optimizer.state_dict()
 
-borrow(test_amp_wild, globals(), test_amp_wild.pytestmark)
+    twice(program)
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 TRAININGS = {
@@ -319,74 +339,3 @@ def test_a_language_model_in_a_trainer(how, tmp_path):
 def numbers(history):
     """What was logged, without what depends on the clock."""
     return [{k: v for k, v in row.items() if not k.endswith(("runtime", "per_second"))} for row in history]
-
-
-@slow
-def test_images_in_a_trainer_with_metrics_of_numpy(tmp_path):
-    def metrics(prediction):
-        return {"accuracy": float((np.argmax(prediction.predictions, -1) == prediction.label_ids).mean())}
-
-    def program():
-        hf.set_seed(1)
-        args = hf.TrainingArguments(
-            output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=8, use_cpu=True, bf16=True,
-            report_to="none", disable_tqdm=True, save_strategy="no", dataloader_pin_memory=False,
-        )  # fmt: skip
-        model, data = vit(), test_amp_wild.images()
-        trainer = hf.Trainer(model=model, args=args, train_dataset=data, eval_dataset=data, compute_metrics=metrics)
-        trainer.train()
-        return model, numbers([trainer.evaluate()])
-
-    twice(program)
-
-
-# ---------------------------------------------------------------- ranks
-
-
-def on_each(program):
-    """Bare and in an audit, on each rank."""
-    torch.manual_seed(1)
-    bare = plain(program())
-    torch.manual_seed(1)
-    with dtypeguard.audit() as report:
-        made = program()
-    bit_identical(bare, plain(made))
-    silent(report)
-
-
-def stepped(model, rank, dtype=F32):
-    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.01), []
-    for x, y in test_amp_wild.of_rank(rank, 6):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", BF16, enabled=dtype is BF16):
-            loss = test_amp_wild.mse(model(x), y)
-        loss.backward()
-        optimizer.step()
-        total = loss.detach().clone()
-        dist.all_reduce(total)
-        losses.append(total)
-    return losses
-
-
-@slow
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16 autocast"])
-@on_ranks
-def test_ddp(rank, dtype):
-    def program():
-        model = DistributedDataParallel(test_amp_wild.net())
-        return model, stepped(model, rank, dtype)
-
-    on_each(program)
-
-
-@slow
-@pytest.mark.parametrize("reduce", [None, F32], ids=["", "sums in float32"])
-@on_ranks
-def test_fsdp2_in_bfloat16(rank, reduce):
-    def program():
-        policy = MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=reduce)
-        model = fully_shard(test_amp_wild.net(), mp_policy=policy)
-        losses = stepped(model, rank)
-        return [parameter.full_tensor() for parameter in model.parameters()], losses
-
-    on_each(program)
