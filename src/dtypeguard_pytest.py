@@ -245,10 +245,10 @@ def _outside(node: Any) -> Iterator[None]:
 
 @pytest.fixture
 def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Say what dtypeguard does in the rest of the test: `dtypeguard_mode("lenient")`.
+    """Set the mode for the rest of the test: `dtypeguard_mode("lenient")`.
 
-    It takes what `--dtypeguard` takes, and `casting=` of lenient mode; the marker `dtypeguard` does the same for the
-    whole test. What `dtypeguard.set_mode` does in a test ends with the test, too.
+    It accepts the values of `--dtypeguard`, and `casting=` for lenient mode. The marker `dtypeguard` sets both for the
+    whole test. A mode that `dtypeguard.set_mode` sets in a test ends with the test too.
     """
 
     def say(mode: str | None = None, *, casting: str | None = None) -> None:
@@ -269,10 +269,10 @@ def _casts() -> Any:
 
 @pytest.fixture
 def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord"]]:
-    """The repairs that this test made: `dtype_casts()` is the list of them so far, setup included.
+    """The repairs of this test, setup included: `dtype_casts()` is the list so far.
 
-    They are records as in `dtypeguard.casts()`, with the counts of this test alone: `argument`, `function`,
-    `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, they begin there.
+    The list has records like `dtypeguard.casts()`, with the counts of this test only: `argument`, `function`,
+    `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, it starts there.
     """
     from dtypeguard._repair.records import since
 
