@@ -25,10 +25,10 @@ _LEGAL = {
     "casting": ("safe", "precision", "promote", "unsafe"),
 }
 _MARKER = (
-    "dtypeguard(mode=None, casting=None): what dtypeguard does in the test, its setup and its teardown: mode as for "
-    f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker counts."
+    "dtypeguard(mode=None, casting=None): the mode of dtypeguard in the test, its setup and its teardown: mode as for "
+    f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker wins."
 )
-_WHY = "strict, because pytest runs it: --dtypeguard=lenient repairs, --dtypeguard=config does what the program says"
+_WHY = "strict, because pytest runs it: --dtypeguard=lenient repairs, --dtypeguard=config keeps the program's mode"
 _SENT = "dtypeguard_repairs"
 _SHOWN = 20  # repairs, without -v
 
@@ -64,14 +64,14 @@ _repairs = pytest.StashKey[dict[Row, _Repairs]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("dtypeguard_mode", "what --dtypeguard is where it is not given", default="")
-    parser.addini("dtypeguard_casting", f"what lenient mode may cast: {', '.join(_LEGAL['casting'])}", default="")
+    parser.addini("dtypeguard_mode", "the default of --dtypeguard", default="")
+    parser.addini("dtypeguard_casting", f"the casts of lenient mode: {', '.join(_LEGAL['casting'])}", default="")
     parser.getgroup("dtypeguard").addoption(
         "--dtypeguard",
         choices=_LEGAL["mode"],
         metavar="MODE",
-        help="what a broken contract does: strict (the default), lenient, warn or off, for contracts written below the "
-        "rootdir; strict:all, lenient:all, ...: for those of installed packages too; config: what the program sets",
+        help="what a violation does: strict (the default), lenient, warn or off, for contracts written below the "
+        "rootdir; strict:all, lenient:all, ...: for installed packages too; config: the mode that the program sets",
     )
 
 

@@ -43,7 +43,7 @@ _found = pytest.StashKey[Rows]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(_INI, "findings of dtype_audit that are known: a file, relative to the one that names it", default="")
+    parser.addini(_INI, "a file with the known findings of dtype_audit, relative to the configuration file", default="")
     parser.getgroup("dtypeguard").addoption(
         _WRITE, action="store_true", help=f"write what dtype_audit finds to the file in {_INI}, and do not fail on it"
     )
