@@ -92,7 +92,9 @@ class Card:
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
-        return "" if self.key.options.depth == "all" else '; guard(model, depth="all") also checks tensors that the model creates'
+        if self.key.options.depth == "all":
+            return ""
+        return '; guard(model, depth="all") also checks tensors that the model creates'
 
 
 class GuardedModule(nn.Module):
