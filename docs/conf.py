@@ -30,9 +30,13 @@ doctest_default_flags = doctest.ELLIPSIS | doctest.DONT_ACCEPT_TRUE_FOR_1
 doctest_global_setup = """
 import warnings
 
+import hypothesis
+
 import dtypeguard
 from dtypeguard import *
 
+hypothesis.settings.register_profile("docs", deadline=None)  # the first call of an operation is slow
+hypothesis.settings.load_profile("docs")
 warnings.simplefilter("ignore", dtypeguard.DtypeGuardWarning)
 """
 doctest_global_cleanup = """

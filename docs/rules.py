@@ -29,7 +29,7 @@ def index() -> str:
     """All rules, by family."""
     parts = [
         "# All rules\n",
-        "The severity is that of most findings. A finding that proves harmless is an info, a harmful one an error.\n",
+        "The severity is the usual one. A finding that proves harmless is an info, one that does harm is an error.\n",
     ]
     for family, title in FAMILIES.items():
         parts.append(f"## {family}: {title}\n")

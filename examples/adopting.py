@@ -1,8 +1,8 @@
-"""Adopting dtypeguard in a code base that already runs: one broken call, and what each mode makes of it.
+"""Introduce dtypeguard into code that already runs: one wrong call, and what each mode does with it.
 
     python examples/adopting.py
 
-The call is wrong and works all the same: PyTorch promotes the loss, and all that follows from it, to float64.
+The call is wrong but runs: PyTorch promotes the loss, and all results that use it, to float64.
 """
 
 import warnings
@@ -19,12 +19,12 @@ import dtypeguard
 
 @dtypeguard.enforce
 def error_rate(predicted: Float32[Tensor, "batch"], measured: Float32[Tensor, "batch"]) -> Float32[Tensor, ""]:
-    """A function that has been there for years; the decorator and the annotations are new."""
+    """An old function. Only the decorator and the annotations are new."""
     return ((predicted - measured).abs() / measured).mean()
 
 
 def broken_call() -> Tensor:
-    """It has been there for years too: NumPy's float64 meets the model's float32."""
+    """An old call: it mixes float64 from NumPy with the float32 of the model."""
     measured = torch.from_numpy(np.linspace(1.0, 2.0, 5))
     predicted = torch.linspace(1.1, 2.2, 5)
     return error_rate(predicted, measured)
@@ -36,7 +36,7 @@ def heading(text: str) -> None:
 
 @contextmanager
 def printed() -> Iterator[None]:
-    """Print dtypeguard's warnings here; a real program would leave them to `warnings` or `logging`."""
+    """Print dtypeguard's warnings. A real program would leave them to `warnings` or `logging`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
         yield
@@ -45,7 +45,7 @@ def printed() -> Iterator[None]:
 
 
 def test_error_rate() -> None:
-    """What stands in the test suite: the same call, with no excuse accepted."""
+    """A test of the same call, in strict mode."""
     with dtypeguard.mode("strict"):
         broken_call()
 
@@ -55,9 +55,9 @@ def main() -> None:
     dtypeguard.set_mode("warn")
     with printed():
         result = broken_call()
-        broken_call()  # the second time nothing more is said
+        broken_call()  # does not warn again
     assert result.dtype is torch.float64
-    print(f"\nNothing was changed: the result is {result.dtype}, as it always was.")
+    print(f"\nNothing was changed: the result is {result.dtype}, as before.")
 
     heading('2. In tests: with dtypeguard.mode("strict")')
     try:
@@ -67,7 +67,7 @@ def main() -> None:
     else:
         raise AssertionError("strict mode should have raised")
 
-    heading('3. In production: set_mode("lenient"), which is also the default')
+    heading('3. In production: set_mode("lenient"), the default')
     dtypeguard.set_mode("lenient")
     with printed():
         result = broken_call()
@@ -75,14 +75,14 @@ def main() -> None:
     assert result.dtype is torch.float32
     (cast,) = dtypeguard.casts()
     print(f"\nThe result is {result.dtype}. casts() has counted {cast.count} repairs of `{cast.argument}`,")
-    print(f"{cast.bytes} bytes, at {cast.site}: that is the line to mend.")
+    print(f"{cast.bytes} bytes, at {cast.site}: fix that line.")
 
-    heading('4. Kill switch: set_mode("off"), or DTYPEGUARD_MODE=off in the environment')
+    heading('4. Switch off all checks: set_mode("off"), or DTYPEGUARD_MODE=off in the environment')
     dtypeguard.set_mode("off")
-    with dtypeguard.mode("strict"):  # even this
+    with dtypeguard.mode("strict"):  # has no effect now
         result = broken_call()
     assert result.dtype is torch.float64
-    print(f"Nothing is checked, whatever else asks for it: the result is {result.dtype} again.")
+    print(f"Nothing is checked, whatever mode the code asks for: the result is {result.dtype} again.")
 
     dtypeguard.set_mode(None)
 

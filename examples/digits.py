@@ -1,4 +1,4 @@
-"""Handwritten digits: float64 data from NumPy, and a float32 model that nobody prepared for it.
+"""Train on handwritten digits: float64 data from NumPy, and a float32 model.
 
 Run it with `make demo`, or `python examples/digits.py`. It needs scikit-learn (which brings the data) and tqdm,
 and takes a few seconds on two CPU cores.
@@ -23,7 +23,7 @@ BATCH = 64
 
 
 class DigitNet(nn.Module):
-    """A small convnet. `Float` in its forward means: the dtype of its parameters, whatever that is."""
+    """A small convnet. `Float` in its forward means the dtype of its parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class DigitNet(nn.Module):
 
 @dtypeguard.enforce
 def digit_loss(logits: Float32[Tensor, "batch 10"], labels: Int64[Tensor, "batch"]) -> Float32[Tensor, ""]:
-    """A plain function has no parameters to follow, so `Float32` means float32, under autocast too."""
+    """`Float32` means float32. In a plain function that is so under autocast too."""
     return F.cross_entropy(logits, labels)
 
 
@@ -50,8 +50,8 @@ def heading(text: str) -> None:
 
 @contextmanager
 def lenient() -> Iterator[list[warnings.WarningMessage]]:
-    """Lenient mode, which is the default, with its warnings collected; all others stay as they are."""
-    dtypeguard.reset_casts()  # every repair is announced once, and from here on once more
+    """Lenient mode, the default, with its warnings collected. Other warnings are not changed."""
+    dtypeguard.reset_casts()  # each repair warns once; after this it warns again
     with warnings.catch_warnings(record=True) as caught, dtypeguard.mode("lenient"):
         warnings.simplefilter("always", dtypeguard.CastWarning)
         yield caught
@@ -97,7 +97,7 @@ def accuracy(model: DigitNet, images: Tensor, labels: Tensor) -> float:
 
 
 def print_casts() -> None:
-    """What was repaired, how often, and where: the table behind `dtypeguard.casts()`."""
+    """Print `dtypeguard.casts()` as a table: what was repaired, how often, and where."""
     row = "{:<17} {:<9} {:<20} {:>6} {:>8}  {}".format
     print(row("function", "argument", "cast", "times", "MB", "called at"))
     for cast in dtypeguard.casts():
@@ -128,8 +128,8 @@ def main() -> None:
     print(f"test accuracy {score:.1%} on {len(test_images)} images\n")
     assert score > 0.95, "the model should have learned the digits"
     print_casts()
-    print("\nThe images came as float64; the logits left autocast as bfloat16, and the loss asks for float32.")
-    print("Each repair was said aloud once, as a CastWarning:")
+    print("\nThe images are float64. The logits are bfloat16 after autocast, and the loss expects float32.")
+    print("Each repair warned once, with a CastWarning:")
     for warning in caught:
         print(f"  {warning.message}")
 
@@ -145,7 +145,7 @@ def main() -> None:
         compiled = torch.compile(model, fullgraph=True, backend=count)(test_images)
     assert len(graphs) == 1
     assert torch.equal(compiled, eager)
-    print("one graph, with fullgraph=True, the cast inside it; the result is equal to eager's")
+    print("one graph, with fullgraph=True, with the cast in it; the result is equal to that of eager mode")
 
     heading("5. A model without annotations: guard")
     mlp = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

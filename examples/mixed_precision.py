@@ -1,8 +1,8 @@
-"""A training loop in mixed precision, right; then three mistakes in it that PyTorch says nothing about.
+"""A right training loop in mixed precision, and three mistakes in it for which PyTorch raises no error.
 
-Handwritten digits, a small convnet, float16 autocast with a GradScaler, two micro-batches for each step, and gradient
-clipping. Each mistake is one line. It is trained twice: by PyTorch alone, to see what it costs, and under
-`dtypeguard.amp.watch`, to see when it is found. Every claim is asserted.
+A small convnet learns handwritten digits with float16 autocast, a GradScaler, two micro-batches for each step, and
+gradient clipping. Each mistake is one line. Each loop runs twice: with PyTorch alone, to see what the mistake costs,
+and under `dtypeguard.amp.watch`, to see when it is found. Every claim is asserted.
 
 Run it with `python examples/mixed_precision.py`. It needs scikit-learn, which brings the data, and takes a few seconds
 on one CPU core.
@@ -24,7 +24,7 @@ import dtypeguard
 
 EPOCHS, BATCH, MICRO = 3, 50, 25
 TRAINED = 1400  # images to train on; the others are for the test
-CHANCE = 0.25  # a network that learned nothing is not better than this
+CHANCE = 0.25  # the accuracy of a network that learned nothing is below this
 
 
 def load() -> tuple[Tensor, Tensor]:
@@ -38,7 +38,7 @@ IMAGES, LABELS = load()
 
 
 def build() -> nn.Sequential:
-    """The same network each time, and the same order of batches after it."""
+    """The same network each time; the random order of batches after it is the same too."""
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -48,7 +48,7 @@ def build() -> nn.Sequential:
 
 
 def train(model: nn.Module, optimizer: Optimizer, scaler: GradScaler, *, clip_too_early: bool = False) -> int:
-    """The loop. How many steps it took."""
+    """Train, and return the number of steps."""
     steps = 0
     for _ in range(EPOCHS):
         for batch in torch.randperm(TRAINED).split(BATCH):
@@ -70,7 +70,7 @@ def train(model: nn.Module, optimizer: Optimizer, scaler: GradScaler, *, clip_to
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """Under autocast the parameters stay float32, and so may the images; without it the images follow them."""
+    """The dtype of the images: that of the parameters. Under autocast both are float32."""
     return next(model.parameters()).dtype
 
 
@@ -139,7 +139,7 @@ def head_replaced(good: float) -> None:
     def prepare() -> tuple[nn.Sequential, Optimizer]:
         model = build()
         optimizer = SGD(model.parameters(), lr=0.2, momentum=0.9)
-        model[-1] = nn.Linear(32 * 4 * 4, 10)  # "a fresh head", which the optimizer never hears of
+        model[-1] = nn.Linear(32 * 4 * 4, 10)  # a new head, which the optimizer does not have
         return model, optimizer
 
     model, optimizer = prepare()
@@ -158,7 +158,7 @@ def head_replaced(good: float) -> None:
     assert len(said) == 1
     print(f"dtypeguard  lenient, before the first batch: AmpWarning: {said[0].message}")
     with watch:
-        train(model, optimizer, scaler)  # it goes on, and nothing is said twice
+        train(model, optimizer, scaler)  # training continues, without a second warning
     (finding,) = watch.report()
     assert (finding.rule, finding.parameters) == ("DG401", ("6.weight", "6.bias"))
     print(f"dtypeguard  and at the end the report has {finding.rule}, seen {finding.count} times")

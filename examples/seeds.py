@@ -1,22 +1,22 @@
-"""Everyday dtype trouble, one function each: first PyTorch alone, then dtypeguard. Every claim is asserted.
+"""Common dtype problems, one function each: first PyTorch alone, then dtypeguard. Every claim is asserted.
 
-| row | trouble |
+| row | problem |
 |---|---|
 | A1  | a loss casts its argument inside: does the caller's tensor change? |
 | A2  | a cast whose result is thrown away |
 | A3  | a loss takes two dtypes and fails in backward |
-| B1  | integers times floats: a promotion that nobody wrote |
+| B1  | integers times floats: a promotion that no line asks for |
 | B2  | an `assert` on a dtype in an optimisation routine |
 | B3  | from NumPy to PyTorch and back |
-| B4  | a dtype that is wrong here, and was born somewhere else |
+| B4  | a wrong dtype that begins at another line |
 | C1  | a tensor on another device than the module |
-| C2  | integers made floats inside `forward` |
+| C2  | integers that `forward` converts to floats |
 | C3  | an in-place operation on a half-precision argument |
 | D1  | float32 input for float16 weights |
 | D2  | gradients through mismatched dtypes |
-| D3  | a kernel that only takes float32 |
+| D3  | a kernel that accepts only float32 |
 | E1  | integers and floats, added and multiplied |
-| E2  | integers out of a NumPy loader |
+| E2  | integers from a NumPy loader |
 | E3  | a model in float16, a GradScaler and autocast |
 
 Run all with `python examples/seeds.py`, or some with `python examples/seeds.py A1 D3`.
@@ -44,9 +44,9 @@ def say(who: str, text: object) -> None:
 
 @contextmanager
 def lenient() -> Iterator[list[str]]:
-    """Lenient mode, with the texts of dtypeguard's warnings collected; all other warnings stay as they are."""
+    """Lenient mode, with the texts of dtypeguard's warnings collected. Other warnings are not changed."""
     texts: list[str] = []
-    dtypeguard.reset_casts()  # every repair is announced once, and from here on once more
+    dtypeguard.reset_casts()  # each repair warns once; after this it warns again
     with warnings.catch_warnings(record=True) as caught, dtypeguard.mode("lenient"):
         warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
         yield texts
@@ -54,7 +54,7 @@ def lenient() -> Iterator[list[str]]:
 
 
 def raised(kind: type[Exception], call: Callable[..., Any], *args: Any) -> Any:
-    """What a call raises, which must be of that kind."""
+    """The error that a call raises, which must be of that kind."""
     try:
         call(*args)
     except kind as error:
@@ -63,7 +63,7 @@ def raised(kind: type[Exception], call: Callable[..., Any], *args: Any) -> Any:
 
 
 def failure(kind: type[Exception], call: Callable[..., Any], *args: Any) -> str:
-    """Its first line."""
+    """The first line of the error that a call raises."""
     error = raised(kind, call, *args)
     return f"{type(error).__name__}: {str(error).splitlines()[0]}"
 
@@ -76,12 +76,12 @@ def row(cast: Any) -> str:
 
 
 def a1_cast_inside_a_loss() -> None:
-    """The body sees the declared dtype; the caller's tensor and the dtype of its gradient do not change."""
+    """The function gets the declared dtype; the caller's tensor and the dtype of its gradient do not change."""
     predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([1.1, 2.1, 3.1])
 
     def by_hand(predictions: Tensor, targets: Tensor) -> Tensor:
-        return F.mse_loss(predictions.float(), targets)  # a new tensor: `predictions` stays what it was
+        return F.mse_loss(predictions.float(), targets)  # a new tensor: `predictions` does not change
 
     assert F.mse_loss(predictions, targets).dtype is torch.float64
     assert by_hand(predictions, targets).dtype is torch.float32
@@ -105,7 +105,7 @@ def a1_cast_inside_a_loss() -> None:
 
 
 def a2_discarded_cast() -> None:
-    """A cast that is not kept changes nothing: the audit names the line."""
+    """A cast whose result is not used changes nothing. The audit names the line."""
     targets = torch.tensor([1.1, 2.1, 3.1])
 
     def flawed(predictions: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def a2_discarded_cast() -> None:
 
     predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     assert flawed(predictions).dtype is torch.float64
-    say("PyTorch", "predictions.type(torch.float32) is accepted without a word, and the loss is float64")
+    say("PyTorch", "predictions.type(torch.float32) raises no error, and the loss is float64")
 
     report = dtypeguard.audit(flawed, predictions)
     discarded, promoted = report.findings
@@ -134,7 +134,7 @@ def a3_fails_in_backward() -> None:
     predictions = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64, requires_grad=True)
     targets = torch.tensor([1.1, 2.1, 3.1])
 
-    loss = F.huber_loss(predictions, targets)  # accepted here, and refused lines later
+    loss = F.huber_loss(predictions, targets)  # no error here, but in backward
     say("PyTorch", f"huber_loss passes, its backward does not: {failure(RuntimeError, loss.backward)}")
 
     @dtypeguard.enforce
@@ -163,7 +163,7 @@ def enforced(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
 
 
 def b1_integers_times_floats() -> None:
-    """PyTorch promotes what meets; the audit says where, which dtypes, and how many bytes."""
+    """PyTorch promotes mixed dtypes. The audit says where, which dtypes, and how many bytes."""
     counts, prices = torch.tensor([1, 2, 3], dtype=torch.int32), torch.tensor([4.0, 5.0, 6.0])
     total = counts * prices
     assert total.dtype is torch.float32
@@ -182,7 +182,7 @@ def b1_integers_times_floats() -> None:
 
 
 def b2_assert_in_a_routine() -> None:
-    """The same guarantee as a hand-written `assert`; it says more, and `python -O` does not remove it."""
+    """`enforce` checks the same as a hand-written `assert`. Its error says more, and `python -O` does not remove it."""
     x = torch.ones(10, dtype=torch.float64)
     routines: dict[str, Any] = dict(globals())
     exec(compile(ROUTINE, "routine.py", "exec", optimize=0), routines)
@@ -223,7 +223,7 @@ def b3_numpy_and_back() -> None:
 
 
 def b4_lineage() -> None:
-    """The tensor is traced back to the line where its dtype was born."""
+    """The audit names the line where the dtype of a tensor begins."""
 
     def loaded() -> Tensor:
         pixels = np.array([[0, 51, 102], [153, 204, 255]], dtype=np.float64)
@@ -271,7 +271,7 @@ def c1_other_device() -> None:
 
 
 def c2_integers_made_floats_inside() -> None:
-    """The audit lists the conversion under its module; `enforce` states it at the boundary."""
+    """The audit lists the conversion under its module. `enforce` requires the dtype at the call."""
 
     class Doubled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -315,7 +315,7 @@ class PlusOne(nn.Module):
 
 
 def c3_in_place_on_a_cast_copy() -> None:
-    """A module that writes to its argument would write to a copy: that is said, not hidden."""
+    """A module that writes to its argument would write to a copy. dtypeguard warns about that."""
     model = PlusOne()
     x = torch.zeros(5, dtype=torch.float16)
     model(x)
@@ -341,7 +341,7 @@ def c3_in_place_on_a_cast_copy() -> None:
 
 
 def d1_one_cast_at_the_boundary() -> None:
-    """Input of another dtype than the weights is cast once, and the bytes that this copies are counted."""
+    """An input of another dtype than the weights is cast once, and the copied bytes are counted."""
     torch.manual_seed(0)
     first = nn.Linear(1024, 256)
     model = nn.Sequential(first, nn.ReLU(), nn.Linear(256, 16)).half()
@@ -369,7 +369,7 @@ def d1_one_cast_at_the_boundary() -> None:
 
 
 def d2_gradients_in_their_own_dtype() -> None:
-    """Casts are differentiable: each gradient arrives in the dtype of the caller's tensor."""
+    """Casts are differentiable: each gradient has the dtype of the caller's tensor."""
     torch.manual_seed(0)
     x = torch.randn(4, 10, requires_grad=True)
     weight = torch.randn(10, 10, dtype=torch.float16, requires_grad=True)
@@ -430,7 +430,7 @@ def d3_float32_kernel() -> None:
 
 
 def e1_integers_and_floats() -> None:
-    """The same for a sum and a product: a row for each line, and the cast that says it is meant."""
+    """A sum and a product: the audit has a row for each line. A cast shows that the promotion is meant."""
     a, b = torch.tensor([1, 2, 3], dtype=torch.int32), torch.tensor([1.5, 2.5, 3.5])
     c, d = a + b, a * b
     assert c.dtype is d.dtype is torch.float32
@@ -458,7 +458,7 @@ def e1_integers_and_floats() -> None:
 
 
 class Regressor(nn.Module):
-    """Annotated, and not enforced by itself: `guard` reads the annotations."""
+    """A model with annotations that is not enforced: `guard` reads the annotations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -469,7 +469,7 @@ class Regressor(nn.Module):
 
 
 def e2_integers_from_a_loader() -> None:
-    """Integers are widened where every value survives; becoming floats must be asked for."""
+    """Integers are cast to a wider dtype if every value survives. A cast to floats must be allowed with `casting=`."""
     torch.manual_seed(0)
     counts = torch.from_numpy(np.array([[1, 2, 3], [4, 5, 6]], dtype=np.int32))
     model = Regressor()
@@ -505,7 +505,7 @@ def e2_integers_from_a_loader() -> None:
 
 
 def e3_half_model_under_a_scaler() -> None:
-    """float16 parameters under a GradScaler are named at once, not after the first backward."""
+    """float16 parameters with a GradScaler are reported at once, not after the first backward."""
     torch.manual_seed(0)
     model = Regressor().half()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

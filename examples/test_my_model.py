@@ -1,7 +1,7 @@
-"""Property tests of a model's dtypes, as they stand in a project of your own.
+"""Property tests of a model's dtypes, as you would write them in your project.
 
-A classifier with annotations, a loss, and an encoder from PyTorch that nobody annotated: each is tried on every dtype
-that a user could pass, in and out of autocast.
+They test a classifier with annotations, a loss, and an encoder of PyTorch without annotations with every dtype that a
+user could pass, with and without autocast.
 
 Run it with `pytest examples/test_my_model.py`, or with `python examples/test_my_model.py`. It takes some seconds.
 """
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import dtypeguard
 from dtypeguard.testing import check_module, inputs_for, tensors, violations_of
 
-torch.set_num_threads(1)  # the tensors are tiny: threads would wait for each other
+torch.set_num_threads(1)  # many threads make tiny operations slow
 settings.register_profile("models", deadline=None)  # the first call of an operation takes longer than the others
 settings.load_profile("models")
 
@@ -36,7 +36,7 @@ class Classifier(nn.Module):
 
 @dtypeguard.enforce
 def smoothed(logits: Float32[Tensor, "batch classes"], target: Int64[Tensor, " batch"]) -> Float32[Tensor, ""]:
-    """Cross entropy with label smoothing; in float32, as logarithms of half values lose what they are about."""
+    """Cross entropy with label smoothing; in float32, because logarithms of half values are too inexact."""
     return nn.functional.cross_entropy(logits, target, label_smoothing=0.1)
 
 
@@ -55,7 +55,7 @@ def test_an_encoder_that_nobody_annotated_does_too() -> None:
 def test_pytorch_s_own_norm_is_a_trap() -> None:
     report = check_module(lambda: nn.LayerNorm(16), example=torch.randn(2, 16), autocast=[None])
     silent = {(cell.parameter_dtype, cell.input_dtype) for cell in report.traps}
-    assert (torch.float32, torch.bfloat16) in silent  # without a guard it computes, and says nothing
+    assert (torch.float32, torch.bfloat16) in silent  # without a guard it computes, and raises no error
 
 
 @given(

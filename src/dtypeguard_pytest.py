@@ -25,10 +25,10 @@ _LEGAL = {
     "casting": ("safe", "precision", "promote", "unsafe"),
 }
 _MARKER = (
-    "dtypeguard(mode=None, casting=None): what dtypeguard does in the test, its setup and its teardown: mode as for "
-    f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker counts."
+    "dtypeguard(mode=None, casting=None): the mode of dtypeguard in the test, its setup and its teardown: mode as for "
+    f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker wins."
 )
-_WHY = "strict, because pytest runs it: --dtypeguard=lenient repairs, --dtypeguard=config does what the program says"
+_WHY = "strict, because pytest runs it: --dtypeguard=lenient repairs, --dtypeguard=config keeps the program's mode"
 _SENT = "dtypeguard_repairs"
 _SHOWN = 20  # repairs, without -v
 
@@ -64,14 +64,14 @@ _repairs = pytest.StashKey[dict[Row, _Repairs]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("dtypeguard_mode", "what --dtypeguard is where it is not given", default="")
-    parser.addini("dtypeguard_casting", f"what lenient mode may cast: {', '.join(_LEGAL['casting'])}", default="")
+    parser.addini("dtypeguard_mode", "the default of --dtypeguard", default="")
+    parser.addini("dtypeguard_casting", f"the casts of lenient mode: {', '.join(_LEGAL['casting'])}", default="")
     parser.getgroup("dtypeguard").addoption(
         "--dtypeguard",
         choices=_LEGAL["mode"],
         metavar="MODE",
-        help="what a broken contract does: strict (the default), lenient, warn or off, for contracts written below the "
-        "rootdir; strict:all, lenient:all, ...: for those of installed packages too; config: what the program sets",
+        help="what a violation does: strict (the default), lenient, warn or off, for contracts written below the "
+        "rootdir; strict:all, lenient:all, ...: for installed packages too; config: the mode that the program sets",
     )
 
 
@@ -245,10 +245,10 @@ def _outside(node: Any) -> Iterator[None]:
 
 @pytest.fixture
 def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Say what dtypeguard does in the rest of the test: `dtypeguard_mode("lenient")`.
+    """Set the mode for the rest of the test: `dtypeguard_mode("lenient")`.
 
-    It takes what `--dtypeguard` takes, and `casting=` of lenient mode; the marker `dtypeguard` does the same for the
-    whole test. What `dtypeguard.set_mode` does in a test ends with the test, too.
+    It accepts the values of `--dtypeguard`, and `casting=` for lenient mode. The marker `dtypeguard` sets both for the
+    whole test. A mode that `dtypeguard.set_mode` sets in a test ends with the test too.
     """
 
     def say(mode: str | None = None, *, casting: str | None = None) -> None:
@@ -269,10 +269,10 @@ def _casts() -> Any:
 
 @pytest.fixture
 def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord"]]:
-    """The repairs that this test made: `dtype_casts()` is the list of them so far, setup included.
+    """The repairs of this test, setup included: `dtype_casts()` is the list so far.
 
-    They are records as in `dtypeguard.casts()`, with the counts of this test alone: `argument`, `function`,
-    `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, they begin there.
+    The list has records like `dtypeguard.casts()`, with the counts of this test only: `argument`, `function`,
+    `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, it starts there.
     """
     from dtypeguard._repair.records import since
 

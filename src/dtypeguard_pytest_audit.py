@@ -43,7 +43,7 @@ _found = pytest.StashKey[Rows]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini(_INI, "findings of dtype_audit that are known: a file, relative to the one that names it", default="")
+    parser.addini(_INI, "a file with the known findings of dtype_audit, relative to the configuration file", default="")
     parser.getgroup("dtypeguard").addoption(
         _WRITE, action="store_true", help=f"write what dtype_audit finds to the file in {_INI}, and do not fail on it"
     )
@@ -64,10 +64,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
-    """Audit the test's body, and fail the test if something of severity warning or error was found.
+    """Audit the body of the test, and fail the test if there is a finding of severity warning or error.
 
-    The value is the report, which fills while the test runs. `dtype_audit.assert_clean(ignore=[...])` in the test says
-    what to look at instead; it counts there, and once more at the end. Setup and teardown of fixtures are not audited.
+    The value is the report, which grows while the test runs. If the test calls `dtype_audit.assert_clean(...)`, these
+    calls decide instead; each is repeated at the end of the test. Setup and teardown of fixtures are not audited.
     """
     # What can be wrong with rules, pyproject.toml or a baseline.
     watch = plainly("dtype_audit", functools.partial(_begin, request.node), ValueError, TypeError, OSError)

@@ -749,7 +749,7 @@ def test_what_pytorch_has_no_kernel_for_is_unsupported_and_fails_nothing():
 
 def test_the_documentation_lists_every_property():
     page = (Path(__file__).parents[1] / "docs" / "testing.md").read_text()
-    rows = page.partition("| what is held |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = page.partition("| what is tested |")[2].partition("\n\n")[0].splitlines()[2:]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [row.name for row in PROPERTIES]
 
 

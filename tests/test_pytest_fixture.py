@@ -200,7 +200,7 @@ def test_pyproject_chooses_rules(outcomes, pytester):
 
 def test_help_names_it(pytester):
     result = pytester.runpytest("--fixtures", "-q")
-    result.stdout.fnmatch_lines(["dtype_audit -- *", "*Audit the test's body*"])
+    result.stdout.fnmatch_lines(["dtype_audit -- *", "*Audit the body of the test*"])
     pytester.runpytest("--markers").stdout.fnmatch_lines(["@pytest.mark.dtype_audit(rules=None*"])
     pytester.runpytest("--help").stdout.fnmatch_lines(
         ["*--dtypeguard-write-baseline*", "*dtypeguard_baseline (string)*"]

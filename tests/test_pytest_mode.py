@@ -804,8 +804,8 @@ def test_the_plugin_can_be_turned_off(pytester):
 def test_texts(pytester):
     fixtures = pytester.runpytest("--fixtures", "-v").stdout
     for name, text in {
-        "dtypeguard_mode": "Say what dtypeguard does in the rest of the test*",
-        "dtype_casts": "The repairs that this test made*",
+        "dtypeguard_mode": "Set the mode for the rest of the test*",
+        "dtype_casts": "The repairs of this test*",
     }.items():
         fixtures.fnmatch_lines([f"{name} -- *", f"    {text}"], consecutive=True)
     markers = pytester.runpytest("--markers").stdout

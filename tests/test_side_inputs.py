@@ -130,7 +130,7 @@ def test_torch_s_own_refusal_of_a_side_input_names_it():
     for mode in ("strict", "lenient"):
         with pytest.raises(RuntimeError, match=r"same dtype|but got") as caught:
             made(model=Product, mode=mode)(rand(2, 4, dtype=BF16), rand(2, 4))
-        assert any("was given text = f32[2,4] on cpu" in note for note in caught.value.__notes__)
+        assert any("side inputs of Product: text = f32[2,4] on cpu" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("state", [(F32, F32), (BF16, F32)])

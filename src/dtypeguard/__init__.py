@@ -1,4 +1,4 @@
-"""dtype, shape and device as a contract at the doors of a PyTorch model."""
+"""dtype, shape and device contracts for PyTorch."""
 
 import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`python -m dtypeguard`: audit a program, explain a rule, look at the environment."""
+"""`python -m dtypeguard`: audit a program, explain a rule, check the environment."""
 
 import argparse
 import difflib
@@ -23,14 +23,14 @@ _EXAMPLES = """\
 examples:
   python -m dtypeguard audit train.py --lr 1e-3
   python -m dtypeguard audit --ignore DG3 --html report.html -m mypackage.train
-  python -m dtypeguard audit --write-baseline known.json train.py   # accept what there is
-  python -m dtypeguard audit --baseline known.json train.py         # fail on what is new
+  python -m dtypeguard audit --write-baseline known.json train.py   # accept all findings
+  python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
   python -m dtypeguard rules DG309
 """
 _STATUS = """\
-exit status: the program's own if that is not 0; else 1 if there are findings, 2 for wrong usage. Rules are also chosen
-by [tool.dtypeguard] in pyproject.toml (select, ignore, severity, per-file-ignores), and switched off on a line by a
-comment: # dtypeguard: ignore[DG102]
+exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
+pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules. A comment turns a rule off for a line:
+# dtypeguard: ignore[DG102]
 """
 _OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
 
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     name = "python -m dtypeguard" if name in ("__main__.py", "-m", "") else name
     parser = argparse.ArgumentParser(
         name,
-        description="dtype mistakes in PyTorch programs",
+        description="find dtype mistakes in PyTorch programs",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -79,11 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
-    says = "run a script or a module under audit, and print what was found"
+    says = "run a script or a module, and print its dtype mistakes"
     _audit_options(command("audit", run, says, usage=ways, epilog=_STATUS))
     rules = command("rules", _rules, "list the rules, or explain some")
     rules.add_argument("rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3")
-    command("check", _check, "say what the environment is; status 1 if something is wrong with it")
+    command("check", _check, "print the environment; status 1 if something is wrong with it")
     command("version", _version, "print the version")
     return parser
 
@@ -96,17 +96,17 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
         type=_list,
         action="extend",
         metavar="RULES",
-        help="only these rules: ids, names, families, with commas",
+        help="use only these rules: ids, names or families, with commas",
     )
-    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="not these")
+    add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="leave out these rules")
     add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
-    add("--json", metavar="PATH", help="write the report as JSON; to standard output, and nothing else there, for -")
-    add("--html", metavar="PATH", help="write it as a page")
+    add("--json", metavar="PATH", help="write the report as JSON; for -, write only the JSON to standard output")
+    add("--html", metavar="PATH", help="write the report as an HTML page")
     add("--baseline", metavar="PATH", help="fail only on findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
-    add("program", help="script, folder or archive to run, or module with -m")
-    add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="its own arguments")
+    add("program", help="the script, folder or archive to run; with -m, the module")
+    add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
 
 
 def _list(text: str) -> list[str]:

@@ -33,26 +33,25 @@ _SHOWN = 8
 def check_ranks(
     model_or_batch: Any, /, *, group: dist.ProcessGroup | None = None, timeout: float = 60.0, shapes: bool = True
 ) -> None:
-    """Make sure that all ranks hold tensors of the same names, order, dtypes, shapes and device types.
+    """Check that all ranks hold tensors of the same names, order, dtypes, shapes and device types.
 
-    DistributedDataParallel and FSDP match parameters by position, and collectives match tensors by nothing at all:
-    where ranks differ they hang, or reduce what does not belong together
-    (https://github.com/pytorch/pytorch/issues/150248). Call it on every rank: on a model before it is wrapped, on a
-    batch before it is reduced. Nothing runs on the device.
+    DistributedDataParallel and FSDP match parameters by position only, and collectives do not compare tensors at all.
+    If ranks differ, they hang or reduce wrong data (https://github.com/pytorch/pytorch/issues/150248). Call
+    `check_ranks` on every rank: with a model before it is wrapped, or with a batch before it is reduced. Nothing runs
+    on the device. In a program of one process it does nothing.
 
     Args:
-        model_or_batch: an nn.Module (its parameters and buffers), or tensors in any containers.
-        group: the ranks to compare; default: all of them.
-        timeout: seconds to wait for the others.
-        shapes: compare shapes too; False for batches whose sizes may differ.
+        model_or_batch: an nn.Module (its parameters and buffers), or tensors in any containers. Values that are not
+            tensors may differ.
+        group: the ranks to compare; default: all.
+        timeout: seconds to wait for the other ranks.
+        shapes: whether to compare shapes too; False for batches whose sizes may differ.
 
     Raises:
-        RankError: on every rank, if any two differ; the text says which ranks hold what.
-        TimeoutError: some ranks did not call it in time; the text names them.
-        RuntimeError: there are several ranks, but `torch.distributed` has no process group yet.
-        ValueError: this rank is not in the group.
-
-    What is no tensor may differ. In a program of one process there is nothing to compare, and it returns.
+        RankError: on every rank, if any two differ. The message says which ranks hold what.
+        TimeoutError: if some ranks did not call it in time. The message names them.
+        RuntimeError: if there are several ranks, but `torch.distributed` has no process group yet.
+        ValueError: if this rank is not in the group.
 
     >>> import torch, dtypeguard
     >>> dtypeguard.distributed.check_ranks(torch.nn.Linear(3, 1))

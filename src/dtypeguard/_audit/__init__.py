@@ -1,4 +1,4 @@
-"""`audit`: a whole program watched for dtype mistakes, with the line where each dtype was born."""
+"""`audit`: find dtype mistakes in a program, with the line where each dtype begins."""
 
 from .._report.report import AuditReport as AuditReport
 from .._report.report import Cast as Cast

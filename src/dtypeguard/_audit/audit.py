@@ -24,7 +24,7 @@ rule_modules()
 
 
 class Audit:
-    """An audit as a context manager, which `audit` makes: `with dtypeguard.audit() as report`. It is used once."""
+    """The context manager of `with dtypeguard.audit() as report`. It can be entered once."""
 
     def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
         self._recorder, self._models = recorder, list(models)
@@ -77,28 +77,28 @@ def audit(
 
 
 def audit(*args: Any, **kwargs: Any) -> Any:
-    """Watch a whole program for dtype mistakes, with the line where each was made.
+    """Record a program and find its dtype mistakes, with the line of each.
 
-    `with audit() as report:` watches a block, `audit(function, *args, **kwargs)` a call. Nothing that the program
-    computes is changed, and nothing stays behind in torch when it ends. It sees every operation of the thread and of
-    threads that are started meanwhile, in forward and backward: what boundary checks cannot see. Compiled functions
-    run as they are written, not compiled.
+    `with audit() as report:` records a block, `audit(function, *args, **kwargs)` records a call. An audit sees every
+    operation of its thread and of threads that start during it, forward and backward. It does not change what the
+    program computes, and leaves nothing installed in torch. Compiled functions run eagerly during an audit.
 
     Args:
-        function: what to call, in the second form. All other arguments are then its own, `rules=` too.
-        model: the model, or several, for their names; other modules are named after their class when they are called.
-        optimizer: the optimizer, or several, where they were made before the audit.
-        scaler: the GradScaler, where it was made before the audit.
-        rules: in the first form, those to use, by id, name or family (`DG1`); default: `[tool.dtypeguard]` of
+        function: the function to call, in the second form. All other arguments are passed to it, `rules=` too.
+        model: the model, or several, for their names in messages. Other modules are named after their class.
+        optimizer: the optimizer, or several, if they were made before the audit.
+        scaler: the GradScaler, if it was made before the audit.
+        rules: the rules to use, by id, name or family (`DG1`), in the first form; default: `[tool.dtypeguard]` of
             pyproject.toml, else all.
-        ignore: likewise, those to leave out. A comment `# dtypeguard: ignore[DG103]` leaves one out at its line.
+        ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
+            its line.
 
     Returns:
-        The report; in the first form a context manager that gives it.
+        The report. The first form returns a context manager, which gives the report.
 
     Raises:
-        TypeError, ValueError: no such rule, a wrong argument or a broken pyproject.toml, before the program runs.
-        Whatever the program raises: it goes through. The second form adds what was found to it as a note.
+        TypeError, ValueError: for an unknown rule or argument or a broken pyproject.toml, before the program runs.
+        Exceptions of the program: they pass through. The second form adds a note with the findings.
 
     The rules: https://github.com/dtypeguard/dtypeguard/blob/main/docs/rules/index.md
 

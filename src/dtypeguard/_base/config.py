@@ -139,19 +139,19 @@ def set_mode(
     casting: CastingName | Casting | None = None,
     under: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Set the base mode of the process; None goes back to the default, lenient.
+    """Set the base mode of the process. None sets the default, lenient.
 
     Args:
         value: 'strict', 'lenient', 'warn', 'off' or None.
-        casting: what lenient mode may cast where the contract names no casting: 'safe', 'precision' (the default),
-            'promote' or 'unsafe'.
-        under: a directory. Mode and casting then count only for contracts written in files below it: where the line
-            stands that calls `enforce`, `check` or `guard`, or derives from `GuardedModule`. Packages that are
-            installed below it (`.venv/.../site-packages`) and all else have the defaults.
+        casting: which casts lenient mode may make for contracts that do not set `casting=`: 'safe', 'precision'
+            (default), 'promote' or 'unsafe'.
+        under: a directory. Mode and casting then apply only to contracts that are written in files below it, that is,
+            where the file calls `enforce`, `check` or `guard`, or derives a class from `GuardedModule`. Packages that
+            are installed below it (`.venv/.../site-packages`), and all other files, have the defaults.
 
     Raises:
-        ValueError: for another value; it lists the legal ones. Also if `under` is no directory.
-        TypeError: if `under` is no path.
+        ValueError: for an unknown value; the message lists the legal ones. Also if `under` is not a directory.
+        TypeError: if `under` is not a path.
 
     >>> import dtypeguard
     >>> dtypeguard.set_mode("strict"); dtypeguard.get_mode()
@@ -224,7 +224,7 @@ def current_casting(explicit: Casting | None = None, file: str | None = None) ->
 
 
 def get_mode() -> ModeName:
-    """The mode in force for what the asking file contains and names none itself: 'strict', 'lenient', 'warn', 'off'."""
+    """The mode of contracts in the calling file that do not set `mode=`: 'strict', 'lenient', 'warn' or 'off'."""
     return current_mode(None, _asking()).value
 
 
@@ -238,17 +238,16 @@ vars(_asking)["_dynamo_marked_constant"] = True
 class mode:  # noqa: N801  (a context manager, named like a function)
     """Use another mode inside a `with` block, or inside a decorated function.
 
-    It is right across threads and interleaved asyncio tasks. Under
-    `torch.compile` the mode is the one of the thread at trace time; a change
-    traces anew.
+    It is safe with threads and asyncio tasks. Under `torch.compile` the mode is that of the thread when the function is
+    traced, and a change of the mode traces the function again.
 
     Args:
-        value: 'strict' raises, 'lenient' repairs, 'warn' reports, 'off' lets pass.
+        value: 'strict' raises, 'lenient' repairs, 'warn' warns, 'off' does nothing.
 
     Raises:
-        ValueError: for another value; it lists the legal ones.
-        TypeError: when it decorates a class, a module or a property, or a generator function, whose block would leak
-            into its caller.
+        ValueError: for an unknown value; the message lists the legal ones.
+        TypeError: if it decorates a class, a module, a property or a generator function. The mode of a generator
+            would stay set in its caller.
 
     >>> import dtypeguard
     >>> with dtypeguard.mode("strict"):

@@ -28,18 +28,18 @@ from .dtypes import name_of
 
 
 class DtypeGuardError(TypeError):
-    """Base of every error of dtypeguard; the facts of its message are attributes.
+    """Base class of all errors of dtypeguard. The attributes have the facts of the message.
 
     Attributes:
-        argument: path of the first offender, as Python writes it (`x`, `batch[57]`, `cond['pooled']`).
-        expected: what it should have been: a `torch.dtype`, a `torch.device`, or text.
-        actual: what it was: a `torch.dtype`, a `torch.device`, a shape, or text.
-        function: the function whose contract was broken.
-        module_path: where the module stands in the guarded model (`UNet.time_mlp.0`), if known.
+        argument: the first wrong value, as Python writes it (`x`, `batch[57]`, `cond['pooled']`).
+        expected: what it should be: a `torch.dtype`, a `torch.device`, or text.
+        actual: what it is: a `torch.dtype`, a `torch.device`, a shape, or text.
+        function: the function whose contract is violated.
+        module_path: the path of the module in the guarded model (`UNet.time_mlp.0`), if known.
         call_site: `file:line` of the call.
-        axes: the axes bound by the call.
-        origin: the lines from the birth of the first offender to the call, while an audit runs.
-        violations: one text for every offender of the call.
+        axes: the sizes that names in annotations have in this call.
+        origin: during an audit, the lines that the dtype of the first wrong value comes from.
+        violations: one text for each wrong value of the call.
     """
 
     argument: str | None = None
@@ -58,7 +58,7 @@ class DtypeError(DtypeGuardError):
 
 
 class ShapeError(DtypeGuardError):
-    """A tensor's rank or an axis is not what the annotation says."""
+    """A tensor's number of axes, or the size of one, is not what the annotation says."""
 
 
 class DeviceError(DtypeGuardError):
@@ -66,22 +66,22 @@ class DeviceError(DtypeGuardError):
 
 
 class CastError(DtypeGuardError):
-    """Lenient mode would have to cast where the casting rule forbids it, or where values would be lost."""
+    """In lenient mode: the casting rule forbids the repair, or values would be lost."""
 
 
 class HintError(DtypeGuardError):
-    """A value breaks an annotation that is not about dtype, shape or device."""
+    """A value violates an annotation that is not about dtype, shape or device."""
 
 
 class AnnotationError(DtypeGuardError):
-    """An annotation cannot be understood, or names an axis that nothing has bound."""
+    """An annotation is malformed, or uses an axis that no argument has bound."""
 
 
 class AmpError(DtypeGuardError):
-    """Autocast, GradScaler or the optimizer are used in a way that loses or corrupts updates.
+    """`amp.watch` found a use of autocast, GradScaler or the optimizer that loses or corrupts updates.
 
     Attributes:
-        rule: the id of the rule that found it, `DG301`.
+        rule: the id of the rule, `DG301`.
     """
 
     rule: str | None = None
@@ -92,23 +92,23 @@ class RankError(DtypeGuardError):
 
 
 class DtypeGuardWarning(UserWarning):
-    """Base of every warning of dtypeguard."""
+    """Base class of all warnings of dtypeguard."""
 
 
 class CastWarning(DtypeGuardWarning):
-    """A value was cast or moved to keep a contract; cast it where the message says, or enforce in strict mode."""
+    """A value was cast or moved to match a contract. To avoid it, cast the value at the line that the message names."""
 
 
 class InplaceOnCastWarning(DtypeGuardWarning):
-    """The body changed a cast copy in place; the caller's tensor did not change. Cast before the call instead."""
+    """The function changed a cast copy in place, so the caller's tensor did not change. Cast before the call."""
 
 
 class ContractWarning(DtypeGuardWarning):
-    """Mode 'warn' found a broken contract and let it pass."""
+    """Mode 'warn' found a violation, and changed nothing."""
 
 
 class AmpWarning(DtypeGuardWarning):
-    """A watch found that autocast, GradScaler or the optimizer lose or corrupt updates; its text says what to write."""
+    """`amp.watch` found a use of autocast, GradScaler or the optimizer that loses or corrupts updates."""
 
 
 for _public in [*globals().values()]:

@@ -28,7 +28,7 @@ def why_not(call: CallState, violation: Violation) -> str:
     return ""
 
 
-_OPAQUE = "; what it stands in cannot be rebuilt around a copy"
+_OPAQUE = "; its container cannot be rebuilt around a copy"
 
 
 def module_path(call: CallState) -> str | None:

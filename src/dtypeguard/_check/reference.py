@@ -94,7 +94,7 @@ def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
     if contract.dtype is not None or contract.device is not None:
         anchor = anchor or Anchor(None, None)
         if contract.dtype is not None:
-            anchor.dtype, anchor.tensor, anchor.reason = contract.dtype, None, "the guard was told"
+            anchor.dtype, anchor.tensor, anchor.reason = contract.dtype, None, "the guard expects"
         anchor.device = contract.device or anchor.device
     return anchor
 
@@ -273,7 +273,7 @@ def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, h
     fix = f"{written(path)}.to({str(anchor.device)!r})"
     movable = value.device.type != "meta"
     told = call.contract.device is not None
-    reason = f"{'the guard was told' if told else f'{anchor.reason} on'} {anchor.device}"
+    reason = f"{'the guard expects' if told else f'{anchor.reason} on'} {anchor.device}"
     like = None if told else anchor.like
     report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
     call.edit(path, value).device = anchor.device

@@ -77,28 +77,31 @@ def enforce(
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Any:
-    """Hold a function to its jaxtyping annotations.
+    """Check the arguments and the result of a function against its jaxtyping annotations.
 
-    Arguments are checked, and in lenient mode repaired, before the body runs; the result is checked after it.
-    Works on functions, methods, static and class methods, properties, coroutines, generators, nn.Module classes
-    (their `forward`), dataclasses and NamedTuples (their construction) and custom operators of `torch.library`.
-    Warns where no annotation has a tensor.
+    Arguments are checked before the function runs, and the result after it. Lenient mode repairs them with casts.
+    `enforce` decorates functions, methods, static and class methods, properties, coroutines, generators, nn.Module
+    classes (their `forward`), dataclasses and NamedTuples (their construction) and custom operators of
+    `torch.library`. It warns if no annotation has a tensor.
 
     Args:
-        fn_or_class: what to decorate; leave it out to give options.
-        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
-        casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
-        anchor: the argument whose dtype and device the others follow; methods of an nn.Module follow its parameters.
-        autocast: 'follow' (default of an nn.Module's methods), 'ignore' (default of all else) or 'disable'.
-        mutates: arguments that the body writes to: checked, never cast.
-        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'.
+        fn_or_class: what to decorate; leave it out to pass options.
+        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode that is set when a call is checked.
+        casting: which casts lenient mode may make: 'safe', 'precision' (default), 'promote' or 'unsafe'.
+        anchor: the name of the argument whose dtype and device the others must have. Methods of an nn.Module compare
+            with its parameters instead.
+        autocast: 'follow' (default for methods of an nn.Module), 'ignore' (default for all else) or 'disable'.
+        mutates: names of arguments that the function writes to. They are checked, but never cast.
+        verify: when a narrowing repair is verified, so that no finite value becomes infinite: 'first' (the first
+            repair of a line), 'always' or 'never'. With 'never', whole numbers are not compared either.
         returns: whether the result is checked.
 
     Raises:
-        DtypeError, ShapeError, DeviceError, HintError: at a call, in strict mode.
-        CastError: at a call, in lenient mode, where the casting rule forbids the repair.
-        AnnotationError: at decoration, for an annotation that is malformed.
-        TypeError, ValueError: at decoration, for what cannot be decorated and for unknown options.
+        DtypeError, ShapeError, DeviceError, HintError: at a call, in strict mode. ShapeError and HintError also in
+            lenient mode, for what no cast can repair.
+        CastError: at a call, in lenient mode, if the casting rule forbids the repair, or values would be lost.
+        AnnotationError: for a malformed annotation, at decoration.
+        TypeError, ValueError: for a target that cannot be decorated, and for unknown options, at decoration.
 
     >>> import torch
     >>> from jaxtyping import Float32
@@ -427,12 +430,12 @@ def check(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
 ) -> T:
-    """Check one value against an annotation, and return it, in lenient mode repaired.
+    """Check one value against an annotation, and return it. Lenient mode returns a repaired copy if needed.
 
     Args:
-        value: anything.
-        annotation: a jaxtyping annotation or a hint that contains one.
-        name: what messages call the value.
+        value: the value to check.
+        annotation: a jaxtyping annotation, or a hint that contains one.
+        name: the name of the value in messages.
         mode, casting: as for `enforce`.
 
     Raises:

@@ -92,13 +92,15 @@ class Card:
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
-        return "" if self.key.options.depth == "all" else '; guard(model, depth="all") also checks what is born inside'
+        if self.key.options.depth == "all":
+            return ""
+        return '; guard(model, depth="all") also checks tensors that the model creates'
 
 
 class GuardedModule(nn.Module):
-    """Mixin of every guarded model.
+    """Base class of every guarded model.
 
-    `GuardedModule(model, ...)` is `guard(model, ...)`. A class that derives from it has its `forward` enforced.
+    If a class derives from it, its `forward` is enforced. `GuardedModule(model, ...)` is `guard(model, ...)`.
 
     >>> import torch, dtypeguard
     >>> from jaxtyping import Float
@@ -185,33 +187,32 @@ def guard(
     non_blocking: bool = False,
     output_dtype: torch.dtype | None = None,
 ) -> M:
-    """Hold a model's inputs to the dtype and device of its parameters; returns the same model.
+    """Check a model's inputs against the dtype and device of its parameters. Returns the same model.
 
-    Floating tensors, in containers too, must have the parameters' dtype; all tensors their device. Where one of them
-    has that dtype, others that differ are side inputs (a float32 timestep beside a half model): they stay as they are
-    until a module of PyTorch inside would refuse them. Annotated arguments are held to their annotations. Strict mode
-    raises, lenient mode casts and moves. Guarding a guarded model anew replaces its guard.
+    Floating tensors, in containers too, must have the parameters' dtype and device. If at least one of them has that
+    dtype, others that differ are side inputs (a float32 timestep beside a half model): they are not cast until they
+    reach one of PyTorch's own modules that cannot compute with them. Arguments with jaxtyping annotations are checked
+    against these. Strict mode raises, lenient mode casts and moves. A second call of `guard` replaces the first guard.
 
     Args:
-        model: any nn.Module that is called; a compiled or data-parallel wrapper passes the guard on to its model.
-        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode in force at the call.
-        casting: what lenient mode may cast: 'safe', 'precision' (default), 'promote' or 'unsafe'.
-        depth: which forwards are guarded. 'boundary': the model's. 'all': the model's, and that of each submodule with
+        model: any nn.Module that is called. For a compiled or data-parallel wrapper, the model inside is guarded.
+        mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode that is set when a call is checked.
+        casting: which casts lenient mode may make: 'safe', 'precision' (default), 'promote' or 'unsafe'.
+        depth: which forwards are checked. 'boundary': the model's. 'all': the model's, and that of each submodule with
             floating parameters of its own. 'auto': the model's; and if its floating parameters differ in dtype, or
-            once it is given a side input, those of the submodules that are PyTorch's own (Linear, Conv2d, ...). The
-            authors' own submodules are left out then, since their code may cast.
-        dtype, device: expect these instead of the parameters'.
+            after the first side input, those of PyTorch's own submodules (Linear, Conv2d, ...). Submodules of other
+            authors are left out then, because their code may cast.
+        dtype, device: the dtype and device to expect, instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
-        skip_args: names of arguments to leave alone.
-        skip_modules: name patterns (`encoder.*`) or classes of submodules to leave alone.
-        move_args: integer and bool arguments to move from the CPU too.
-        verify: when a narrowing repair is looked at for overflow: 'first', 'always' or 'never'. Whole numbers
-            that it would change are refused at any call, but with 'never'.
-        non_blocking: move without waiting; only for pinned memory that is not written to meanwhile.
-        output_dtype: what floating results must be.
+        skip_args: names of arguments that are not checked.
+        skip_modules: name patterns (`encoder.*`) or classes of submodules that are not checked.
+        move_args: names of integer and bool arguments that are moved from the CPU too.
+        verify: as for `enforce`.
+        non_blocking: move without waiting. Use it only for pinned memory that is not written to meanwhile.
+        output_dtype: the dtype that floating results must have.
 
     Raises:
-        TypeError: for what cannot be guarded; the message names what to do instead.
+        TypeError: if the model cannot be guarded; the message says what to do instead.
         ValueError: for unknown options, and for names and patterns that match nothing.
 
     >>> import torch, dtypeguard
@@ -430,9 +431,9 @@ def _constructors(base: Any) -> dict[str, Any]:
 
 
 def unguard(model: M, /) -> M:
-    """Take the guard off a model and all its submodules; returns the same model.
+    """Remove the guard from a model and all its submodules. Returns the same model.
 
-    What `enforce` decorates, and the forward of a class that derives from `GuardedModule`, go on checking.
+    Functions that `enforce` decorates, and the forward of a class that derives from `GuardedModule`, still check.
 
     >>> import torch, dtypeguard
     >>> model = dtypeguard.unguard(dtypeguard.guard(torch.nn.Linear(3, 1)))
@@ -467,9 +468,9 @@ def move_guards(model: nn.Module, file: str | None) -> None:
 
 
 def is_guarded(model: nn.Module, /) -> bool:
-    """Whether a model (or what its compiled or data-parallel wrapper holds) is guarded, by `guard` or by its own class.
+    """Whether a model is guarded: by `guard`, or because its class derives from `GuardedModule`.
 
-    What its class derives from `GuardedModule` to have enforced, `unguard` does not take away.
+    `unguard` does not change the second. A compiled or data-parallel wrapper is guarded if the model inside is.
 
     >>> import torch, dtypeguard
     >>> dtypeguard.is_guarded(dtypeguard.guard(torch.nn.Linear(3, 1)))

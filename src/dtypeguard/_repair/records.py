@@ -13,16 +13,16 @@ from .._base.frames import caller, warn_at
 
 @dataclass(slots=True)
 class CastRecord:
-    """One distinct repair and how often it was made.
+    """One repair, and how often it was made.
 
     Attributes:
-        argument: path of the repaired value, `x` or `batch[57]`.
-        function: whose contract it was repaired for.
-        from_dtype, to_dtype, from_device, to_device: what it was, what it became.
-        site: the caller's `file:line, in function`.
-        count: how many times.
-        bytes: of the copies, all together.
-        error: largest relative error of a narrowing that was verified.
+        argument: the repaired value, `x` or `batch[57]`.
+        function: the function whose contract required the repair.
+        from_dtype, to_dtype, from_device, to_device: dtype and device before and after.
+        site: the line that called, as `file:line, in function`.
+        count: how often it was made.
+        bytes: the size of all copies together.
+        error: the largest relative error of a narrowing repair that was verified.
     """
 
     argument: str
@@ -46,9 +46,9 @@ generation = 0  # of the registry: plans made before `reset_casts` are void
 
 
 def casts() -> list[CastRecord]:
-    """All repairs so far, one record for each distinct (function, argument, dtypes, devices, caller's line).
+    """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
 
-    The elements of a list share one record, under the name of the first that was repaired.
+    The elements of a list share one record, which has the name of the first that was repaired.
 
     >>> import dtypeguard
     >>> dtypeguard.reset_casts()
@@ -81,7 +81,7 @@ def since(begin: Mark | None) -> list[CastRecord]:
 
 
 def reset_casts() -> None:
-    """Forget all repairs; each will warn again, and narrowing ones are verified again, when next met."""
+    """Clear all records. Each repair then warns again, and each narrowing repair is verified again."""
     global generation
     with record_lock:
         records.clear()

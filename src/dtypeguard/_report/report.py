@@ -29,14 +29,14 @@ _BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
 
 
 class AuditReport:
-    """What `audit` found; it fills while the program runs, and is complete when the audit has ended.
+    """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
     Attributes:
-        error: the exception that ended the program, as text, if one did.
-        seconds: how long the audit was on.
-        program: the script, of `python -m dtypeguard audit`.
-        result: what the function gave, of `audit(function, ...)`.
-        faults: exceptions of the audit itself, which the program never sees; none, unless dtypeguard has a bug.
+        error: the exception that ended the program, as text, or None.
+        seconds: how long the audit took.
+        program: the script, for `python -m dtypeguard audit`.
+        result: what the function returned, for `audit(function, ...)`.
+        faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -68,7 +68,7 @@ class AuditReport:
         return list(self._recorder.broken)
 
     def origin(self, tensor: Tensor) -> tuple[str, ...]:
-        """The lines from the birth of a tensor to now, oldest first; empty for a tensor that the audit has not seen.
+        """The lines that a tensor's dtype comes from, oldest first; empty for a tensor that the audit has not seen.
 
         >>> import torch, dtypeguard
         >>> with dtypeguard.audit() as report:
@@ -80,17 +80,17 @@ class AuditReport:
         return self._recorder.origin_of(tensor)
 
     def assert_clean(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
-        """Raise where something of severity warning or error was found.
+        """Raise AssertionError if there is a finding of severity warning or error.
 
         Args:
             ignore: rules to leave out, by id, name or family.
-            baseline: a file that `save_baseline` wrote; what it holds is no longer news.
+            baseline: a file that `save_baseline` wrote. Its findings are ignored.
 
         Raises:
             AssertionError: with the findings.
-            RuntimeError: the audit is still running.
-            ValueError: no such rule, or the file is no baseline.
-            FileNotFoundError: there is no such file.
+            RuntimeError: if the audit is still running.
+            ValueError: for an unknown rule, or a file that is not a baseline.
+            FileNotFoundError: if the file does not exist.
 
         >>> import torch, dtypeguard
         >>> with dtypeguard.audit() as report:
@@ -118,7 +118,7 @@ class AuditReport:
             raise AssertionError(f"the audit found {_number(len(bad), 'fault')}\n{Report(bad)}")
 
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
-        """Write what was found, so that `assert_clean(baseline=path)` fails only for what is new."""
+        """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
         self._over("save_baseline")
         save(self.findings, path)
 
@@ -128,7 +128,7 @@ class AuditReport:
     # ------------------------------------------------------------ as data
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data; dtypes are names (`bfloat16`)."""
+        """The report as plain data. Dtypes are names (`bfloat16`)."""
         rows = [(*_plain(finding), site) for finding, site in self._recorder.findings.rows()]
         found = [
             {**row, **_place(site), "name": RULES[rule].name, "docs": RULES[rule].docs} for rule, row, site in rows
@@ -151,14 +151,14 @@ class AuditReport:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The same as JSON; written to a file too, if one is named."""
+        """The report as JSON. It is also written to `path`, if given."""
         text = json.dumps(self.to_dict(), indent=1)
         if path is not None:
             Path(path).write_text(text + "\n", encoding="utf-8")
         return text
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """One page that needs nothing else: module tree, casts and findings."""
+        """Write a self-contained HTML page: modules, casts and findings."""
         from .html import render
 
         Path(path).write_text(render(self.to_dict()), encoding="utf-8")

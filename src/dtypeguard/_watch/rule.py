@@ -108,25 +108,25 @@ RULES: Mapping[str, Rule] = _Table()
 
 @dataclasses.dataclass(slots=True)
 class Finding:
-    """What a rule found, at one place.
+    """What a rule found at one place.
 
     Attributes:
-        rule: its id, `DG301`.
+        rule: the id of the rule, `DG301`.
         severity: "info", "warning" or "error".
         message: one line, with numbers.
-        site: `file:line, in function` of the user's code, outside of installed packages where there is such a line.
-        module_path: the module it is about, if one is.
-        op: what was running (`Adam.step`, `GradScaler.unscale_`).
+        site: the line of the user's code, as `file:line, in function`; outside of installed packages if possible.
+        module_path: the module that the finding is about, or None.
+        op: the operation (`Adam.step`, `GradScaler.unscale_`).
         from_dtype: the dtype that was found.
-        to_dtype: the dtype that stands against it.
-        count: in how many looks it was seen; not every step is looked at.
-        bytes: of the tensors it is about.
+        to_dtype: the dtype that it conflicts with.
+        count: how often it was seen. `amp.watch` does not look at every step.
+        bytes: the size of the tensors.
         fix: what to write instead.
-        parameters: names of the parameters, as the model has them.
-        origin: where the dtype came from, line by line, the oldest first (of an audit).
-        file: of the site (of an audit, as the next ones).
-        line: of the site.
-        function: of the site.
+        parameters: the names of the parameters in the model.
+        origin: the lines that the dtype comes from, oldest first (audit only).
+        file: the file of the site (audit only, like the following).
+        line: the line number of the site.
+        function: the function of the site.
         source: the text of the line.
     """
 
@@ -156,7 +156,7 @@ Finding.__module__ = "dtypeguard.amp"
 
 
 class Report(list[Finding]):
-    """Findings, in the order in which they were made; it prints as a list to read."""
+    """A list of findings, in the order in which they were found, with a readable print."""
 
     def __str__(self) -> str:
         return "\n".join(map(_paragraph, self)) or "nothing found"

@@ -200,4 +200,4 @@ def note(error: Exception, module: Any) -> None:
     error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
     call = call_of(module)
     if call is not None:
-        error.add_note(f"dtypeguard: beside its parameters' dtype {card.path} was given {listed(call)}")
+        error.add_note(f"dtypeguard: side inputs of {card.path}: {listed(call)}")

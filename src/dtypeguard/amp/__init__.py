@@ -1,4 +1,4 @@
-"""Mixed precision watched while it trains: autocast, GradScaler and the optimizer."""
+"""`amp.watch`: find mistakes with autocast, GradScaler and optimizers during training."""
 
 from .._watch.rule import Finding as Finding
 from .._watch.rule import Report as Report

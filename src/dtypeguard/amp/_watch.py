@@ -41,32 +41,33 @@ def watch(
     averaged: Any = None,
     ignore: Iterable[str] | str = (),
 ) -> "Watch":
-    """Watch a training loop for what loses or corrupts updates: misuse of autocast, GradScaler and optimizer.
+    """Watch a training loop for uses of autocast, GradScaler and optimizer that lose or corrupt updates.
 
-    What can be known at once is found here, the rest at the first step that shows it. In strict mode it raises, before
-    the parameters change where that is possible; in the other modes it warns, once for each rule and parameter group.
-    Nothing that the program computes is changed. A watch that is begun again for an optimizer, as when the cell of a
-    notebook is run again, replaces the one before. The rules are those of the families DG3 and DG4:
+    Some mistakes are found by this call, others at the first step that shows them. Strict mode raises, before the
+    parameters change if possible. The other modes warn, once for each rule and parameter group. A watch does not change
+    what the program computes. A second watch for the same optimizer, as when a notebook cell runs again, replaces the
+    first. The rules are those of the families DG3 and DG4:
     https://github.com/dtypeguard/dtypeguard/blob/main/docs/amp.md
 
     Args:
-        model: the model that is trained, or several. DistributedDataParallel and compiled models are seen through.
-        optimizer: its optimizer, or several; wrappers of accelerate and Lightning are seen through.
-        scaler: the GradScaler, if there is one. One that steps the optimizer without being named here is noticed.
-        mode: 'strict' raises, 'lenient' and 'warn' warn, 'off' does nothing; default: the mode in force at each step.
-        every: look at every n-th step of an optimizer only; how the scaler is used is heard at each.
-        averaged: a float16 or bfloat16 average of the model, to see that rounding does not hold it still: an
+        model: the model that is trained, or several. They may be compiled, or wrapped by DistributedDataParallel.
+        optimizer: its optimizer, or several. They may be wrapped by accelerate or Lightning.
+        scaler: the GradScaler, if there is one. Another scaler is found when it steps the optimizer.
+        mode: 'strict' raises, 'lenient' and 'warn' warn, 'off' does nothing; default: the mode at each step.
+        every: look at every n-th step of an optimizer only. The use of the scaler is checked at each step.
+        averaged: a float16 or bfloat16 average of the model, to find that rounding keeps it from moving: an
             `AveragedModel` or other module, a dict of tensors by parameter name, or tensors in the order of
             `model.parameters()`.
         ignore: rules to leave out, by id, name or family (`DG402`, `missing-parameters`, `DG4`).
 
     Returns:
-        A handle: `report()` lists what was found, `remove()` ends the watch, and it is a context manager that does.
+        A handle and context manager. `report()` lists what was found; `remove()`, or the end of the block, ends the
+        watch.
 
     Raises:
-        TypeError: an argument is of another type; the text says what was expected.
-        ValueError: the model has nothing to train, there is no optimizer, or no such mode, rule or `every`.
-        AmpError: in strict mode, what can be known at once (and later, in the step that shows it).
+        TypeError: for an argument of a wrong type; the message says what is expected.
+        ValueError: if the model has nothing to train or there is no optimizer; for an unknown mode, rule or `every`.
+        AmpError: in strict mode, for a mistake that is found by this call. Later mistakes raise in the step.
 
     >>> import torch, dtypeguard
     >>> model = torch.nn.Linear(3, 1).half()
@@ -115,9 +116,9 @@ def begin(
 
 
 class Watch:
-    """A watch that `watch` has begun; it ends with `remove()`, or with the block that it heads.
+    """The handle that `watch` returns. `remove()`, or the end of a `with` block, ends the watch.
 
-    The model, the optimizers and the scaler are not kept alive by it.
+    It does not keep the model, the optimizers and the scaler alive.
     """
 
     def __init__(self, names: Names, optimizers: list[Optimizer], ledger: Ledger, every: int, averaged: Any) -> None:
@@ -155,11 +156,11 @@ class Watch:
     # ------------------------------------------------------------ the handle
 
     def report(self) -> Report:
-        """What was found so far, a list with one entry for each rule and parameter group; it stays after `remove()`."""
+        """What was found so far: one entry for each rule and parameter group. It is kept after `remove()`."""
         return self._ledger.findings
 
     def remove(self) -> None:
-        """End the watch; a second call does nothing."""
+        """End the watch. A second call does nothing."""
         self.closed = True
         _live.discard(self)
         self._unhook(self._optimizers)

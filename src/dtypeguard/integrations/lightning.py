@@ -27,20 +27,20 @@ else:
 
 
 class DtypeGuardCallback(Callback):
-    """Guards a LightningModule and watches its optimizers while a Trainer runs it; logs at the end what was repaired.
+    """Guards a LightningModule and watches its optimizers during a run of a Trainer. At the end it logs the repairs.
 
-    Steps call what they like, so the guards stand at the LightningModule's own `forward`, if it has one, and at every
-    module in it that owns parameters. Before DistributedDataParallel wraps the module, all ranks are compared. When
-    the run ends, well or not, the guards are taken off.
+    It guards the `forward` of the LightningModule, if there is one, and every module inside that has parameters,
+    because steps may call any of them. It compares all ranks before DistributedDataParallel wraps the module. When the
+    run ends, also with an exception, it removes the guards.
 
     Args:
-        watch: watch optimizers and scaler too; a dict holds options of `dtypeguard.amp.watch`.
-        options: those of `dtypeguard.guard`.
+        watch: whether to watch the optimizers and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
+        options: options of `dtypeguard.guard`.
 
     Raises:
         TypeError: for an option that `guard` does not have.
         AmpError: in strict mode, from the watch.
-        RankError: at the start of a run, where ranks hold different parameters.
+        RankError: at the start of a run, if ranks hold different parameters.
 
     >>> from lightning.pytorch import Trainer
     >>> from dtypeguard.integrations.lightning import DtypeGuardCallback

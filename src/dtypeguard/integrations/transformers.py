@@ -11,19 +11,19 @@ from ._run import Run
 
 
 class DtypeGuardCallback(TrainerCallback):
-    """Guards the model of a Trainer and watches its optimizer until training ends; logs then what was repaired.
+    """Guards the model of a Trainer and watches its optimizer until training ends. At the end it logs the repairs.
 
-    The guard is put on when the Trainer is made, so before accelerate prepares the model and turns its outputs into
-    float32; where several processes train, they are compared first.
+    It guards the model when the Trainer is constructed, before accelerate prepares the model and turns its outputs into
+    float32. If several processes train, it compares them first.
 
     Args:
-        watch: watch optimizers and scaler too; a dict holds options of `dtypeguard.amp.watch`.
-        options: those of `dtypeguard.guard`.
+        watch: whether to watch the optimizer and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
+        options: options of `dtypeguard.guard`.
 
     Raises:
         TypeError: for an option that `guard` does not have.
         AmpError: in strict mode, from the watch.
-        RankError: at the start of training, where ranks hold different parameters.
+        RankError: at the start of training, if ranks hold different parameters.
 
     >>> from dtypeguard.integrations.transformers import DtypeGuardCallback
     >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])

@@ -49,26 +49,26 @@ def tensors(
     elements: st.SearchStrategy[Any] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[Any]:
-    """A hypothesis strategy for values that keep an annotation, whatever `enforce` accepts as one.
+    """A hypothesis strategy for values that match an annotation: any annotation that `enforce` accepts.
 
-    Tensors come in every dtype that the annotation allows, with NaN, infinities, subnormals and the edges of each dtype
-    among their numbers; empty, of one element, with broadcast axes; transposed, strided, expanded, off the start of
-    their storage. They shrink to the smallest shape and the simplest numbers, in the first of these dtypes.
+    It draws tensors of every dtype that the annotation allows, with NaN, infinities, subnormals and the largest and
+    smallest values of the dtype; empty, of one element, with broadcast axes; transposed, strided, expanded, with an
+    offset in their storage. They shrink to the smallest shape and the simplest numbers, in the first of these dtypes.
 
     Args:
         annotation: `Float32[Tensor, "b c"]`, `list[Int64[Tensor, "n"]]`, `Float[Tensor, "b"] | None`, a dataclass, ...
         axes: sizes of named axes, `{"b": 3, "*rest": (2, 2)}`, or strategies of sizes.
-        device: where tensors are made; default: torch's default device.
+        device: the device of tensors; default: torch's default device.
         layout: one of 'contiguous', 'transposed', 'strided', 'offset', 'expanded', 'channels_last'; default: any.
-        requires_grad: of floating and complex tensors; default: only of parameters.
-        dtypes: a dtype, or several, which narrow those of the annotation.
+        requires_grad: whether floating and complex tensors require a gradient; default: only parameters do.
+        dtypes: a dtype, or several: only these of the annotation's dtypes are drawn.
         elements: a strategy of numbers, `st.floats(-1, 1)`; default: every value of the dtype.
-        finite: whether infinities and NaN stay out.
+        finite: True to draw no infinities and no NaN.
 
-    `axes`' sizes, `device`, `layout` and `requires_grad` may also be strategies.
+    The sizes in `axes`, `device`, `layout` and `requires_grad` may also be strategies.
 
     Raises:
-        AnnotationError: the annotation is malformed, or no value fits it.
+        AnnotationError: if the annotation is malformed, or no value matches it.
         ValueError, TypeError: for unknown options.
 
     >>> from hypothesis import given
@@ -129,21 +129,21 @@ def inputs_for(
     elements: st.SearchStrategy[Any] | Mapping[str, st.SearchStrategy[Any]] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[inspect.BoundArguments]:
-    """A hypothesis strategy for all arguments of a function, or of a module's forward, with axes that agree.
+    """A hypothesis strategy for all arguments of a function, or of a module's forward, with sizes that agree.
 
-    A value is an `inspect.BoundArguments`: call `fn(*inputs.args, **inputs.kwargs)`, or look at `inputs.arguments`.
-    Floating tensors for a module are in the dtype, and all tensors on the device, of its parameters, as they are when
-    a value is drawn. Arguments with a default are left out at times, those without an annotation always. Hints without
-    tensors are hypothesis' own.
+    A value is an `inspect.BoundArguments`: call `fn(*inputs.args, **inputs.kwargs)`, or look at `inputs.arguments`. For
+    a module, floating tensors have the dtype of its parameters, and all tensors their device, at the time of drawing.
+    Arguments with a default are sometimes left out, and always if they have no annotation. Values for hints without
+    tensors come from hypothesis.
 
     Args:
-        fn_or_module: a function, a method or a module; whether it is enforced, guarded or neither makes no difference.
+        fn_or_module: a function, a method or a module; it may be enforced, guarded or neither.
         elements: a strategy of numbers for all arguments, or `{"ids": st.integers(0, 99)}` for some.
         axes, device, layout, requires_grad, dtypes, finite: as for `tensors`.
 
     Raises:
-        AnnotationError: an argument that must be given has no annotation, or none that values can be made for.
-        ValueError, TypeError: for unknown options, and for what has no arguments.
+        AnnotationError: if an argument without a default has no annotation, or one that no values can be made for.
+        ValueError, TypeError: for unknown options, and for an object that cannot be called.
 
     >>> import torch
     >>> from hypothesis import given

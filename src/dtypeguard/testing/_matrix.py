@@ -27,20 +27,20 @@ _WIDE = 12  # columns of the printed matrix
 
 @dataclass(eq=False)
 class Cell:
-    """One combination that was tried, and what became of it.
+    """One combination that was tested, and its outcome.
 
     Attributes:
-        parameter_dtype: None for a model without parameters, and for one of several dtypes as it is made.
-        input_dtype: of all floating inputs; None where there is none.
+        parameter_dtype: None for a model without parameters, and for a model of several dtypes that is not converted.
+        input_dtype: the dtype of all floating inputs; None if there are none.
         autocast: the dtype of the region, or None.
-        parameter_device, input_device: where they were.
+        parameter_device, input_device: the devices.
         status: 'same', 'cast', 'trap', 'refused', 'unsupported' or 'FAILED'.
-        bare: what PyTorch raises without a guard (its first line); None if it computes.
-        outputs: the floating dtypes that it then gives.
-        ideal: what it raises even for inputs of the right dtype and device; None if it computes.
+        bare: the first line of the error that PyTorch raises without a guard; None if it raises none.
+        outputs: the floating dtypes of the results without a guard.
+        ideal: the error that PyTorch raises even for inputs of the right dtype and device; None if it raises none.
         guard: what a guard in lenient mode does with the input: it 'accepts', 'repairs' or 'refuses' it.
-        trap: whether bare PyTorch computes something else than with inputs of the right dtype, in silence.
-        inputs: how many were tried.
+        trap: whether PyTorch without a guard raises no error and computes something else than with the right dtype.
+        inputs: how many inputs were tested.
     """
 
     parameter_dtype: torch.dtype | None
@@ -83,13 +83,13 @@ class Failure:
     """A property that does not hold.
 
     Attributes:
-        property, rule: its name, and what should be so.
-        cell: where.
+        property, rule: its name, and what it says.
+        cell: the cell in which it does not hold.
         message: what is wrong, in one line.
         input: the smallest input that shows it.
-        expected, got: what should have come out, and what did.
+        expected, got: the expected and the actual result.
         fix: what to look at, or to write.
-        source: where the rule is written.
+        source: the page of the docs that describes it.
     """
 
     property: str
@@ -107,7 +107,7 @@ class Failure:
 
 
 class CheckError(AssertionError):
-    """A model broke a property; `report` has the whole of what was found."""
+    """A property of a model does not hold. The attribute `report` has the whole report."""
 
     report: "ModuleReport"
 
@@ -126,7 +126,7 @@ class ModuleReport:
 
     Attributes:
         module: the model's class.
-        cells: every combination that was tried.
+        cells: every combination that was tested.
         failures: the properties that do not hold.
     """
 
@@ -136,11 +136,11 @@ class ModuleReport:
 
     @property
     def traps(self) -> list[Cell]:
-        """The cells in which bare PyTorch computes with the wrong dtype or device, in silence."""
+        """The cells in which PyTorch computes with a wrong dtype or device and raises no error."""
         return [cell for cell in self.cells if cell.trap]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data; dtypes are names (`bfloat16`)."""
+        """The report as plain data. Dtypes are names (`bfloat16`)."""
         return {
             "schema": 1,
             "torch": torch.__version__,
@@ -150,11 +150,11 @@ class ModuleReport:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The same as JSON; written to a file too, if one is named."""
+        """The report as JSON. It is also written to `path`, if given."""
         return _kept(json.dumps(self.to_dict(), indent=1), path)
 
     def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The matrix as a picture that needs nothing else; written to a file too, if one is named."""
+        """The matrix as a self-contained SVG picture. It is also written to `path`, if given."""
         return _kept(_picture(self), path)
 
     def _repr_svg_(self) -> str:

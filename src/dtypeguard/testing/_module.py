@@ -1,4 +1,4 @@
-"""`check_module`: a model on every dtype and device that a user could pass."""
+"""`check_module`: test a model with every dtype and device that a user could pass."""
 
 import contextlib
 import copy
@@ -40,33 +40,33 @@ def check_module(
     elements: Any = None,
     max_examples: int = 20,
 ) -> ModuleReport:
-    """Try a model on every dtype and device that a user could pass.
+    """Test a model with every dtype and device that a user could pass.
 
-    In each cell of parameter dtype x input dtype x autocast x devices the guarded model is held against the bare one:
-    where nothing is wrong they are the same, bit for bit; lenient mode gives what inputs cast by hand give, gradients
-    too; strict mode names the argument. And of the model itself: its results follow the parameters' dtype, it can be
-    saved and loaded. Where PyTorch itself computes with the wrong dtype, in silence, is a trap; the report lists them.
+    Each combination of parameter dtype, input dtype, autocast region and devices is a cell. In each cell the guarded
+    model is compared with the bare one, which has no guard. Without a violation both give the same bits. Lenient mode
+    gives the results and gradients of inputs that are cast by hand. Strict mode names the argument. Two properties are
+    of the model itself: its results follow the parameters' dtype, and it can be saved and loaded. A trap is a cell in
+    which PyTorch computes with a wrong dtype and raises no error.
 
     Args:
-        factory: a callable without arguments that makes the model, such as its class; or a model, which stays as it is.
-        example: what the model is called with: a tensor, a tuple of positional or a dict of keyword arguments, or a
-            callable that gives one of these. Default: drawn from the annotations of its forward.
-        dtypes: of parameters and inputs; default: float32, float64, float16, bfloat16.
-        devices: of parameters and inputs; default: the CPU, and the GPU where there is one.
-        autocast: dtypes of autocast regions, and None for none; default: None, float16, bfloat16.
-        compile: whether to compile as well: True for the backend 'aot_eager', or the name of one. Dynamo forgets what
-            was compiled before (`torch.compiler.reset`).
-        axes, elements: of drawn inputs, as for `inputs_for`.
-        max_examples: how many inputs are drawn for each cell; inside autocast a fifth of that.
+        factory: a callable without arguments that makes the model, such as its class; or a model, which is copied.
+        example: the input: a tensor, a tuple of positional or a dict of keyword arguments, or a callable that returns
+            one of these. Default: inputs are drawn from the annotations of its forward.
+        dtypes: the dtypes of parameters and inputs; default: float32, float64, float16, bfloat16.
+        devices: the devices of parameters and inputs; default: the CPU, and the GPU if there is one.
+        autocast: the dtypes of autocast regions, and None for no region; default: None, float16, bfloat16.
+        compile: whether to compile too: True for the backend 'aot_eager', or the name of a backend. This calls
+            `torch.compiler.reset`.
+        axes, elements: as for `inputs_for`, for drawn inputs.
+        max_examples: how many inputs are drawn for each cell; a fifth of that inside autocast.
 
     Returns:
-        A report; `print(report)` is the matrix, `report.traps` what PyTorch does in silence, `report.to_svg(path)` a
-        picture.
+        A report. `print(report)` is the matrix, `report.traps` lists the traps, `report.to_svg(path)` draws a picture.
 
     Raises:
-        CheckError: a property does not hold; its text has the smallest input that shows it, its `report` everything.
-        ValueError, TypeError: for bad arguments; also where PyTorch cannot compute the example at all.
-        AnnotationError: there is no `example`, and an argument has no annotation.
+        CheckError: if a property does not hold. Its text has the smallest input that shows this, its `report` all.
+        ValueError, TypeError: for bad arguments, and if PyTorch cannot compute the example at all.
+        AnnotationError: if there is no `example`, and an argument has no annotation.
 
     >>> import torch
     >>> from dtypeguard.testing import check_module

@@ -437,9 +437,9 @@ def _compile(trial: Trial, model: nn.Module, whole: bool) -> Any:
 
 PROPERTIES: tuple[Property, ...] = (
     Property("repeatable", "the same call gives the same result twice",
-             _matched, repeatable, "testing.md#what-is-held", True),
+             _matched, repeatable, "testing.md#what-is-tested", True),
     Property("matched", "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
-             lambda trial: _plain(trial) and _nothing_wrong(trial), unchanged, "testing.md#what-is-held"),
+             lambda trial: _plain(trial) and _nothing_wrong(trial), unchanged, "testing.md#what-is-tested"),
     Property("lenient repairs", "lenient mode gives what inputs cast by hand give, and says so",
              _wrong, repaired, "semantics.md#casting"),
     Property("strict names the argument", "strict mode names an argument that is wrong",
@@ -461,7 +461,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("meta", "an input on meta is refused by name",
              _has_a_device, refuses_meta, "semantics.md#what-a-tensor-must-be", True),
     Property("state", "state_dict, deepcopy and pickle go there and back as without a guard",
-             _matched, state, "testing.md#what-is-held", True),
+             _matched, state, "testing.md#what-is-tested", True),
     Property("compile", "the compiled guarded model is the compiled bare one, bit for bit",
              lambda trial: trial.bench.compiler is not None and (_wrong(trial) or _matched(trial)),
              compiled, "wild.md", True),

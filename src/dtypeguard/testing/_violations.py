@@ -1,4 +1,4 @@
-"""`violations_of`: values that break an annotation in one way."""
+"""`violations_of`: values that violate an annotation in one way."""
 
 import contextlib
 import dataclasses
@@ -39,12 +39,12 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class Breach:
-    """A value that breaks an annotation in one way.
+    """A value that violates an annotation in one way.
 
     Attributes:
-        value: what to pass.
+        value: the value to pass.
         kind: what is wrong: 'dtype', 'rank', 'axis', 'type', 'length', 'key' or 'hint'.
-        says: the same in words, as the error will have it.
+        says: a part of the message that strict mode raises.
         error: the class of the error that strict mode raises.
     """
 
@@ -55,14 +55,14 @@ class Breach:
 
 
 def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any = None) -> st.SearchStrategy[Breach]:
-    """A hypothesis strategy for values that break an annotation in exactly one way, and say which.
+    """A hypothesis strategy for values that violate an annotation in exactly one way. Each is a `Breach`.
 
     Args:
-        annotation: what `tensors` takes.
+        annotation: as for `tensors`.
         axes, device: as for `tensors`.
 
     Raises:
-        AnnotationError: the annotation is malformed, or nothing breaks it.
+        AnnotationError: if the annotation is malformed, or no value violates it.
 
     >>> import dtypeguard, pytest
     >>> from hypothesis import given
