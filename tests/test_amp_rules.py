@@ -608,7 +608,7 @@ BUGS = {
     "DG309: from the 71st step": Bug(
         program(train, spoil=later(70, clip_norm(0.7)), optimizer=of(torch.optim.SGD, lr=1e-3)),
         *clipped("norm 0.7", 0.7),
-        steps=110,
+        steps=95,
     ),
     "DG309: in new tensors": Bug(program(train, spoil=clamp_anew), *clipped("values between -1 and 1", 1.0)),
     "DG309: at once for two optimizers": Bug(
