@@ -1,7 +1,6 @@
 """No false alarms in real libraries: a strict watch in Lightning, Trainer, accelerate or on ranks changes nothing."""
 
 import contextlib
-import copy
 
 import accelerate
 import lightning.pytorch as pl
@@ -14,7 +13,8 @@ import transformers as hf
 from accelerate.state import AcceleratorState
 from lightning.pytorch.plugins.precision import MixedPrecision
 from ranks import on_ranks
-from test_amp_silent import batches, half, mse, net, plain, same, silent, twice
+from support import BF16, F16, F32, same
+from test_amp_silent import Loop, batches, mse, net, plain, silent, trained, twice
 from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -27,7 +27,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dtypeguard import AmpError, amp
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 pytestmark = [  # what the libraries say by themselves
     pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
@@ -334,15 +333,10 @@ def test_low_bit_optimizers_of_torchao(watch, name, dtype, rounding, rate):
 
     if not rounding and dtype is BF16 and rate < 0.01:
         rate = 0.02  # without rounding, smaller updates are lost
-    model, losses = nn.Sequential(nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 128), nn.Linear(128, 3)).to(dtype), []
+    model = nn.Sequential(nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 128), nn.Linear(128, 3)).to(dtype)
     optimizer = getattr(low, name)(model.parameters(), lr=rate, bf16_stochastic_round=rounding)
-    with torch.compiler.set_stance("force_eager"), watch(model, optimizer):
-        for x, y in batches(4 * STEPS, dtype):
-            optimizer.zero_grad()
-            loss = mse(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss)
+    with torch.compiler.set_stance("force_eager"):
+        _, _, losses = trained(watch, model, optimizer, batches(4 * STEPS, dtype))
     states = [{k: v for k, v in s.items() if type(v) is torch.Tensor} for s in optimizer.state.values()]
     return model, states, losses
 
@@ -362,25 +356,23 @@ def test_float32_adapters_on_a_frozen_base(watch, dtype, groups, kept):
     """float16 with a scaler: the base is float16 and frozen, what is trained is float32."""
     model = hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA)).to(dtype)
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=["q_proj", "v_proj"], modules_to_save=kept)
-    model, losses = peft.get_peft_model(model, config), []
+    model = peft.get_peft_model(model, config)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     parameters = [p for p in model.parameters() if p.requires_grad or groups == "all"]
-    optimizer, scaler = torch.optim.AdamW(parameters, lr=0.01), GradScaler("cpu", enabled=dtype is F16)
-    with watch(model, optimizer, scaler):
-        for _ in range(STEPS):
-            tokens = torch.randint(3, 32, (2, 8))
-            optimizer.zero_grad()
-            with torch.autocast("cpu", F16 if dtype is F16 else BF16, enabled=dtype is not F32):
-                loss = model(input_ids=tokens, labels=tokens).loss
-            scaler.scale(loss.float()).backward()
-            scaler.unscale_(optimizer)
-            clip_grad_norm_(parameters, 1.0)
-            scaler.step(optimizer)
-            scaler.update()
-            losses.append(loss)
-    return model, optimizer, scaler, losses
+    loop = Loop(model, torch.optim.AdamW(parameters, lr=0.01), GradScaler("cpu", enabled=dtype is F16))
+
+    def iteration(loop):
+        tokens = torch.randint(3, 32, (2, 8))
+        with torch.autocast("cpu", F16 if dtype is F16 else BF16, enabled=dtype is not F32):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loop.losses.append(loss)
+        loop.backward(loss.float())
+        loop.clip()
+        loop.finish()
+
+    return loop.run(watch, iteration)
 
 
 # ---------------------------------------------------------------- ranks
@@ -399,117 +391,107 @@ BUCKETS = {
 }
 
 
+def alike(program):
+    """The same program on each rank, watched and not."""
+
+    def seeded(watch):
+        torch.manual_seed(1)
+        return program(watch)
+
+    twice(seeded)
+
+
+CLIPS = {"norm": lambda model: clip_grad_norm_(model.parameters(), 0.3),
+         "value": lambda model: clip_grad_value_(model.parameters(), 0.05)}  # fmt: skip
+
+
+def stepped(clip="norm", bad=()):
+    """An iteration; of bad ones the scaler skips the step."""
+
+    def iteration(loop):
+        loop.x = loop.x * float("nan") if loop.i in bad else loop.x
+        loop.backward()
+        if clip in CLIPS:
+            loop.scaler.unscale_(loop.optimizer)
+            CLIPS[clip](loop.model)
+        loop.finish()
+
+    return iteration
+
+
 @pytest.mark.parametrize("name", but(["Adam"], ["SGD", "Adam", "fused Adam"]))
 @pytest.mark.parametrize("clip", but(["norm"], ["norm", "value", "no"]))
 @pytest.mark.parametrize("buckets", but(["plain", "views", "compressed"], [*BUCKETS, "compressed"]))
 @on_ranks
 def test_ddp_with_a_scaler(rank, buckets, clip, name):
     def program(watch):
-        torch.manual_seed(1)
         model = DistributedDataParallel(net(), **BUCKETS.get(buckets, {}))
         if buckets == "compressed":
             model.register_comm_hook(None, fp16_compress_hook)
         kind = getattr(torch.optim, name.split()[-1])
         optimizer = kind(model.parameters(), lr=0.01, fused=True if "fused" in name else None)
-        scaler, losses = GradScaler("cpu"), []
-        with watch(model, optimizer, scaler):
-            for i, (x, y) in enumerate(of_rank(rank)):
-                optimizer.zero_grad()
-                with half():
-                    loss = mse(model(x * float("nan") if i == 9 else x), y)
-                scaler.scale(loss).backward()
-                if clip != "no":
-                    scaler.unscale_(optimizer)
-                    clip_grad_norm_(model.parameters(), 0.3) if clip == "norm" else clip_grad_value_(
-                        model.parameters(), 0.05
-                    )
-                scaler.step(optimizer)
-                scaler.update()
-                losses.append(loss)
-        return model, optimizer, scaler, losses
+        return Loop(model, optimizer, GradScaler("cpu")).run(watch, stepped(clip, bad=[9]), of_rank(rank))
 
-    twice(program)
+    alike(program)
 
 
 @pytest.mark.thin(2)
-@pytest.mark.parametrize("n", [pytest.param(2, marks=slow), 3])
 @pytest.mark.parametrize("how", ["loss / n", "grad / n"])
 @pytest.mark.parametrize("buckets", but(["views"], ["plain", "views"]))
 @on_ranks
-def test_ddp_accumulates_without_sync(rank, buckets, how, n):
+def test_ddp_accumulates_without_sync(rank, buckets, how):
     def program(watch):
-        torch.manual_seed(1)
-        model = DistributedDataParallel(net(), **BUCKETS[buckets])
-        optimizer, scaler, losses = torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu"), []
-        with watch(model, optimizer, scaler):
-            for i, (x, y) in enumerate(of_rank(rank, STEPS * n)):
-                last = i % n == n - 1
-                with contextlib.nullcontext() if last else model.no_sync():
-                    with half():
-                        loss = mse(model(x), y)
-                    scaler.scale(loss / n if how == "loss / n" else loss).backward()
-                losses.append(loss)
-                if last:
-                    if how == "grad / n":
-                        for parameter in model.parameters():
-                            parameter.grad.div_(n)
-                    scaler.unscale_(optimizer)
-                    clip_grad_norm_(model.parameters(), 0.3)
-                    scaler.step(optimizer)
-                    scaler.update()
-                    optimizer.zero_grad()
-        return model, optimizer, scaler, losses
+        model, n = DistributedDataParallel(net(), **BUCKETS[buckets]), 3
 
-    twice(program)
+        def iteration(loop):
+            loss = loop.loss()
+            with model.no_sync():
+                for _ in range(n - 1):
+                    loop.scaler.scale(loss / n if how == "loss / n" else loss).backward(retain_graph=True)
+            loss = loop.loss()
+            loop.backward(loss / n if how == "loss / n" else loss)
+            if how == "grad / n":
+                torch._foreach_div_(loop.gradients, n)
+            loop.clip()
+            loop.finish()
+
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return Loop(model, optimizer, GradScaler("cpu")).run(watch, iteration, of_rank(rank))
+
+    alike(program)
 
 
 @slow
 @on_ranks
 def test_gradients_that_are_reduced_by_hand(rank):
+    def reduced(loop):
+        loop.backward()
+        for gradient in loop.gradients:
+            dist.all_reduce(gradient)
+            gradient.div_(dist.get_world_size())
+        loop.finish()
+
     def program(watch):
-        torch.manual_seed(1)
         model = net()
-        optimizer, scaler, losses = torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu"), []
-        with watch(model, optimizer, scaler):
-            for x, y in of_rank(rank):
-                optimizer.zero_grad()
-                with half():
-                    loss = mse(model(x), y)
-                scaler.scale(loss).backward()
-                for parameter in model.parameters():
-                    dist.all_reduce(parameter.grad)
-                    parameter.grad.div_(dist.get_world_size())
-                scaler.step(optimizer)
-                scaler.update()
-                losses.append(loss)
-        return model, optimizer, scaler, losses
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return Loop(model, optimizer, GradScaler("cpu")).run(watch, reduced, of_rank(rank))
 
-    twice(program)
+    alike(program)
 
 
-@pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16 autocast"])
+@pytest.mark.parametrize("dtype", [None, BF16], ids=["float32", "bfloat16 autocast"])
 @on_ranks
 def test_ddp_without_a_scaler(rank, dtype):
     def program(watch):
-        torch.manual_seed(1)
         model = DistributedDataParallel(net())
-        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), []
-        with watch(model, optimizer):
-            for x, y in of_rank(rank):
-                optimizer.zero_grad()
-                with torch.autocast("cpu", BF16, enabled=dtype is BF16):
-                    loss = mse(model(x), y)
-                loss.backward()
-                clip_grad_norm_(model.parameters(), 0.3)
-                optimizer.step()
-                losses.append(loss)
-        return model, optimizer, losses
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        loop = Loop(model, optimizer, GradScaler("cpu", enabled=False), dtype)
+        return loop.run(watch, stepped(), of_rank(rank), told=False)
 
-    twice(program)
+    alike(program)
 
 
 def sharded(policy=None, dtype=F32):
-    torch.manual_seed(1)
     model = net(dtype, width=17)
     mesh = init_device_mesh("cpu", (2,))
     options = {"mp_policy": policy} if policy else {}
@@ -518,14 +500,14 @@ def sharded(policy=None, dtype=F32):
     return fully_shard(model, mesh=mesh, **options)
 
 
-def gathered(model, optimizer):
+def gathered(model, optimizer, *more):
     """Whole tensors, of parameters and of state."""
 
     def whole(value):
         return value.full_tensor() if isinstance(value, DTensor) else value
 
     states = [{key: whole(value) for key, value in state.items()} for state in optimizer.state.values()]
-    return [whole(parameter) for parameter in model.parameters()], states
+    return [whole(parameter) for parameter in model.parameters()], states, *more
 
 
 POLICIES = {
@@ -543,108 +525,69 @@ POLICIES = {
 def test_fsdp2(rank, policy, name):
     def program(watch):
         policy_, dtype = POLICIES[policy]
-        model, losses = sharded(policy_, dtype), []
+        model = sharded(policy_, dtype)
         optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.05 if name != "SGD" or dtype is F32 else 0.2)
-        with watch(model, optimizer):
-            for x, y in of_rank(rank):
-                optimizer.zero_grad()
-                loss = mse(model(x.to(dtype)), y)
-                loss.backward()
-                if dtype is F32:
-                    clip_grad_norm_(model.parameters(), 0.3)
-                optimizer.step()
-                losses.append(loss)
-        return *gathered(model, optimizer), losses
+        data = [(x.to(dtype), y) for x, y in of_rank(rank)]
+        return gathered(*trained(watch, model, optimizer, data))
 
-    twice(program)
+    alike(program)
 
 
 @on_ranks
 def test_fsdp2_with_a_scaler(rank):
     def program(watch):
-        model, losses = sharded(MixedPrecisionPolicy(param_dtype=F16, reduce_dtype=F32)), []
-        optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu")
-        with watch(model, optimizer, scaler):
-            for i, (x, y) in enumerate(of_rank(rank)):
-                optimizer.zero_grad()
-                loss = mse(model(x * float("nan") if i == 9 else x), y)
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                clip_grad_norm_(model.parameters(), 0.3)
-                scaler.step(optimizer)
-                scaler.update()
-                losses.append(loss)
-        return *gathered(model, optimizer), scaler, losses
+        model = sharded(MixedPrecisionPolicy(param_dtype=F16, reduce_dtype=F32))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        loop = Loop(model, optimizer, GradScaler("cpu"), None)
+        return gathered(*loop.run(watch, stepped(bad=[9]), of_rank(rank)))
 
-    twice(program)
+    alike(program)
 
 
 @on_ranks
 def test_fsdp1(rank):
-    def program(watch):
-        torch.manual_seed(1)
-        model, losses = FullyShardedDataParallel(net(), use_orig_params=True, device_id=torch.device("cpu")), []
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        with watch(model, optimizer):
-            for x, y in of_rank(rank):
-                optimizer.zero_grad()
-                loss = mse(model(x), y)
-                loss.backward()
-                model.clip_grad_norm_(0.3)
-                optimizer.step()
-                losses.append(loss)
-        return [p.detach() for p in model.parameters()], losses
+    def clipped(loop):
+        loop.loss().backward()
+        loop.model.clip_grad_norm_(0.3)
+        loop.optimizer.step()
 
-    twice(program)
+    def program(watch):
+        model = FullyShardedDataParallel(net(), use_orig_params=True, device_id=torch.device("cpu"))
+        loop = Loop(model, torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu", enabled=False), None)
+        loop.run(watch, clipped, of_rank(rank), told=False)
+        return [p.detach() for p in model.parameters()], loop.losses
+
+    alike(program)
 
 
 @slow
-@pytest.mark.parametrize("scaled", [pytest.param(False, marks=slow), True], ids=["float32", "float16 and scaler"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["float32", "float16 and scaler"])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # from the import of torch.distributed.optim
 @on_ranks
 def test_an_optimizer_whose_state_is_sharded(rank, scaled):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def program(watch):
-        torch.manual_seed(1)
-        model, losses = DistributedDataParallel(net()), []
+        model = DistributedDataParallel(net())
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
-        scaler = GradScaler("cpu", enabled=scaled)
-        with watch(model, optimizer, scaler):
-            for x, y in of_rank(rank):
-                optimizer.zero_grad()
-                with torch.autocast("cpu", F16, enabled=scaled):
-                    loss = mse(model(x), y)
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                clip_grad_norm_(model.parameters(), 0.3)
-                scaler.step(optimizer)
-                scaler.update()
-                losses.append(loss)
-        return model, plain(list(optimizer.optim.state.values())), losses
+        loop = Loop(model, optimizer, GradScaler("cpu", enabled=scaled), F16 if scaled else None)
+        loop.run(watch, stepped(), of_rank(rank))
+        return model, plain(list(optimizer.optim.state.values())), loop.losses
 
-    twice(program)
+    alike(program)
 
 
 @on_ranks
 def test_on_ranks_a_fault_is_still_found(rank):
     torch.manual_seed(1)
     model = DistributedDataParallel(net())
-    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu")
-    with amp.watch(model, optimizer, scaler, mode="strict") as watch:
-        for i, (x, y) in enumerate(of_rank(rank)):
-            optimizer.zero_grad()
-            with half():
-                loss = mse(model(x), y)
-            scaler.scale(loss).backward()
-            if i < 40:
-                scaler.step(optimizer)
-                scaler.update()
-                continue
-            assert watch.report() == []
-            with pytest.raises(AmpError) as caught:
-                optimizer.step()
-            assert caught.value.rule == "DG312"
-            break
-    before = copy.deepcopy(plain(model))
-    same(before, plain(model))
+    loop = Loop(model, torch.optim.AdamW(model.parameters(), lr=0.01), GradScaler("cpu"))
+    with amp.watch(model, loop.optimizer, loop.scaler, mode="strict") as watch:
+        loop.go(stepped("no"), of_rank(rank))
+        assert watch.report() == []
+        loop.backward()
+        before = plain(dict(model.named_parameters()))
+        with pytest.raises(AmpError) as caught:
+            loop.optimizer.step()
+    assert caught.value.rule == "DG312"
+    assert same(before, plain(dict(model.named_parameters())))

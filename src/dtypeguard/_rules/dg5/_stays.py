@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Conversion
-from ..._watch.ledger import listed
 from ..._watch.lineage import Cause, Node
 from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
+from ..._watch.rule import Rule, Severity, listed
 from ..._watch.sites import Site
 
 

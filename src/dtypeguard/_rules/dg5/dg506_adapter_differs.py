@@ -6,10 +6,9 @@ from torch.nn.parameter import is_lazy
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Call, on
-from ..._watch.ledger import listed
 from ..._watch.models import Dtypes, usual
 from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.rule import Program, Rule, Severity, listed
 from ..._watch.text import size_of, tensors_of, walk
 
 RULE = Rule(

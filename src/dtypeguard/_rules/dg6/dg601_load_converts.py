@@ -10,10 +10,9 @@ from torch.optim import Optimizer
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Loading, on
-from ..._watch.ledger import listed
 from ..._watch.looks import LARGEST
 from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.rule import Program, Rule, Severity, listed
 from ..._watch.sites import Site
 from ..._watch.text import human, size_of
 

@@ -2,9 +2,8 @@
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Loading, on
-from ..._watch.ledger import listed
 from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.rule import Program, Rule, Severity, listed
 from ..._watch.text import size_of
 
 RULE = Rule(

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from ..._base.dtypes import name_of
 from ..._base.frames import internal
 from ..._watch.events import on
-from ..._watch.ledger import listed
 from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.rule import Program, Rule, Severity, listed
 from ..._watch.sites import Site, site_at
 
 RULE = Rule(
