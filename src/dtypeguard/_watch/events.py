@@ -14,11 +14,9 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     half         an operation in forward gave float16                        (Op, audit)
     integer      an operation in forward took integers that `Recorder.integers` names  (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
-    swapped      `torch.utils.swap_tensors` is about to be called               (Tensor, Tensor, audit)
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
-    exported     torch.export has made a program of a module                 (Module, ExportedProgram, Site, audit)
-    traced       torch.jit has traced a module or function                   (ScriptModule or -Function, Site, audit)
+    exported     torch.export or torch.jit.trace has made a program of something (it, the program, Site, audit)
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
 
@@ -59,8 +57,8 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
-    "left exported traced converted loading scaled computed driven unscale step gradients past update alone".split()
+    "start end cast write mixed before after scalar ended summed half integer backward refused entered "
+    "left exported converted loading scaled computed driven unscale step gradients past update alone".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

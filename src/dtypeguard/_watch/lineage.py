@@ -26,6 +26,8 @@ FIRST = "first seen"  # of what is older than the audit, or was made past torch
 class Cause(abc.ABC):
     """Why tensors have the dtype, or the device, that they have; harmless until something comes of it."""
 
+    met = False  # whether something of it met other dtypes, while new tensors were still born of it
+
     @abc.abstractmethod
     def blame(self, audit: Any, effect: str) -> None:
         """Something came of it."""

@@ -188,8 +188,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 lineage.set(out, first)
                 return
         cause: Any = "autocast" if trait.cast and recorder.autocast() else None
-        if not inputs and dtype is recorder.leaked_dtype:
-            cause = recorder.leak
+        if not inputs and dtype in recorder.births:
+            cause = recorder.births[dtype]
         node = Node(trait.name, site, dtype, tuple(parents[:2]), module, cause)
         for parent in parents[2:]:
             node.owes(parent.debts)

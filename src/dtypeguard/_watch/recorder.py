@@ -90,8 +90,7 @@ class Recorder:
         self.promotions = 0  # that are open
         self.integers = {torch.uint8, torch.int8, torch.int16, torch.int32}  # dtypes of which every operation is told
         self.operations = 0
-        self.leak: Any = None  # the cause of what is made in a default dtype that was changed
-        self.leaked_dtype: torch.dtype | None = None
+        self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, ModuleRow] = {}  # by path
         self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
@@ -241,6 +240,7 @@ class Recorder:
         for device in ("cuda", "cpu"):
             self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
+            self.patches.begin(self)
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True

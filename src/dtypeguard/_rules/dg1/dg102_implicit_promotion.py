@@ -1,6 +1,5 @@
 """DG102 implicit-promotion."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Call, Op, on, tensors_in
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.text import size_of
@@ -64,20 +64,11 @@ def ended(event: Op, audit: Recorder) -> None:
             promoted.close(settled=False)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name in ("tolist", "numpy"):
-        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
-
-
-def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if audit.promotions and not audit.local.paused:
-            audit.guarded(_close, self, audit)
-        return original(self, *args, **kwargs)
-
-    return leave
+@around(Tensor, "tolist", "numpy", rule=RULE, always=True)
+def _leaves_torch(audit: Recorder, original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if audit.promotions and not audit.local.paused:
+        audit.guarded(_close, self, audit)
+    return original(self, *args, **kwargs)
 
 
 def _close(tensor: Tensor, audit: Recorder) -> None:

@@ -1,6 +1,5 @@
 """DG106 fraction-lost."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 from ..._base.dtypes import name_of
 from ..._watch.events import Op, on, readable
 from ..._watch.looks import LARGEST
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.text import size_of
@@ -41,20 +41,12 @@ def written(event: Op, audit: Recorder) -> None:
         audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Tensor, "__setitem__", functools.partial(_assignment, audit))
-
-
-def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(Tensor, "__setitem__", rule=RULE)
+def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key: Any, value: Any) -> None:
     """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
-
-    def assign(self: Tensor, key: Any, value: Any) -> None:
-        if isinstance(value, float) and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
-            audit.guarded(_number, audit, self, value)
-        original(self, key, value)
-
-    return assign
+    if isinstance(value, float) and not self.dtype.is_floating_point:
+        audit.guarded(_number, audit, self, value)
+    original(self, key, value)
 
 
 def _number(audit: Recorder, target: Tensor, value: float) -> None:

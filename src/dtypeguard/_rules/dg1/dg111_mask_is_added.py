@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from ..._base.dtypes import name_of
 from ..._watch.events import Op, on, readable
 from ..._watch.looks import LARGEST, Looks
 from ..._watch.operations import SOFTMAX
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
@@ -65,36 +65,26 @@ def softmax(event: Op, audit: Recorder) -> None:
             audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name, masks in _MASKS.items():
-        audit.patches.replace(F, name, partial(_attention, audit, masks))
-
-
-def _attention(audit: Recorder, masks: tuple[str, ...], original: Callable[..., Any]) -> Callable[..., Any]:
-    places = {"scaled_dot_product_attention": {3: "attn_mask"}}.get(original.__name__, {})
-    inside: list[str] = audit.state(Inside).names
-
-    @wraps(original)
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        if audit.live and not audit.local.paused and not inside:
-            for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
-                if name in masks and isinstance(mask, Tensor) and mask.is_floating_point():
-                    audit.guarded(_look_at_mask, audit, name, mask, original.__name__)
-        inside.append(original.__name__)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            inside.pop()
-
-    return attention
-
-
+@dataclass
 class Inside:
     """One attention calls the other."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
+    calls: int = 0
+
+
+@around(F, *_MASKS, rule=RULE)
+def _attention(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    inside, function = audit.state(Inside), original.__name__
+    places = {3: "attn_mask"} if function == "scaled_dot_product_attention" else {}
+    if not inside.calls:
+        for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
+            if name in _MASKS[function] and isinstance(mask, Tensor) and mask.is_floating_point():
+                audit.guarded(_look_at_mask, audit, name, mask, function)
+    inside.calls += 1
+    try:
+        return original(*args, **kwargs)
+    finally:
+        inside.calls -= 1
 
 
 def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:

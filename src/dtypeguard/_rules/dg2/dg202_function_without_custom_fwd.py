@@ -1,6 +1,5 @@
 """DG202 function-without-custom-fwd."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ from torch.autograd.function import Function
 
 from ..._base.dtypes import name_of
 from ..._watch.events import Op, Refusal, on
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
@@ -44,31 +44,21 @@ class Applied:
     casts: int = 0  # of autocast
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Function, "apply", functools.partial(_apply, audit))
-
-
 @on("cast", RULE)
 def count(event: Op, audit: Recorder) -> None:
     audit.state(Applied).casts += event.kind == "autocast"
 
 
-def _apply(audit: Recorder, original: Any) -> Any:
-    inner: Callable[..., Any] = original.__func__
-
-    @functools.wraps(inner)
-    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        if not audit.live or audit.local.paused or not audit.autocast() or _is_safe(cls):
-            return inner(cls, *args, **kwargs)
-        applied = audit.state(Applied)
-        before = applied.casts
-        result = inner(cls, *args, **kwargs)
-        if applied.casts > before:
-            audit.guarded(_remember, audit, applied, cls)
-        return result
-
-    return classmethod(apply)
+@around(Function, "apply", rule=RULE)
+def _apply(audit: Recorder, original: Callable[..., Any], cls: type[Function], /, *args: Any, **kwargs: Any) -> Any:
+    if not audit.autocast() or _is_safe(cls):
+        return original(cls, *args, **kwargs)
+    applied = audit.state(Applied)
+    before = applied.casts
+    result = original(cls, *args, **kwargs)
+    if applied.casts > before:
+        audit.guarded(_remember, audit, applied, cls)
+    return result
 
 
 def _remember(audit: Recorder, applied: Applied, cls: type) -> None:

@@ -1,6 +1,5 @@
 """DG601 load-converts."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from ..._base.dtypes import name_of
 from ..._watch.events import Loading, on
 from ..._watch.ledger import listed
 from ..._watch.looks import LARGEST
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
@@ -78,19 +78,10 @@ def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
     return Fate(burst, lost)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Optimizer, "load_state_dict", functools.partial(_loading, audit))
-
-
-def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_state_dict(self: Optimizer, state_dict: Any) -> Any:
-        if audit.live:
-            audit.guarded(_compare, audit, self, state_dict, audit.user())
-        return original(self, state_dict)
-
-    return load_state_dict
+@around(Optimizer, "load_state_dict", rule=RULE)
+def _loading(audit: Recorder, original: Callable[..., Any], self: Optimizer, state_dict: Any) -> Any:
+    audit.guarded(_compare, audit, self, state_dict, audit.user())
+    return original(self, state_dict)
 
 
 def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
 from ..._base.dtypes import name_of
 from ..._base.frames import internal
@@ -105,6 +106,8 @@ _SOURCES = {
 
 @on("exported", RULE)
 def look(model: Any, program: Any, called: Site, audit: Recorder) -> None:
+    if not isinstance(program, ExportedProgram):
+        return
     graph = _Graph(program)
     expected = graph.expected()
     if not graph.computed or not expected or expected == ["float64"]:
