@@ -45,8 +45,8 @@ from torch import Tensor
 
 from .._base.dtypes import TABLE, Kind, name_of
 from .._base.errors import AmpError, summary
-from .lineage import Node
-from .rule import RULES, Rule
+from .lineage import Cause, Node
+from .rule import RULES, Finding, Rule, Severity
 from .sites import Site, direct
 from .text import shape_of, size_of, tensors_of
 
@@ -145,6 +145,11 @@ class Op:
     _readable: bool | None = None
 
     @property
+    def what(self) -> str:
+        """What it computes, as the program has it."""
+        return self.site.expression or self.name
+
+    @property
     def direct(self) -> bool:
         """Whether the user's own line called it, with no code of torch between."""
         return self.frame is not None and direct(self.frame)
@@ -155,6 +160,25 @@ class Op:
         if self._readable is None:
             self._readable = readable(*self.inputs, self.out)
         return self._readable
+
+
+@dataclass(eq=False)
+class Suspect(Cause):
+    """What may become a finding: at once, or when something comes of the tensors whose cause it is."""
+
+    rule: Rule
+    site: Site
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+    def find(self, audit: Any, severity: Severity | None = None, /, **facts: Any) -> Finding | None:
+        """Enter it."""
+        facts = {**self.facts, **facts}
+        found: Finding | None = audit.find(self.rule, self.site, severity=severity, facts=facts, **self.fields)
+        return found
+
+    def blame(self, audit: Any, effect: str) -> None:
+        """It is no fault by itself."""
 
 
 @dataclass(slots=True)

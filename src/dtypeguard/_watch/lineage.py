@@ -151,6 +151,12 @@ class Lineage:
             return None
         return entry[1]
 
+    def mark(self, tensor: Tensor, cause: Any) -> None:
+        """Why the tensor has the dtype that it has."""
+        node = self.get(tensor)
+        if node is not None:
+            node.cause = cause
+
     def forget(self, *tensors: Tensor) -> None:
         """Drop the weak references to tensors."""
         for tensor in tensors:

@@ -21,9 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .apart import apart
 from .compiler import Eager
-from .events import KINDS, ModuleRow, Op, Operand, Refusal, handlers, handlers_of
+from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
+from .operations import NARROW
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, user
@@ -88,7 +89,7 @@ class Recorder:
         self.eager = Eager()
         self.running = False
         self.promotions = 0  # that are open
-        self.integers = {torch.uint8, torch.int8, torch.int16, torch.int32}  # dtypes of which every operation is told
+        self.integers = {*NARROW}  # dtypes of which every operation is told
         self.operations = 0
         self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
@@ -114,12 +115,13 @@ class Recorder:
         """Enter a finding; see `Findings.add`."""
         return self.findings.add(rule, site, **fields)
 
-    def fields_of(self, event: Op, source: Tensor) -> dict[str, Any]:
-        """The fields of a finding about what an operation made of `source`, but for its site."""
-        return {
-            "module": event.module, "op": event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
+    def suspect(self, rule: Rule, event: Op, source: Tensor, op: str | None = None, /, **facts: Any) -> Suspect:
+        """What may become a finding: what an operation made of `source`. `what` it was is a fact of each."""
+        fields = {
+            "module": event.module, "op": op or event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
             "bytes": size_of(event.out), "origin": self.origin_of(source),
         }  # fmt: skip
+        return Suspect(rule, event.site, {"what": event.what, **facts}, fields)
 
     def here(self) -> Site:
         """The user's line that is running."""

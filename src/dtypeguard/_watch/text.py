@@ -8,11 +8,13 @@ from torch import Tensor, nn
 
 def human(size: float) -> str:
     """A number of bytes: `1.5 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         size /= 1024
-    raise AssertionError
+        if size < 999.95 or unit == "TiB":
+            break
+    return f"{size:.1f} {unit}"
 
 
 def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

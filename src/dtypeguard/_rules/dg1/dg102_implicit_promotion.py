@@ -43,9 +43,9 @@ def integers(event: Op, audit: Recorder) -> None:
     """Integers among floats, which are told at once."""
     if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
         return
-    source, size = event.kept[0], size_of(event.out)
-    facts = facts_of(event.site, event.name, source.dtype, event.out.dtype, size)
-    audit.find(RULE, event.site, severity=Severity.INFO, facts=facts, **audit.fields_of(event, source))
+    source, out = event.kept[0], event.out
+    facts = facts_of(event.site, event.name, source.dtype, out.dtype, size_of(out))
+    audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 
 @on("scalar", RULE)

@@ -1,19 +1,17 @@
 """DG105 value-overflow."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
+from ..._watch.events import Op, Suspect, on, readable
 from ..._watch.looks import Looks
-from ..._watch.operations import SOFTMAX, trait_of
+from ..._watch.operations import SOFTMAX, again, trait_of
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
 from ..._watch.text import size_of
 
 RULE = Rule(
@@ -38,13 +36,8 @@ _CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from t
 _ADDITIVE = frozenset(["add", "sub", "baddbmm", "addmm"])
 
 
-@dataclass(eq=False)
-class Masked:
+class Masked(Suspect):
     """Only below the dtype's end, as masks do it: harmless, unless a whole row is."""
-
-    site: Site
-    facts: dict[str, Any]
-    fields: dict[str, Any]
 
 
 @on("cast", RULE)
@@ -77,10 +70,10 @@ def computed(event: Op, audit: Recorder) -> None:
         return
     if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point()):
         return
-    again = event.func(*map(_wider, event.args), **{key: _wider(value) for key, value in event.kwargs.items()})
-    if isinstance(again, Tensor) and again.dtype is not torch.float16:
-        values = again if event.name in _ADDITIVE else again.abs()
-        _overflow(event, infinite & again.isfinite(), values, _UP, audit)
+    wide = again(event.func, event.args, event.kwargs, _wider)
+    if isinstance(wide, Tensor) and wide.dtype is not torch.float16:
+        values = wide if event.name in _ADDITIVE else wide.abs()
+        _overflow(event, infinite & wide.isfinite(), values, _UP, audit)
 
 
 @on("after", RULE, ops=["_foreach_norm"])
@@ -95,7 +88,7 @@ def norms(event: Op, audit: Recorder) -> None:
         ]
         if wrong:
             facts = {
-                "what": event.site.expression or event.name, "count": sum(t.numel() for t in wrong),
+                "what": event.what, "count": sum(t.numel() for t in wrong),
                 "total": sum(t.numel() for t in event.inputs), "dtype": "float16", "largest": _end(torch.float16),
                 "advice": "clip gradients of float32 parameters",
             }  # fmt: skip
@@ -118,17 +111,16 @@ def _overflow(event: Op, lost: Tensor, values: Tensor, advice: str, audit: Recor
     count = int(lost.sum())
     if not count:
         return
-    source, out = event.inputs[0], event.out
+    out = event.out
     facts = {
-        "what": event.site.expression or event.name, "count": count, "total": out.numel(),
-        "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice,
+        "count": count, "total": out.numel(), "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice
     }  # fmt: skip
-    fields = audit.fields_of(event, source)
+    suspect = audit.suspect(RULE, event, event.inputs[0], **facts)
     only_mask = bool((values[lost] < 0).all())
-    audit.find(RULE, event.site, facts=facts, severity=Severity.INFO if only_mask else None, **fields)
-    node = audit.lineage.get(out)
-    if only_mask and node is not None:
-        node.cause = Masked(event.site, {**facts, "advice": f"{_UP}, or keep the mask bool"}, fields)
+    suspect.find(audit, Severity.INFO if only_mask else None)
+    if only_mask:
+        facts = {**suspect.facts, "advice": f"{_UP}, or keep the mask bool"}
+        audit.lineage.mark(out, Masked(RULE, event.site, facts, suspect.fields))
 
 
 @on("after", RULE, ops=SOFTMAX)
@@ -138,7 +130,7 @@ def softmax(event: Op, audit: Recorder) -> None:
     causes = [cause for cause in audit.lineage.causes(event.inputs, 16) if isinstance(cause, Masked)]
     if causes and readable(out) and bool(out.isnan().any()):
         for cause in causes:
-            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+            cause.find(audit)
 
 
 BAD = [

@@ -36,9 +36,8 @@ def written(event: Op, audit: Recorder) -> None:
     lost = int((source != source.trunc()).sum())
     if lost:
         facts = _facts(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
-        facts["what"] = expression(event)
         severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
-        audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+        audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
 
 @around(Tensor, "__setitem__", rule=RULE)
@@ -69,7 +68,7 @@ def filled(event: Op, audit: Recorder) -> None:
     values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
     for value in [value for value in values if _fraction(value)][:1]:
         fields = {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(out)}
-        _truncated(audit, event.site.expression or event.name, value, out, **fields)
+        _truncated(audit, event.what, value, out, **fields)
 
 
 def _truncated(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:

@@ -38,11 +38,8 @@ def narrowed(event: Op, audit: Recorder) -> None:
         loss, advice = ", rounded", f"`dtype=torch.{name_of(source.dtype)}`, or cast where it is meant"
     else:
         return
-    facts = {
-        "what": expression(event), "source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss,
-        "advice": advice,
-    }  # fmt: skip
-    audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+    facts = {"source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss, "advice": advice}
+    audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
 
 BAD = [

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
+from ..._watch.events import Op, Suspect, on, readable
 from ..._watch.looks import LARGEST, Looks
 from ..._watch.operations import SOFTMAX
 from ..._watch.patches import around
@@ -38,31 +38,24 @@ _MASKS = {
 }
 
 
-@dataclass(eq=False)
-class Added:
+class Added(Suspect):
     """Scores to which 0 and 1 were added; a mask, if softmax follows."""
-
-    site: Site
-    facts: dict[str, Any]
-    fields: dict[str, Any]
 
 
 @on("mixed", RULE)
 def integers_added(event: Op, audit: Recorder) -> None:
     """The mask of a tokenizer."""
-    mask, node = event.kept[0], audit.lineage.get(event.out)
-    if event.name != "add" or node is None or mask.is_floating_point():
-        return
-    if _zero_and_one(mask, event.site, audit):
-        facts, fields = _facts("the mask", mask, "softmax", audit)
-        node.cause = Added(event.site, facts, {**fields, "module": event.module, "op": event.name})
+    mask = event.kept[0]
+    if event.name == "add" and not mask.is_floating_point() and _zero_and_one(mask, event.site, audit):
+        fields = {"module": event.module, "op": event.name}
+        audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
 
 
 @on("after", RULE, ops=SOFTMAX)
 def softmax(event: Op, audit: Recorder) -> None:
     for cause in audit.lineage.causes(event.inputs, 16):
         if isinstance(cause, Added):
-            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+            cause.find(audit)
 
 
 @dataclass
@@ -90,8 +83,7 @@ def _attention(audit: Recorder, original: Callable[..., Any], *args: Any, **kwar
 def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:
     site = audit.here()
     if _zero_and_one(mask, site, audit):
-        facts, fields = _facts(name, mask, function, audit)
-        audit.find(RULE, site, facts=facts, module=audit.module(), op=function, **fields)
+        _added(name, mask, function, site, audit, module=audit.module(), op=function).find(audit)
 
 
 def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
@@ -102,12 +94,12 @@ def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 
 
-def _facts(name: str, mask: Tensor, function: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
     code = "mask" if " " in name else name
     caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
     facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
-    fields = {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask), "origin": audit.origin_of(mask)}
-    return facts, fields
+    fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
+    return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
 
 
 BAD = [

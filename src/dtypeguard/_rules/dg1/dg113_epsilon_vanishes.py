@@ -61,8 +61,7 @@ def vanishes(event: Op, audit: Recorder) -> None:
         wrong = int((~event.out.isfinite()).sum())
         for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
             if isinstance(cause, Vanished):
-                use = event.site.expression or event.name
-                facts = {"what": cause.site.expression, "value": cause.value, "use": use, "count": wrong}
+                facts = {"what": cause.site.expression, "value": cause.value, "use": event.what, "count": wrong}
                 audit.find(
                     RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
                     bytes=size_of(event.out),

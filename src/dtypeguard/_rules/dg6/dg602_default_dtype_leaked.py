@@ -57,7 +57,7 @@ class Leak(Cause):
 def _registration(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> None:
     """Parameters are made past the dispatcher."""
     original(self, name, param)
-    cause = audit.births.get(param.dtype) if isinstance(param, Tensor) else None
+    cause = audit.births.get(param.dtype) if audit.births and isinstance(param, Tensor) else None
     if cause is not None:
         title = f"parameter {type(self).__name__}.{name}"
         node = audit.guarded(lambda: Node(title, audit.here(), param.dtype, cause=cause, named=True))
