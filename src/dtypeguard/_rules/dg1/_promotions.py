@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.lineage import Debt, Node
+from ..._watch.lineage import Debt
 from ..._watch.models import dtype_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import human, size_of
+from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
 
 @dataclass(eq=False)

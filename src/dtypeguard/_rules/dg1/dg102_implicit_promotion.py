@@ -6,12 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Call, Op, on, tensors_in
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from ..._watch.events import tensors_in
+from .._kit import Call, Op, Program, Recorder, Rule, Severity, around, name_of, on, size_of
 from ._promotions import are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(

@@ -2,11 +2,7 @@
 
 import ast
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from .._kit import Op, Program, Recorder, Rule, Severity, Site, name_of, on
 
 RULE = Rule(
     "DG103",

@@ -8,12 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import human, size_of
+from .._kit import Op, Program, Recorder, Rule, Severity, around, human, name_of, on, size_of
 
 RULE = Rule(
     "DG104",

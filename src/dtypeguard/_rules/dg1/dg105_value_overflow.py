@@ -6,13 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Suspect, on, readable
-from ..._watch.looks import Looks
 from ..._watch.operations import SOFTMAX, again, trait_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import Looks, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG105",

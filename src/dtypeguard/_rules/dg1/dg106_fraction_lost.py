@@ -7,13 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
-from ..._watch.looks import LARGEST
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, around, name_of, on, readable, size_of
 from ._writes import expression, source_of
 
 RULE = Rule(

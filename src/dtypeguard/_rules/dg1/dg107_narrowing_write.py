@@ -1,9 +1,6 @@
 """DG107 narrowing-write."""
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Op, Program, Recorder, Rule, Severity, name_of, on
 from ._writes import expression, source_of
 
 RULE = Rule(

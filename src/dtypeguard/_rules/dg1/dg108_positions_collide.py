@@ -5,11 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Suspect, on
-from ..._watch.looks import LARGEST, Looks
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on
 
 RULE = Rule(
     "DG108",

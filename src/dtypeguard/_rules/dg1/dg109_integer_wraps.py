@@ -6,14 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Suspect, on, readable
-from ..._watch.lineage import Debt, Node
-from ..._watch.looks import LARGEST, Looks
+from ..._watch.lineage import Debt
 from ..._watch.operations import NARROW, again, trait_of, widened
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from .._kit import LARGEST, Looks, Node, Op, Program, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
 
 RULE = Rule(
     "DG109",

@@ -8,15 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Suspect, on, readable
-from ..._watch.looks import LARGEST, Looks
+from ..._watch.events import Suspect
 from ..._watch.operations import SOFTMAX
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG111",

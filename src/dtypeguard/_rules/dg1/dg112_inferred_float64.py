@@ -7,11 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import Program, Recorder, Rule, Severity, around, name_of, size_of
 
 RULE = Rule(
     "DG112",

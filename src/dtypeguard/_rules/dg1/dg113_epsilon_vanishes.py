@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..._watch.events import Op, on
-from ..._watch.lineage import Node
-from ..._watch.looks import Looks
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from .._kit import Looks, Node, Op, Program, Recorder, Rule, Severity, Site, on, size_of
 
 RULE = Rule(
     "DG113",

@@ -5,12 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.looks import LARGEST, Looks
 from ..._watch.operations import NARROW, again, trait_of, widened
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, name_of, on
 
 RULE = Rule(
     "DG114",

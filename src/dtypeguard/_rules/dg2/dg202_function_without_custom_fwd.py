@@ -7,12 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Refusal, on
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.events import Refusal
+from .._kit import Op, Program, Recorder, Rule, Severity, Site, around, name_of, on
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

@@ -8,13 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Conversion
-from ..._watch.ledger import listed
-from ..._watch.lineage import Cause, Node
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.lineage import Cause
+from .._kit import Conversion, Node, Recorder, Rule, Severity, Site, listed, name_of
 
 
 @dataclass(eq=False)

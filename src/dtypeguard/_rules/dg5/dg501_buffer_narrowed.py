@@ -1,9 +1,7 @@
 """DG501 buffer-narrowed."""
 
-from ..._watch.events import Conversion, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of, tensors_of, walk
+from ..._watch.text import tensors_of, walk
+from .._kit import Conversion, Program, Recorder, Rule, Severity, on, size_of
 from ._stays import Stays, enter_all
 
 RULE = Rule(

@@ -6,10 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import Program, Recorder, Rule, Severity, around, size_of
 from ._stays import Stays, enter
 
 RULE = Rule(

@@ -4,13 +4,9 @@ from dataclasses import dataclass, field
 
 from torch.nn.parameter import is_lazy
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Call, on
-from ..._watch.ledger import listed
 from ..._watch.models import Dtypes, usual
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of, tensors_of, walk
+from ..._watch.text import tensors_of, walk
+from .._kit import Call, Program, Recorder, Rule, Severity, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG506",

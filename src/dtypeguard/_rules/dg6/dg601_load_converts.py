@@ -7,15 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Loading, on
-from ..._watch.ledger import listed
-from ..._watch.looks import LARGEST
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import human, size_of
+from ..._watch.events import Loading
+from .._kit import LARGEST, Program, Recorder, Rule, Severity, Site, around, human, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG601",

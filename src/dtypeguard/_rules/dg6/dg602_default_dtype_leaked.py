@@ -7,12 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
-from ..._watch.lineage import Cause, Node
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.lineage import Cause
+from .._kit import Node, Program, Recorder, Rule, Severity, Site, around, name_of
 
 RULE = Rule(
     "DG602",

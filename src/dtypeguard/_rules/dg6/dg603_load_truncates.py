@@ -1,11 +1,7 @@
 """DG603 load-truncates."""
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Loading, on
-from ..._watch.ledger import listed
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from ..._watch.events import Loading
+from .._kit import Program, Recorder, Rule, Severity, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG603",

@@ -16,10 +16,7 @@ from weakref import WeakKeyDictionary, ref
 import torch.distributed as dist
 
 from ..._base.ranks import room
-from ..._watch.events import on
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Program, Recorder, Rule, Severity, around, on
 from . import _meeting
 from ._calls import Collective, brought
 from ._meeting import Call, Meeting

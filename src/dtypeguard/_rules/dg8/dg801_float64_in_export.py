@@ -8,13 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..._base.dtypes import name_of
 from ..._base.frames import internal
-from ..._watch.events import on
-from ..._watch.ledger import listed
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site, site_at
+from ..._watch.sites import site_at
+from .._kit import Program, Recorder, Rule, Severity, Site, listed, name_of, on
 
 RULE = Rule(
     "DG801",

@@ -9,13 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
 from ..._base.frames import internal
-from ..._watch.events import on
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site, site_at
+from ..._watch.sites import site_at
+from .._kit import Program, Recorder, Rule, Severity, Site, around, name_of, on
 
 RULE = Rule(
     "DG802",
