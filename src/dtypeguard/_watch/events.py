@@ -48,7 +48,7 @@ from .._base.errors import AmpError, summary
 from .lineage import Cause, Node
 from .rule import RULES, Finding, Rule, Severity
 from .sites import Site, direct
-from .text import shape_of, size_of, tensors_of
+from .text import inside, shape_of, size_of, tensors_of
 
 _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
@@ -230,6 +230,12 @@ class Refusal:
         return self.op is None and self.site.raises
 
 
+def row_of(tensor: Tensor, name: str) -> dict[str, Any]:
+    """A tensor in the report."""
+    dtype, device = name_of(tensor.dtype), str(tensor.device)
+    return {"name": name, "dtype": dtype, "device": device, "shape": shape_of(tensor)}
+
+
 @dataclass(slots=True)
 class ModuleRow:
     """A module in the report; it may be gone by then."""
@@ -243,10 +249,7 @@ class ModuleRow:
 
     @classmethod
     def of(cls, path: str, module: torch.nn.Module) -> "ModuleRow":
-        rows = []
-        for kind, name, tensor in tensors_of(module):
-            row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
-            rows.append({**row, "shape": shape_of(tensor), "bytes": size_of(tensor)})
+        rows = [{**row_of(t, name), "kind": kind, "bytes": size_of(t)} for kind, name, t in tensors_of(module)]
         return cls(path, type(module).__name__, rows)
 
 
@@ -274,7 +277,7 @@ class Conversion:
 
     def inside(self, path: str) -> str:
         """The path of a module in the model."""
-        return f"{self.root}.{path}" if path else self.root
+        return inside(self.root, path)
 
 
 @dataclass(slots=True)
@@ -288,6 +291,14 @@ class Loading:
     dtype: torch.dtype
     names: list[str]  # of the entries
     site: Site
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of a finding about it."""
+        return {
+            "module": self.path, "op": "Module.load_state_dict", "from_dtype": self.was, "to_dtype": self.dtype,
+            "bytes": sum(size_of(self.own[name]) for name in self.names), "parameters": self.names,
+        }  # fmt: skip
 
 
 def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

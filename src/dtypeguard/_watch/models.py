@@ -15,7 +15,7 @@ from .lineage import Cause, Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Site
-from .text import tensors_of, walk
+from .text import tensors_below
 
 _C: Any = torch._C  # which torch leaves untyped
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
@@ -53,8 +53,7 @@ def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, 
 def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
     return {
         (path, name): tensor.dtype
-        for path, module in walk(model)
-        for _, name, tensor in tensors_of(module)
+        for path, _, _, name, tensor in tensors_below(model)
         if tensor.dtype.is_floating_point
     }
 
@@ -64,13 +63,12 @@ def _converted(
     site: Site,
 ) -> None:  # fmt: skip
     event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
-    for path, module in walk(model):
-        for kind, own, tensor in tensors_of(module):
-            changed = before.get((path, own), tensor.dtype) is not tensor.dtype
-            if kind == "parameter" and changed and not isinstance(module, ScriptModule):
-                title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
-                node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
-                audit.lineage.hold(module, own, tensor, node)
+    for path, module, kind, own, tensor in tensors_below(model):
+        changed = before.get((path, own), tensor.dtype) is not tensor.dtype
+        if kind == "parameter" and changed and not isinstance(module, ScriptModule):
+            title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
+            node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
+            audit.lineage.hold(module, own, tensor, node)
     audit.emit("converted", event)
 
 
@@ -129,7 +127,7 @@ def dtype_of(path: str | None, audit: Recorder) -> torch.dtype | None:
     """The dtype of the model that a module, or a parameter, is in; none that came with a changed default dtype."""
     title = path.partition(".")[0] if path else ""
     root = next((module for known, module in audit.modules() if known == title), None)
-    tensors = () if root is None else (tensor for _, module in walk(root) for _, _, tensor in tensors_of(module))
+    tensors = () if root is None else (tensor for *_, tensor in tensors_below(root))
     parameters = [t for t in tensors if isinstance(t, nn.Parameter) and t.dtype.is_floating_point and not is_lazy(t)]
     dtype = usual(parameters, root, audit) if parameters else None  # in a functional call there are none
     dtype = audit.state(Dtypes).of.get(title) if root is None else dtype

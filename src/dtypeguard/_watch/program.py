@@ -11,13 +11,11 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.utils import dlpack
 
-from .._base.dtypes import name_of
-from .events import Call, ModuleRow, on, tensors_in
+from .events import Call, ModuleRow, on, row_of, tensors_in
 from .lineage import Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Door
-from .text import shape_of
 
 _LEAVES, _ROWS = 64, 20_000
 
@@ -90,8 +88,7 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False)
         name = "" if result else name
         for path, tensor in tensors_in(value, name):
             if len(rows) < _LEAVES:
-                dtype, device = name_of(tensor.dtype), str(tensor.device)
-                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": shape_of(tensor)})
+                rows.append(row_of(tensor, path or "result"))
     return rows
 
 

@@ -28,7 +28,7 @@ from .operations import NARROW
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, user
-from .text import size_of, tensors_of, walk
+from .text import inside, size_of, tensors_of, walk
 
 _C: Any = torch._C  # which torch leaves untyped
 State = TypeVar("State")
@@ -319,7 +319,7 @@ class Recorder:
         self._titles[title] = weakref.ref(root)
         site = self.here()
         for name, module in walk(root):
-            path = f"{title}.{name}" if name else title
+            path = inside(title, name)
             self._paths[id(module)] = (weakref.ref(module), path)
             if isinstance(module, torch.jit.ScriptModule):
                 continue

@@ -26,10 +26,20 @@ def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if id(module) not in seen:
             seen.add(id(module))
             yield path, module
-            children = [
-                (name, child) for name, child in (vars(module).get("_modules") or {}).items() if child is not None
-            ]
-            stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
+            children = (vars(module).get("_modules") or {}).items()
+            stack += [(inside(path, name), child) for name, child in reversed(children) if child is not None]
+
+
+def tensors_below(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, str, Tensor]]:
+    """The parameters and buffers of a module and of all in it: path and module, kind, name, tensor."""
+    for path, module in walk(root):
+        for kind, name, tensor in tensors_of(module):
+            yield path, module, kind, name, tensor
+
+
+def inside(path: str, name: str) -> str:
+    """The path of what is in a module."""
+    return f"{path}.{name}" if path and name else path or name
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:

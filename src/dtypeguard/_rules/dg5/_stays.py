@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..._watch.lineage import Cause
+from ..._watch.text import inside
 from .._kit import Conversion, Node, Recorder, Rule, Severity, Site, listed, name_of
 
 
@@ -51,7 +52,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
     for path, tensor, stays in found:
         stays.begin(audit, tensor)
         key = stays.was, stays.dtype, *stays.facts.values()
-        groups.setdefault(key, []).append((f"{path}.{stays.name}" if path else stays.name, stays))
+        groups.setdefault(key, []).append((inside(path, stays.name), stays))
     for group in groups.values():
         if len(group) == 1:
             enter(audit, group[0][1])

@@ -48,10 +48,7 @@ def converts(event: Loading, audit: Recorder) -> None:
         "share": f"{len(names)} of {len(own)} entries", "module": event.path, "was": name_of(was),
         "dtype": name_of(dtype), "effect": f"; {effect}", "advice": advice,
     }  # fmt: skip
-    audit.find(
-        RULE, event.site, severity=Severity.ERROR if burst else None, module=event.path, op="Module.load_state_dict",
-        facts=facts, from_dtype=was, to_dtype=dtype, bytes=sum(size_of(own[name]) for name in names), parameters=names,
-    )  # fmt: skip
+    audit.find(RULE, event.site, facts=facts, severity=Severity.ERROR if burst else None, **event.fields)
 
 
 class Fate(NamedTuple):
