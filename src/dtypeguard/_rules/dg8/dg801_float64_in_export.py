@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..._base.frames import internal
-from ..._watch.sites import site_at
+from ..._watch.sites import sites_in
 from .._kit import Program, Recorder, Rule, Severity, Site, listed, name_of, on
 
 RULE = Rule(
@@ -27,6 +26,7 @@ RULE = Rule(
 )
 
 _F64 = torch.float64
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 @dataclass
@@ -134,11 +134,11 @@ def _report(
         "called": str(called),
         "advice": _SOURCES[kind][1].format(name=name),
     }
-    stack = [frame for frame in _frames(node.meta.get("stack_trace")) if not internal(frame[0])]
+    stack = sites_in(node.meta.get("stack_trace"), _FRAME)
     tensor = _held(model, graph.program, name) if kind in ("parameter", "buffer", "constant") else None
     audit.find(
         RULE,
-        site_at(*stack[-1]) if stack else called,
+        stack[-1] if stack else called,
         facts=facts,
         severity=Severity.WARNING if bad else Severity.INFO,
         module=_path(audit, model, node),
@@ -164,13 +164,6 @@ def _path(audit: Recorder, model: Any, node: Any) -> str | None:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     inner = stack[-1][0] if stack else ""
     return f"{root}.{inner}" if inner else root
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-
-
-def _frames(trace: str | None) -> list[tuple[str, int, str]]:
-    return [(file, int(line), function) for file, line, function in _FRAME.findall(trace or "")]
 
 
 BAD = [

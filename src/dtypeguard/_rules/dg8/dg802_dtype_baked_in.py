@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.frames import internal
-from ..._watch.sites import site_at
+from ..._watch.sites import sites_in
 from .._kit import Program, Recorder, Rule, Severity, Site, around, name_of, on
 
 RULE = Rule(
@@ -105,12 +104,11 @@ def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
 
 def _written(node: Any, dtype: torch.dtype) -> str | None:
     """`to at model.py:12`; nothing where the line itself names the dtype, so that it is no work of the trace."""
-    frames = [(file, int(line), function) for file, line, function in _RANGE.findall(node.sourceRange())]
-    users = [frame for frame in frames if not internal(frame[0])]
+    users = sites_in(node.sourceRange(), _RANGE)
     name = f"`{node.kind().removeprefix('aten::')}`"
     if not users:
         return name
-    site = site_at(*users[0])
+    site = users[0]
     return None if re.search(_WORDS[dtype], site.source) else f"{name} at {str(site).partition(', in ')[0]}"
 
 
