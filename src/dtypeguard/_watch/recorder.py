@@ -101,6 +101,7 @@ class Recorder:
         self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
         self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
         self._states: dict[type, Any] = {}
+        self._looks: dict[Any, int] = {}
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
 
@@ -168,6 +169,11 @@ class Recorder:
             self._states[kind] = kind()
         state: State = self._states[kind]
         return state
+
+    def due(self, *key: Any) -> bool:
+        """Whether to do what costs something: the first few times that it is asked, and then at powers of two."""
+        count = self._looks[key] = self._looks.get(key, 0) + 1
+        return count <= 4 or count & (count - 1) == 0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -292,6 +298,7 @@ class Recorder:
             self.handles.pop().remove()
         self.optimizers, self.scalers = [], []
         self._states.clear()
+        self._looks.clear()
         self._causes.clear()
 
     # ------------------------------------------------------------ modules

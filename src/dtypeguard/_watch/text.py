@@ -5,6 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+LARGEST = 10**6  # elements that are looked at in full
+
 
 def human(size: float) -> str:
     """A number of bytes: `1.5 KiB`."""

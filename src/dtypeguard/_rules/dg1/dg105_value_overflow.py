@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._watch.operations import SOFTMAX, again, trait_of
-from .._kit import Looks, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
+from .._kit import Op, Program, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG105",
@@ -43,7 +43,7 @@ def narrowed(event: Op, audit: Recorder) -> None:
         return
     if _end(out.dtype) >= _end(source.dtype) or not event.readable:
         return
-    if audit.state(Looks).due("DG105", event.site, out.dtype):
+    if audit.due("DG105", event.site, out.dtype):
         values = source.float() if source.dtype.itemsize < 4 else source  # float8 has few operations, and some NaN only
         _overflow(event, ~out.float().isfinite() & values.isfinite(), values, _CLAMP, audit)
 
@@ -58,7 +58,7 @@ def computed(event: Op, audit: Recorder) -> None:
     out = event.out
     if not event.readable or not trait_of(event.func).pure or not event.inputs:
         return
-    if event.name.startswith(("empty", "new_empty")) or not audit.state(Looks).due("DG105", event.site, event.name):
+    if event.name.startswith(("empty", "new_empty")) or not audit.due("DG105", event.site, event.name):
         return
     infinite = out.isinf()
     if not bool(infinite.any()) or any(isinstance(a, float) and math.isinf(a) for a in event.args):
@@ -77,7 +77,7 @@ def norms(event: Op, audit: Recorder) -> None:
     results = [t for t in event.out if isinstance(t, Tensor)] if isinstance(event.out, (list, tuple)) else []
     if not results or results[0].dtype is not torch.float16 or not readable(*event.inputs, *results):
         return
-    if audit.state(Looks).due("DG105", event.site, event.name):
+    if audit.due("DG105", event.site, event.name):
         wrong = [
             t for t, norm in zip(event.inputs, results, strict=False) if bool(norm.isinf()) and bool(t.isfinite().all())
         ]

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on
 
 RULE = Rule(
     "DG108",
@@ -71,7 +71,7 @@ def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
         return False
     if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
         return False
-    return event.readable and audit.state(Looks).due("DG108", event.site)
+    return event.readable and audit.due("DG108", event.site)
 
 
 def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None:
@@ -100,7 +100,7 @@ def angles(event: Op, audit: Recorder) -> None:
     _used(source, f"used as angles at {event.site}", audit)
     if source.dtype not in _EXACT or not event.readable or not source.numel():
         return
-    if not audit.state(Looks).due("DG108", event.site, event.name):
+    if not audit.due("DG108", event.site, event.name):
         return
     largest = float(source.abs().max())
     if not 1 <= largest < math.inf:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..._watch.lineage import Debt
 from ..._watch.operations import NARROW, again, trait_of, widened
-from .._kit import LARGEST, Looks, Node, Op, Program, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
+from .._kit import LARGEST, Node, Op, Program, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
 
 RULE = Rule(
     "DG109",
@@ -79,7 +79,7 @@ def integers_changed(event: Op, audit: Recorder) -> None:
 
 
 def _few_times(args: Any, site: Site, audit: Recorder) -> bool:
-    return bool(args[0].numel() <= LARGEST) and audit.state(Looks).due("DG109", site)
+    return bool(args[0].numel() <= LARGEST) and audit.due("DG109", site)
 
 
 def _compare(event: Op, wide: Tensor, audit: Recorder) -> None:
@@ -225,7 +225,7 @@ def out_of_range(event: Op, audit: Recorder) -> None:
         return
     if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
         return
-    if not audit.state(Looks).due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
+    if not audit.due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
         return
     ends = torch.iinfo(dtype)
     whole = source.double().trunc() if source.is_floating_point() else source.long()

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..._watch.events import Suspect
 from ..._watch.operations import SOFTMAX
-from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG111",
@@ -82,7 +82,7 @@ def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> No
 
 def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     """Whether it holds nothing else, and both."""
-    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.state(Looks).due("DG111", site):
+    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", site):
         return False
     ones = int((mask == 1).sum())
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()

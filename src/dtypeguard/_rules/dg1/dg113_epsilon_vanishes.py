@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .._kit import Looks, Node, Op, Program, Recorder, Rule, Severity, Site, on, size_of
+from .._kit import Node, Op, Program, Recorder, Rule, Severity, Site, on, size_of
 
 RULE = Rule(
     "DG113",
@@ -51,7 +51,7 @@ def vanishes(event: Op, audit: Recorder) -> None:
                 node = Node(event.name, event.site, torch.float16, (node,), event.module)
                 audit.lineage.set(event.out, node)
             node.cause = Vanished(event.site, small[0], event.module)
-    elif name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+    elif name in _DIVISIONS and audit.due("DG113", event.site, event.name):
         wrong = int((~event.out.isfinite()).sum())
         for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
             if isinstance(cause, Vanished):

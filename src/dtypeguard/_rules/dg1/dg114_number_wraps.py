@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._watch.operations import NARROW, again, trait_of, widened
-from .._kit import LARGEST, Looks, Op, Program, Recorder, Rule, Severity, name_of, on
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, name_of, on
 
 RULE = Rule(
     "DG114",
@@ -39,7 +39,7 @@ def compared(event: Op, audit: Recorder) -> None:
         return
     if not trait_of(event.func).pure:  # `out=` is the program's own tensor
         return
-    if not 0 < source.numel() <= LARGEST or not audit.state(Looks).due("DG114", event.site, event.name):
+    if not 0 < source.numel() <= LARGEST or not audit.due("DG114", event.site, event.name):
         return
     ends = torch.iinfo(source.dtype)
     number = next((n for n in _numbers(event) if not ends.min <= n <= ends.max), None)
