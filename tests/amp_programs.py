@@ -14,50 +14,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from support import BF16, F16, F32, same
 from torch import nn
 from torch.utils import _pytree as pytree
-from versions import since
 
 from dtypeguard import AmpError, AmpWarning, amp
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 ALL = ("body.weight", "body.bias", "head.weight", "head.bias")
 AT = "optimizer.step()"
 FOUR = "`body.weight`, `body.bias`, `head.weight` and 1 more"
 GRADIENTS = f"gradients of {FOUR}"
 Program = Callable[..., Iterator[Any]]
-
-SEVERITIES = {
-    **dict.fromkeys("DG301 DG302 DG307 DG308 DG309 DG310 DG311 DG312 DG314 DG401 DG403 DG404 DG408".split(), "error"),
-    **dict.fromkeys("DG303 DG305 DG306 DG313 DG402 DG405 DG406 DG407".split(), "warning"),
-    "DG304": "info",
-}
-FIXES = {
-    "DG301": ("`model.float()`", "`torch.autocast('cpu', dtype=torch.float16)`"),
-    "DG302": ("convert the model before the first backward", "`optimizer.zero_grad()`"),
-    "DG303": ("drop the scaler (`GradScaler(enabled=False)`)",),
-    "DG304": ("`torch.autocast('cpu', dtype=torch.float16)`", "drop the scaler"),
-    "DG305": ("`scaler = torch.amp.GradScaler('cpu')`", "`scaler.scale(loss).backward()`", "bfloat16"),
-    "DG306": ("`criterion(output.float(), target)`",),
-    "DG307": ("`scaler.scale(loss).backward()`", "`.detach()`"),
-    "DG308": ("`scaler.scale(loss).backward()` for every loss",),
-    "DG309": ("`scaler.unscale_(optimizer)` before `clip_grad_norm_`",),
-    "DG310": ("`unscale_`, clip, `step` and `update` once, after the last micro-batch",),
-    "DG311": ("`scaler.update()` once at the end of each iteration",),
-    "DG312": ("`scaler.step(optimizer)` in place of `optimizer.step()`",),
-    "DG313": ("NaN in the data", "overflow in the forward"),
-    "DG314": ("call `unscale_` once, after the last micro-batch",),
-    "DG401": ("build the optimizer after the last change of the model", "`optimizer.add_param_group`"),
-    "DG402": ("`optimizer.add_param_group`", "`requires_grad_(False)`"),
-    "DG403": ("`optimizer.load_state_dict(optimizer.state_dict())`",),
-    "DG404": ("float32", "1e-4"),
-    "DG405": ("float32", "larger weight decay"),
-    "DG406": ("float32 parameters and use autocast", "stochastic rounding"),
-    "DG407": ("keep the average in float32",),
-    "DG408": ("`torch.autograd.set_detect_anomaly(True)`",),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,23 +171,6 @@ def finish(scaler, *optimizers):
     scaler.update()
 
 
-def one_without_scaler(step, a, b, oa, ob, scaler):
-    """A critic without a scaler beside a generator with one."""
-    scaled_backward(a, scaler, step)
-    scaler.step(oa)
-    scaler.update()
-    square(b(a(batch(step)).detach().expand(4, 3))).backward()
-    ob.step()
-
-
-def clipped_after_unscaling_both(step, a, b, oa, ob, scaler):
-    scaler.scale(square(a(batch(step))) + square(b(batch(step)))).backward()
-    scaler.unscale_(oa)
-    scaler.unscale_(ob)
-    nn.utils.clip_grad_norm_([*a.parameters(), *b.parameters()], 1.0)
-    finish(scaler, oa, ob)
-
-
 def one_update_for_two(step, a, b, oa, ob, scaler):
     scaler.scale(square(a(batch(step))) + square(b(batch(step)))).backward()
     finish(scaler, oa, ob)
@@ -278,13 +229,16 @@ def closed(watch, optimizer, inputs=batch):
         yield
 
 
-class Words(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(9, 3, sparse=True)
+class Wide(Net):
+    """Weights around 1, and enough of them for shares that mean something."""
 
-    def forward(self, x):
-        return self.table((x.abs() * 9).long().clamp(max=8))
+    def __init__(self, dtype=BF16) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 32), nn.Linear(32, 1)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.rand_like(parameter) + 0.5)
+        self.to(dtype)
 
 
 def half(dtype=F16):
@@ -314,16 +268,58 @@ class Own(torch.optim.Optimizer):
         parameter.add_(update.to(parameter.dtype))
 
 
+class Careful(Own):
+    """Skips a step whose gradients are not finite."""
+
+    def step(self, closure=None):
+        if all(p.grad.isfinite().all() for group in self.param_groups for p in group["params"]):
+            super().step(closure)
+
+
+class Stochastic(Own):
+    def move(self, parameter, update):
+        bits = (parameter.float() + update).view(torch.int32)
+        noise = torch.randint(0, 1 << 16, bits.shape, dtype=torch.int32)
+        parameter.copy_(((bits + noise) & -65536).view(F32))
+
+
+class Masters(Own):
+    """Copies that are wider, as its state."""
+
+    def move(self, parameter, update):
+        parameter.copy_(self.kept(parameter).add_(update))
+
+    def kept(self, parameter):
+        return self.state[parameter].setdefault("master", parameter.detach().float().clone())
+
+
+class HiddenMasters(Masters):
+    """Its copies are no state."""
+
+    def kept(self, parameter):
+        return self.__dict__.setdefault("copies", {}).setdefault(parameter, parameter.detach().float().clone())
+
+
+class WideMoments(Own):
+    """Momentum in float32, whatever the parameters are; its eps is used in float32 too."""
+
+    dtype = F32
+
+    def move(self, parameter, update):
+        moment = self.state[parameter].setdefault("moment", torch.zeros_like(parameter, dtype=self.dtype))
+        parameter.add_(moment.mul_(0.5).add_(update.to(moment.dtype)).to(parameter.dtype))
+
+
+class NarrowMoments(WideMoments):
+    dtype = None  # the parameter's
+
+
 def groups(*options, kind=torch.optim.SGD, **defaults):
     """The body's parameters in the first group, the head's in the second."""
     return lambda model: kind(
         [{"params": list(part.parameters()), **own} for part, own in zip(model.children(), options, strict=True)],
         **defaults,
     )
-
-
-def state(keys, names, found, expected):
-    return f"state {keys} of {names} is {found}, the parameters are {expected}"
 
 
 ADAM = of(torch.optim.Adam, lr=1e-2, eps=1e-3)
@@ -385,23 +381,6 @@ def run(program, mode, steps):
     return result
 
 
-def _bits(value):
-    return value.reshape(-1).view(torch.uint8) if isinstance(value, torch.Tensor) and value.numel() else value
-
-
-def same(one, other):
-    """Whether two lists of tensors and numbers are the same, bit for bit."""
-    if len(one) != len(other):
-        return False
-    for a, b in zip(one, other, strict=True):
-        if isinstance(a, torch.Tensor):
-            if a.dtype is not b.dtype or a.shape != b.shape or not (a.numel() == 0 or torch.equal(_bits(a), _bits(b))):
-                return False
-        elif a is not b and repr(a) != repr(b):
-            return False
-    return True
-
-
 def _is_at(bug, file, line):
     """Whether a place is the line of a program that a case names."""
     return Path(file).resolve().parent == Path(__file__).parent and bug.at in linecache.getline(file, line)
@@ -414,28 +393,20 @@ def _matches(says, message):
 # ---------------------------------------------------------------- what is asked of every case
 
 
-def strict_raises(rule, bug):
+def is_found(rule, bug):
+    """Strict mode raises before parameters change, where it can be known; lenient mode warns once."""
     ran = run(bug.program, "strict", bug.steps)
     error = ran.error
     assert isinstance(error, AmpError), (error, ran.handle and ran.handle.report())
-    assert error.rule == rule, str(error)
-    assert error.argument == (bug.names[0] if bug.names else None)
+    assert (error.rule, error.argument) == (rule, bug.names[0] if bug.names else None), str(error)
     assert _matches(bug.says, error.violations[0]), error.violations[0]
-    for phrase in FIXES[rule]:
-        assert phrase in str(error).split("  fix  ")[1].split("  rule  ")[0]
-    assert f"docs/rules/{rule}.md" in str(error)
     file, line = error.call_site.split(", in ")[0].rsplit(":", 1)
     assert _is_at(bug, file, int(line)), error.call_site
     assert bug.late or same(ran.now, ran.parameters)
-
-
-def lenient_warns_once_and_goes_on(rule, bug):
-    alone = run(bug.program, None, bug.steps)
-    ran = run(bug.program, "lenient", bug.steps)
+    alone, ran = run(bug.program, None, bug.steps), run(bug.program, "lenient", bug.steps)
     (finding,) = ran.found(rule)
-    assert (finding.severity, finding.parameters) == (SEVERITIES[rule], bug.names)
+    assert finding.parameters == bug.names
     assert _matches(bug.says, finding.message), finding.message
-    assert all(phrase in finding.fix for phrase in FIXES[rule])
     assert [(type(ran.error), str(ran.error)), ran.steps] == [(type(alone.error), str(alone.error)), alone.steps]
     assert same(ran.everything, alone.everything)
     told = [warning for warning in ran.told if issubclass(warning.category, AmpWarning)]
@@ -443,15 +414,6 @@ def lenient_warns_once_and_goes_on(rule, bug):
     assert len(mine) == 1
     assert _is_at(bug, mine[0].filename, mine[0].lineno), finding.site
     assert {str(warning.message)[:5] for warning in told} <= {rule, *bug.also}
-
-
-def off_is_silent(bug):
-    alone = run(bug.program, None, bug.steps)
-    ran = run(bug.program, "off", bug.steps)
-    assert ran.handle.report() == []
-    assert not [warning for warning in ran.told if issubclass(warning.category, AmpWarning)]
-    assert (type(ran.error), str(ran.error), ran.steps) == (type(alone.error), str(alone.error), alone.steps)
-    assert same(ran.everything, alone.everything)
 
 
 def nothing_is_said(program, steps=60):
@@ -463,15 +425,3 @@ def nothing_is_said(program, steps=60):
     assert not ran.told
     assert ran.serious() == []
     assert same(ran.everything, alone.everything)
-
-
-def rows(table):
-    """The cases of a table by rule, for parametrize."""
-    return [
-        pytest.param(rule, case, id=f"{rule}: {name}", marks=NEEDS.get(name, ()))
-        for rule in table
-        for name, case in table[rule].items()
-    ]
-
-
-NEEDS = {"any dtype was asked for": since("torch", "2.10", "parameters have no grad_dtype")}

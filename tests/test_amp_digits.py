@@ -1,7 +1,6 @@
 """One right training loop on handwritten digits, and that loop with one line changed: what the watch says, and when."""
 
 import copy
-import functools
 import types
 import warnings
 from contextlib import nullcontext
@@ -10,8 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
+from support import same
 from torch import nn
-from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dtypeguard import AmpError, AmpWarning, amp
@@ -138,16 +138,6 @@ def reload(run):
     run.scaler.load_state_dict(run.scaler.state_dict())
 
 
-def add_head_later(run):
-    run.optimizer = torch.optim.AdamW(run.model.body.parameters(), lr=1e-2)
-    run.optimizer.add_param_group({"params": run.model.head.parameters()})
-    return run.optimizer
-
-
-def inverse_scaled(run, loss):
-    (run.scaler.get_scale() * loss).backward()
-
-
 def infinite_at(*steps):
     def batch(run, images):
         return images * torch.inf if run.step in steps else images
@@ -157,22 +147,10 @@ def infinite_at(*steps):
 
 HEALTHY = {
     "as it is": {},
-    "without clipping": {"unscale": nothing, "clip": nothing},
-    "clipped by value": {"clip": lambda run: clip_grad_value_(run.model.parameters(), 0.01)},
-    "bfloat16 autocast without a scaler": BFLOAT16,
-    "float32": FLOAT32,
     "bfloat16 parameters with an lr that moves them": {**FLOAT32, "build": lambda run: run.model.bfloat16(),
                                                        "batch": lambda run, images: images.bfloat16()},
-    "a disabled scaler and bfloat16": {"scaler": lambda run: torch.amp.GradScaler("cpu", enabled=False),
-                                       "autocast": BFLOAT16["autocast"]},
     "some batches overflow": {"batch": infinite_at(2, 7, 8)},
-    "a small scale that grows": {"scaler": lambda run: torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=5)},
-    "state is loaded halfway": {"after": lambda run: reload(run) if run.step == 5 else None},
-    "a group is added": {"optimizer": add_head_later},
-    "the body is frozen halfway": {"after": lambda run: run.model.body.requires_grad_(run.step < 20)},
     "an average in float32": {"before watch": average(torch.float32), "after": follow},
-    "SGD": {"optimizer": lambda run: torch.optim.SGD(run.model.parameters(), lr=0.2, momentum=0.9)},
-    "fused AdamW": {"optimizer": lambda run: torch.optim.AdamW(run.model.parameters(), lr=1e-2, fused=True)},
     "fused AdamW without unscale_": {
         "optimizer": lambda run: torch.optim.AdamW(run.model.parameters(), lr=1e-2, fused=True),
         "unscale": nothing, "clip": nothing,
@@ -180,35 +158,20 @@ HEALTHY = {
 }  # fmt: skip
 
 
-@pytest.mark.thin(6)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("change", HEALTHY.values(), ids=HEALTHY)
 def test_a_right_loop_learns_in_silence_and_exactly_as_without_the_watch(change):
     watched, alone = types.SimpleNamespace(), types.SimpleNamespace()
-    train(watched, "strict", 2 * EPOCH, change)
-    train(alone, None, 2 * EPOCH, change)
+    train(watched, "strict", 3 * EPOCH, change)
+    train(alone, None, 3 * EPOCH, change)
     assert watched.handle.report() == []
-    assert accuracy(watched.model.float()) > 0.85
-    assert_same(watched, alone)
+    assert accuracy(watched.model.float()) > (0.85 if change else 0.9)
+    assert same(made(watched), made(alone))
 
 
-def test_three_epochs_pass_nine_tenths():
-    run = types.SimpleNamespace()
-    train(run, "strict", 3 * EPOCH, {})
-    assert run.handle.report() == []
-    assert accuracy(run.model) > 0.9
-
-
-def assert_same(one, other):
-    for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a.detach().nan_to_num(7), b.detach().nan_to_num(7))
-    states = [[*run.optimizer.state.values()] for run in (one, other)]
-    for a, b in zip(*states, strict=True):
-        assert a.keys() == b.keys()
-        assert all(
-            torch.equal(torch.as_tensor(a[key]).nan_to_num(7), torch.as_tensor(b[key]).nan_to_num(7)) for key in a
-        )
-    if one.scaler is not None:
-        assert one.scaler.state_dict() == other.scaler.state_dict()
+def made(run):
+    scaler = None if run.scaler is None else run.scaler.state_dict()
+    return [*run.model.parameters()], [*run.optimizer.state.values()], scaler
 
 
 # ---------------------------------------------------------------- lines that are wrong
@@ -243,11 +206,6 @@ def auxiliary(parameters, weight=1e-3):
 
 def scaled_if(condition):
     return {"backward": lambda run, loss: (run.scaler.scale(loss) if condition(run) else loss).backward()}
-
-
-def unscale_at_each_part(run, loss):
-    run.scaler.scale(loss).backward()
-    run.scaler.unscale_(run.optimizer)
 
 
 def on_another_model(run, images, labels):
@@ -316,89 +274,46 @@ def fault(change, step, line, rule, names=(), also=(), torch_says=None, within=S
 
 
 FAULTS = {
-    # Adam's eps of 1e-8 is zero in float16 too, which is known at once
-    "float16 parameters": fault({"build": lambda run: run.model.half()}, 0, "watch", "DG301", ALL, also={"DG404"},
-                                torch_says="Attempting to unscale FP16 gradients"),
-    "float16 parameters after step 3": fault(once(3, lambda run: run.model.half()), 4, "unscale", "DG301", ALL,
-                                             torch_says="Attempting to unscale FP16 gradients"),
     "float16 parameters after step 5": fault(once(5, lambda run: run.model.half()), 6, "unscale", "DG301", ALL,
                                              torch_says="Attempting to unscale FP16 gradients"),
-    "clip_grad_norm_ before unscale_": fault(before_unscale(RIGHT["clip"]), 1, "clip", "DG309", ALL),
     "clip_grad_norm_ and no unscale_": fault({"unscale": nothing}, 1, "step", "DG309", ALL),
     # known when the same maximum is met for the third time
     "clip_grad_norm_ of the maximum norm": fault(
         before_unscale(lambda run: clip_grad_norm_(run.model.parameters(), 0.5, norm_type=torch.inf)),
         3, "clip", "DG309", ALL),
-    "clip_grad_value_ before unscale_": fault(
-        before_unscale(lambda run: clip_grad_value_(run.model.parameters(), 0.1)), 1, "clip", "DG309", ALL),
     "clipping by hand before unscale_": fault(before_unscale(clip_by_hand), 1, "clip", "DG309", ALL),
-    "unscale_ twice": fault({"clip": RIGHT["unscale"]}, 1, "clip", "DG310",
-                            torch_says="unscale_\\(\\) has already been called"),
-    "unscale_ after each micro-batch": fault({"backward": unscale_at_each_part, "unscale": nothing},
-                                             1, "backward", "DG310",
-                                             torch_says="unscale_\\(\\) has already been called"),
-    "no update": fault({"update": nothing}, 2, "unscale", "DG311",
-                       torch_says="unscale_\\(\\) is being called after step"),
-    "no update and no unscale_": fault({"update": nothing, "unscale": nothing, "clip": nothing}, 2, "step", "DG311",
-                                       torch_says="step\\(\\) has already been called"),
-    "optimizer.step after unscale_": fault({"step": lambda run: run.optimizer.step()}, 1, "step", "DG312"),
     "optimizer.step on scaled gradients": fault(
         {"step": lambda run: run.optimizer.step(), "unscale": nothing}, 1, "step", "DG312",
         torch_says="No inf checks were recorded prior to update"),
-    "optimizer.step on scaled gradients, no update": fault(
-        {"step": lambda run: run.optimizer.step(), "unscale": nothing, "update": nothing}, 1, "step", "DG312"),
-    "backward without scale": fault(scaled_if(lambda run: False), 1, "unscale", "DG308", ALL,
-                                    torch_says="Attempted unscale_ but _scale is None"),
-    "backward without scale from step 3": fault(scaled_if(lambda run: run.step < 3), 3, "unscale", "DG308", ALL),
     "backward without scale from step 6": fault(scaled_if(lambda run: run.step < 6), 6, "unscale", "DG308", ALL),
-    "auxiliary loss unscaled": fault(auxiliary(lambda model: model.parameters()), 1, "unscale", "DG308", ALL),
     "auxiliary loss of the body unscaled": fault(auxiliary(lambda model: model.body.parameters()),
                                                  1, "unscale", "DG308", BODY),
     "auxiliary loss of one weight unscaled": fault(auxiliary(lambda model: [model.head.weight]),
                                                    1, "unscale", "DG308", ["head.weight"]),
-    "bfloat16 autocast and a scaler": fault({"autocast": BFLOAT16["autocast"]}, 1, "backward", "DG303"),
-    "float16 autocast and no scaler": fault(WITHOUT_SCALER, 1, "step", "DG305"),
     "a scaler that is built and never used": fault({**WITHOUT_SCALER, "scaler": RIGHT["scaler"]}, 1, "step", "DG305"),
-    "a float16 loss": fault({"loss": lambda *batch: cross_entropy(*batch).half()}, 1, "backward", "DG306"),
-    "a bfloat16 loss": fault({"loss": lambda *batch: cross_entropy(*batch).bfloat16()}, 1, "backward", "DG306"),
-    "a detached loss": fault({"loss": lambda *batch: cross_entropy(*batch).detach()}, 1, "backward", "DG307",
-                             torch_says="does not require grad"),
-    "a loss on another model": fault({"loss": on_another_model}, 1, "step", "DG307",
-                                     torch_says="No inf checks were recorded for this optimizer"),
-    "a loss on another model, fused": fault({**HEALTHY["fused AdamW"], "loss": on_another_model}, 1, "step", "DG307",
-                                            torch_says="No inf checks were recorded prior to update"),
-    "NaN in one batch, float32": fault({**FLOAT32, **nan_at(6)}, 6, "step", "DG408", ALL),
+    "a loss on another model, fused": fault(
+        {**HEALTHY["fused AdamW without unscale_"], "loss": on_another_model}, 1, "step", "DG307",
+        torch_says="No inf checks were recorded prior to update"),
     "NaN in one batch, bfloat16": fault({**BFLOAT16, **nan_at(13)}, 13, "step", "DG408", ALL),
     "NaN in every batch": fault(nan_at(), 17, "update", "DG313", ALL),
     # eight skips in a row: a few are how a scaler finds its scale
     "NaN in every batch, from a scale of 8": fault(
         {**nan_at(), "scaler": lambda run: torch.amp.GradScaler("cpu", init_scale=8.0)}, 8, "update", "DG313", ALL),
-    "head replaced after the optimizer was built": fault({"before watch": new_head}, 0, "watch", "DG401", HEAD),
-    "head replaced after step 3": fault(once(3, new_head), 4, "step", "DG401", HEAD),
     # the optimizer is compared with the model at steps 1, 2, 4, 8, 16 and 32
     "head replaced after step 5": fault(once(5, new_head), 8, "step", "DG401", HEAD),
     # known only when the head gets gradients: before, it may be meant for another optimizer
     "optimizer lacks the head": fault(
         {"optimizer": lambda run: torch.optim.AdamW(run.model.body.parameters(), lr=1e-2)}, 1, "step", "DG402", HEAD),
-    "state loaded and converted after step 3": fault(once(3, convert_state(torch.float16)), 4, "step", "DG403", ALL,
-                                                     torch_says="expected dtype c10::Half for `end`"),
     "state loaded and converted after step 5": fault(once(5, convert_state(torch.float64)), 6, "step", "DG403", ALL,
                                                      torch_says="expected dtype double for `end`"),
     # what 0 / 0 makes of the parameters: gradients are NaN from the second step on
     "eps of 1e-8 in float16": fault(half(), 0, "watch", "DG404", ALL, also={"DG408"}),
-    "weight decay of 1e-9 in float16": fault(
-        half(optimizer=lambda run: torch.optim.SGD(run.model.parameters(), lr=0.1, weight_decay=1e-9)),
-        0, "watch", "DG405", ALL),
     # from the third look after seven steps, with an lr that stays: 8, 16 and 32
     "lr that rounds away in bfloat16": fault(
         {**FLOAT32, "build": lambda run: run.model.bfloat16(), "batch": lambda run, images: images.bfloat16(),
          "optimizer": lambda run: torch.optim.AdamW(run.model.parameters(), lr=1e-5)},
         32, "step", "DG406", ALL, within=34),
-    # from the fourth look: steps 1, 2, 4 and 8
-    "average in bfloat16": fault(average_by_hand(torch.bfloat16, 0.9999), 8, "step", "DG407", ALL),
     "average in float16": fault(average_by_hand(torch.float16, 0.99999), 8, "step", "DG407", ALL),
-    "data replaced in step 1": fault(replace_data(torch.float64, 1), 1, "step", "DG302", ALL,
-                                     torch_says="expected dtype double for `end`"),
     # the step mixes them in silence, and leaves state that differs: the second rule says what the first led to
     "data replaced in step 5": fault(replace_data(torch.bfloat16, 5), 5, "step", "DG302", ALL, also={"DG403"},
                                      torch_says="expected dtype float for `end`"),
@@ -419,7 +334,7 @@ def test_strict_mode_stops_at_the_earliest_line_that_can_know(fault):
     assert "fix" in str(error)
 
 
-@pytest.mark.thin(8)
+@pytest.mark.thin(4)
 @EACH_FAULT
 def test_lenient_mode_says_it_once_lists_nothing_else_and_the_loop_goes_on_as_without_the_watch(fault):
     run, alone = types.SimpleNamespace(), types.SimpleNamespace()
@@ -433,7 +348,7 @@ def test_lenient_mode_says_it_once_lists_nothing_else_and_the_loop_goes_on_as_wi
     assert all(warning.category is AmpWarning and warning.filename == __file__ for warning in said)
     assert findings[fault.rule].parameters == tuple(fault.names)
     assert run.step == alone.step
-    assert_same(run, alone)
+    assert same(made(run), made(alone))
 
 
 def goes_on(run, mode, fault):
@@ -442,21 +357,6 @@ def goes_on(run, mode, fault):
     else:
         with pytest.raises((RuntimeError, ValueError, AssertionError), match=fault.torch_says):
             train(run, mode, fault.within, fault.change)
-
-
-@pytest.mark.parametrize("ignored", ["DG309", "DG3"])
-def test_an_ignored_fault_is_neither_said_nor_listed(ignored, monkeypatch):
-    run = types.SimpleNamespace()
-    monkeypatch.setattr(amp, "watch", functools.partial(amp.watch, ignore=ignored))
-    train(run, "strict", 3, before_unscale(RIGHT["clip"]))
-    assert run.handle.report() == []
-
-
-def test_no_autocast_at_all_is_listed_and_neither_said_nor_raised():
-    run = types.SimpleNamespace()
-    train(run, "strict", STEPS, {"autocast": lambda run: nullcontext()})
-    (found,) = run.handle.report()
-    assert (found.rule, found.severity) == ("DG304", "info")
 
 
 def test_the_scale_that_only_falls_is_told_from_where_it_began():

@@ -2,15 +2,12 @@
 
 import copy
 import dataclasses
+import functools
 import gc
 import inspect
 import io
 import logging
-import os
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 import types
 import warnings
@@ -18,16 +15,14 @@ import weakref
 
 import pytest
 import torch
+from support import BF16, F16, F32, F64
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.amp import GradScaler
-from torch.optim.swa_utils import AveragedModel
 from versions import since
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning, amp
-
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
 
 def trio(optimizer=torch.optim.SGD, **options):
@@ -81,44 +76,24 @@ FROZEN = nn.Linear(2, 2).requires_grad_(False)
 BAD = {
     "no model": ({"model": None}, TypeError, "model must be .* not NoneType"),
     "a class of models": ({"model": nn.Linear}, TypeError, "model must be .* not the class Linear"),
-    "a name of a model": ({"model": "net"}, TypeError, "model must be .* not str"),
-    "a dict of models": ({"model": {"a": MODEL}}, TypeError, "model must be .* not dict"),
     "parameters for a model": ({"model": list(MODEL.parameters())}, TypeError, "model must be .* not Parameter"),
-    "a list with no model in it": ({"model": [MODEL, None]}, TypeError, "model must be .* not NoneType"),
     "an empty list of models": ({"model": []}, ValueError, "model has no trainable parameters: an empty"),
     "a frozen model": ({"model": FROZEN}, ValueError, "model has no trainable parameters: Linear"),
-    "a model without parameters": ({"model": nn.ReLU()}, ValueError, "model has no trainable parameters: ReLU"),
     "no optimizer": ({"optimizer": None}, TypeError, "optimizer must be .* not NoneType"),
     "a class of optimizers": ({"optimizer": torch.optim.SGD}, TypeError, "optimizer must be .* not the class SGD"),
-    "a name of an optimizer": ({"optimizer": "adam"}, TypeError, "optimizer must be .* not str"),
-    "a dict of optimizers": ({"optimizer": {"a": OPTIMIZER}}, TypeError, "optimizer must be .* not dict"),
     "parameters for an optimizer": ({"optimizer": MODEL.parameters()}, TypeError, "optimizer must be .* not Parameter"),
     "a list with no optimizer in it": ({"optimizer": [OPTIMIZER, None]}, TypeError, "optimizer .* not NoneType"),
     "an empty list of optimizers": ({"optimizer": []}, ValueError, "optimizer is an empty collection"),
-    "an empty generator of optimizers": ({"optimizer": iter(())}, ValueError, "optimizer is an empty collection"),
     "scaler and optimizer swapped": ({"optimizer": SCALER, "scaler": OPTIMIZER}, TypeError,
                                      "optimizer must be .* not GradScaler"),
-    "an optimizer for a scaler": ({"scaler": OPTIMIZER}, TypeError, "scaler must be .* not SGD"),
-    "a device for a scaler": ({"scaler": "cpu"}, TypeError, "scaler must be .* not str"),
     "a class of scalers": ({"scaler": GradScaler}, TypeError, "scaler must be .* not type"),
-    "True for a scaler": ({"scaler": True}, TypeError, "scaler must be .* not bool"),
     "a mode that does not exist": ({"mode": "loud"}, ValueError, "mode='loud' is not a mode: use one of 'strict'"),
-    "a number for a mode": ({"mode": 1}, ValueError, "mode=1 is not a mode"),
-    "every none": ({"every": None}, TypeError, "every must be a number of steps, not None"),
     "every zeroth": ({"every": 0}, ValueError, "every=0"),
-    "every -1st": ({"every": -1}, ValueError, "every=-1"),
     "every True": ({"every": True}, TypeError, "every must be a number of steps, not True"),
-    "every text": ({"every": "2"}, TypeError, "every must be a number of steps, not '2'"),
     "every second and a half": ({"every": 2.5}, TypeError, "every must be a number of steps, not 2.5"),
     "an unknown rule": ({"ignore": ["DG301", "DG999"]}, ValueError, "ignore='DG999' is no rule: use ids or names"),
-    "an unknown family": ({"ignore": "DG9"}, ValueError, "ignore='DG9' is no rule"),
-    "half a family": ({"ignore": "DG30"}, ValueError, "ignore='DG30' is no rule"),
-    "an empty id": ({"ignore": ""}, ValueError, "ignore='' is no rule"),
     "a number for an id": ({"ignore": [301]}, TypeError, "ignore takes rule ids .* not 301"),
-    "a number to ignore": ({"ignore": 301}, TypeError, "ignore .*301"),
-    "None to ignore": ({"ignore": None}, TypeError, "ignore .*None"),
     "a number for an average": ({"averaged": 3}, TypeError, "averaged must be .* not int"),
-    "a text for an average": ({"averaged": "ema"}, TypeError, "averaged must be .* not str"),
     "a list of numbers for an average": ({"averaged": [1.0, 2.0]}, TypeError, "averaged must be .* not list of float"),
     "an empty average": ({"averaged": {}}, ValueError, "averaged: nothing in it"),
     "an average of another model": ({"averaged": {"x.y": torch.ones(1)}}, ValueError, "averaged: nothing in it"),
@@ -133,12 +108,6 @@ def test_bad_input_is_refused_with_the_name_of_the_argument_and_leaves_nothing_b
     assert untouched(MODEL, OPTIMIZER, SCALER)
 
 
-@pytest.mark.parametrize("given", [(), (MODEL,)], ids=["nothing", "only a model"])
-def test_model_and_optimizer_are_required(given):
-    with pytest.raises(TypeError, match="missing"):
-        amp.watch(*given)
-
-
 def test_everything_after_the_scaler_is_given_by_keyword():
     with pytest.raises(TypeError, match="positional"):
         amp.watch(MODEL, OPTIMIZER, SCALER, "strict")
@@ -147,26 +116,16 @@ def test_everything_after_the_scaler_is_given_by_keyword():
 # ---------------------------------------------------------------- good input of every kind
 
 
-@pytest.mark.parametrize("kind", [list, tuple, iter, set, lambda found: dict(enumerate(found)).values()])
-def test_optimizers_come_in_any_collection(kind):
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
-    with amp.watch(model, kind(optimizers), mode="strict") as handle:
-        model(torch.ones(1, 2)).sum().backward()
+@pytest.mark.parametrize("kind", [list, iter, lambda found: dict(enumerate(found)).values()])
+def test_models_and_optimizers_come_in_any_collection(kind):
+    models = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with amp.watch(kind(models), kind(optimizers), mode="strict") as handle:
+        models[1](models[0](torch.ones(1, 2))).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
     assert handle.report() == []
     assert handle._optimizers[0].title != handle._optimizers[1].title
-
-
-@pytest.mark.parametrize("kind", [list, tuple, iter, nn.ModuleList, lambda found: (model for model in found)])
-def test_models_come_in_any_collection(kind):
-    models = [nn.Linear(2, 2), nn.Linear(2, 2)]
-    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
-    with amp.watch(kind(models), optimizer, mode="strict") as handle:
-        models[1](models[0](torch.ones(1, 2))).sum().backward()
-        optimizer.step()
-    assert handle.report() == []
 
 
 def test_an_optimizer_that_is_named_twice_counts_once():
@@ -177,28 +136,12 @@ def test_an_optimizer_that_is_named_twice_counts_once():
     assert found.count == 1
 
 
-@pytest.mark.parametrize("mode", ["STRICT", "Strict", "strict"])
-def test_a_mode_is_named_in_any_case_of_letters(mode):
-    model, optimizer, scaler = trio()
-    with pytest.raises(AmpError), amp.watch(model, optimizer, scaler, mode=mode):
-        step(model, optimizer, scaler, clip=1.0)
-
-
-IGNORES = ["DG309", "DG3", ["DG309"], ("DG4", "DG309"), {"DG309"}, (name for name in ["DG3"])]
-
-
-@pytest.mark.parametrize("ignore", IGNORES, ids=["id", "family", "list", "tuple", "set", "generator"])
+@pytest.mark.parametrize("ignore", ["DG309", "DG3", ("DG4", "clip-before-unscale"), iter(["DG3"])], ids=str)
 def test_ignored_rules_are_neither_raised_nor_listed(ignore):
     model, optimizer, scaler = trio()
     with amp.watch(model, optimizer, scaler, mode="strict", ignore=ignore) as handle:
         step(model, optimizer, scaler, clip=1.0)
     assert handle.report() == []
-
-
-def test_what_is_not_ignored_is_still_found():
-    model, optimizer, scaler = trio()
-    with pytest.raises(AmpError, match="DG309"), amp.watch(model, optimizer, scaler, mode="strict", ignore="DG4"):
-        step(model, optimizer, scaler, clip=1.0)
 
 
 def test_an_optimizer_of_another_model_is_found_at_once():
@@ -242,21 +185,6 @@ def test_a_disabled_scaler_is_no_scaler():
             nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
             optimizer.step()
             scaler.step(optimizer)
-    assert handle.report() == []
-
-
-def test_float16_autocast_with_a_disabled_scaler_is_float16_without_one():
-    model, optimizer, _ = trio()
-    scaler = GradScaler("cpu", enabled=False)
-    amp.watch(model, optimizer, scaler, mode="strict")
-    with pytest.raises(AmpError, match="DG305"):
-        step(model, optimizer, scaler)
-
-
-def test_float16_parameters_with_a_disabled_scaler_are_no_fault_of_the_scaler():
-    model, optimizer, _ = trio()
-    with amp.watch(model.half(), optimizer, GradScaler("cpu", enabled=False), mode="strict") as handle:
-        plain_step(model, optimizer, torch.ones(3, 4, dtype=F16))
     assert handle.report() == []
 
 
@@ -312,27 +240,6 @@ def test_a_mode_counts_wherever_it_is_named(how, mode, expected):
     assert rules(handle) == ([] if mode == "off" else ["DG309"])
 
 
-def test_the_mode_at_the_step_counts_not_the_one_at_watch():
-    model, optimizer, scaler = trio()
-    with dtypeguard.mode("strict"):
-        handle = amp.watch(model, optimizer, scaler)
-    assert outcome(model, optimizer, scaler) == "warns"
-    assert rules(handle) == ["DG309"]
-
-
-def test_the_argument_counts_before_the_context():
-    model, optimizer, scaler = trio()
-    with amp.watch(model, optimizer, scaler, mode="lenient"), dtypeguard.mode("strict"):
-        assert outcome(model, optimizer, scaler) == "warns"
-
-
-def test_the_context_counts_before_set_mode():
-    model, optimizer, scaler = trio()
-    dtypeguard.set_mode("strict")
-    with amp.watch(model, optimizer, scaler), dtypeguard.mode("warn"):
-        assert outcome(model, optimizer, scaler) == "warns"
-
-
 def test_switched_off_counts_before_everything_and_what_was_missed_is_found_afterwards():
     model, optimizer, scaler = trio()
     handle = amp.watch(model, optimizer, scaler, mode="strict")
@@ -344,21 +251,14 @@ def test_switched_off_counts_before_everything_and_what_was_missed_is_found_afte
     assert outcome(model, optimizer, scaler) == "raises"
 
 
-def test_lenient_says_a_thing_once_and_counts_it():
+def test_lenient_says_a_thing_once_and_counts_it_and_strict_raises_each_time():
     model, optimizer, scaler = trio()
     handle = amp.watch(model, optimizer, scaler)
     assert [outcome(model, optimizer, scaler) for _ in range(3)] == ["warns", "is silent", "is silent"]
-    assert [found.count for found in handle.report()] == [3]
-
-
-def test_strict_raises_each_time_also_after_it_was_only_said():
-    model, optimizer, scaler = trio()
-    handle = amp.watch(model, optimizer, scaler)
-    assert outcome(model, optimizer, scaler) == "warns"
     for _ in range(2):
         with dtypeguard.mode("strict"):
             assert outcome(model, optimizer, scaler) == "raises"
-    assert [found.count for found in handle.report()] == [3]
+    assert [found.count for found in handle.report()] == [5]
 
 
 def test_a_watch_that_is_begun_again_replaces_the_first():
@@ -393,14 +293,6 @@ def test_a_watch_keeps_the_optimizers_that_another_does_not_take():
     assert untouched(other, second, scaler)
 
 
-def test_a_watch_that_is_wrong_replaces_nothing():
-    model, optimizer, scaler = trio()
-    first = amp.watch(model, optimizer, scaler)
-    with pytest.raises(ValueError, match="every=0"):
-        amp.watch(model, optimizer, scaler, every=0)
-    assert not first.closed
-
-
 def test_the_class_of_a_scaler_can_be_inspected_as_before():
     model, optimizer, scaler = trio()
     with amp.watch(model, optimizer, scaler):
@@ -414,40 +306,6 @@ def test_a_new_optimizer_with_the_old_scaler_needs_no_word_of_the_old_one():
     gc.collect()
     second = amp.watch(model, optimizer, scaler)
     assert (first.closed, second.closed) == (True, False)
-
-
-SCRIPT = """
-import warnings, torch, dtypeguard
-warnings.simplefilter("ignore")
-model = torch.nn.Linear(2, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-handle = dtypeguard.amp.watch(model, optimizer, mode={mode!r})
-model(torch.full((1, 2), torch.nan)).sum().backward()
-try:
-    optimizer.step()
-except dtypeguard.AmpError:
-    print("raises")
-else:
-    print([found.rule for found in handle.report()])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("variable", "mode", "expected"),
-    [
-        ("off", "strict", "[]"),
-        ("off", None, "[]"),
-        ("strict", None, "raises"),
-        ("strict", "warn", "['DG408']"),
-        ("", None, "['DG408']"),
-    ],
-)
-def test_the_environment_names_the_mode(variable, mode, expected):
-    script = textwrap.dedent(SCRIPT.format(mode=mode))
-    environment = {**os.environ, "DTYPEGUARD_MODE": variable}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == expected
 
 
 # ---------------------------------------------------------------- what is found
@@ -472,14 +330,6 @@ def test_a_finding_says_what_where_and_what_to_write():
     assert found.site in str(warning.message)
     assert found.fix in str(warning.message)
     assert "DG309.md" in str(warning.message)
-
-
-def test_dtypes_are_fields():
-    model, optimizer, scaler = trio()
-    with pytest.warns(AmpWarning, match="DG301"):
-        handle = amp.watch(model.half(), optimizer, scaler)
-    (found,) = handle.report()
-    assert (found.from_dtype, found.to_dtype) == (F16, F32)
 
 
 def test_the_error_has_the_same_facts_as_attributes():
@@ -629,26 +479,6 @@ def test_a_closed_handle_heads_no_block():
     assert untouched(model, optimizer, scaler)
 
 
-def test_an_exception_in_the_block_goes_through_and_ends_the_watch():
-    model, optimizer, scaler = trio()
-    error = KeyError("mine")
-    with pytest.raises(KeyError) as caught, amp.watch(model, optimizer, scaler) as handle:
-        raise error
-    assert caught.value is error
-    assert handle.closed
-    assert untouched(model, optimizer, scaler)
-
-
-def test_an_error_of_the_watch_ends_the_block_and_the_program_can_go_on():
-    model, optimizer, scaler = trio()
-    step(model, optimizer, scaler)
-    with pytest.raises(AmpError), amp.watch(model, optimizer, scaler, mode="strict"):
-        step(model, optimizer, scaler, clip=1.0)
-    assert untouched(model, optimizer, scaler)
-    optimizer.zero_grad()
-    step(model, optimizer, scaler)
-
-
 def test_a_watch_goes_on_after_its_error_was_caught():
     model, optimizer, scaler = trio()
     handle = amp.watch(model, optimizer, scaler, mode="strict")
@@ -684,21 +514,6 @@ def test_warnings_that_are_errors_stop_once_and_training_can_go_on():
         step(model, optimizer, scaler)
     step(model, optimizer, scaler, clip=1.0)
     assert [(found.rule, found.count) for found in handle.report()] == [("DG309", 2)]
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_watches_with_one_scaler_end_in_any_order(order):
-    runs = [trio(), trio()]
-    scaler = runs[0][2]
-    handles = [amp.watch(model, optimizer, scaler) for model, optimizer, _ in runs]
-    handles[order[0]].remove()
-    model, optimizer, _ = runs[order[1]]
-    with pytest.warns(AmpWarning):
-        step(model, optimizer, scaler, clip=1.0)
-    assert rules(handles[order[0]]) == []
-    assert rules(handles[order[1]]) == ["DG309"]
-    handles[order[1]].remove()
-    assert untouched(model, optimizer, scaler)
 
 
 # ---------------------------------------------------------------- what lives, and how long
@@ -864,16 +679,6 @@ def test_a_model_that_holds_its_own_watch_copies_like_any_other(duplicate):
         step(model, optimizer, scaler, clip=1.0)
 
 
-def test_an_averaged_model_of_a_model_that_holds_its_own_watch():
-    model, optimizer, scaler = trio()
-    model.watch = amp.watch(model, optimizer, scaler, mode="strict")
-    average = AveragedModel(model)
-    step(model, optimizer, scaler)
-    average.update_parameters(model)
-    assert torch.equal(average.module[0].weight, model[0].weight)
-    assert model.watch.report() == []
-
-
 # ---------------------------------------------------------------- threads
 
 
@@ -895,22 +700,6 @@ def in_threads(*bodies):
         thread.join()
     if failures:
         raise failures[0]
-
-
-def test_two_threads_train_two_models_under_two_watches():
-    runs = [trio(torch.optim.AdamW) for _ in range(2)]
-    alone = trio(torch.optim.AdamW)
-    handles = [amp.watch(*run, mode="strict") for run in runs]
-
-    def train(run):
-        for _ in range(60):
-            step(*run)
-
-    in_threads(*[lambda run=run: train(run) for run in runs])
-    train(alone)
-    assert [handle.report() for handle in handles] == [[], []]
-    for run in runs:
-        assert all(torch.equal(a, b) for a, b in zip(run[0].parameters(), alone[0].parameters(), strict=True))
 
 
 def test_a_fault_in_one_thread_is_that_threads_own():
@@ -943,50 +732,11 @@ def test_each_thread_has_its_own_mode():
     assert [rules(handle) for handle in handles] == [["DG309"], []]
 
 
-def test_watches_begin_and_end_in_several_threads():
-    def body():
-        for _ in range(20):
-            run = trio()
-            with amp.watch(*run, mode="strict") as handle:
-                step(*run)
-            assert handle.report() == []
-
-    in_threads(*[body] * 4)
-
-
 # ---------------------------------------------------------------- training out of the ordinary
 
 
 def silent(*watched, **options):
     return amp.watch(*watched, mode="strict", **options)
-
-
-def test_an_empty_group_that_is_added_later():
-    model, optimizer, scaler = trio()
-    with silent(model, optimizer, scaler) as handle:
-        for n in range(12):
-            if n == 2:
-                optimizer.add_param_group({"params": []})
-            step(model, optimizer, scaler)
-    assert handle.report() == []
-
-
-def test_an_optimizer_without_any_group_left():
-    model, optimizer, _ = trio()
-    with silent(model, optimizer, ignore="DG402") as handle:
-        optimizer.param_groups.clear()
-        for _ in range(6):
-            plain_step(model, optimizer)
-    assert handle.report() == []
-
-
-def test_an_optimizer_whose_state_is_dropped():
-    model, optimizer, scaler = trio(torch.optim.AdamW)
-    with silent(model, optimizer, scaler) as handle:
-        for _ in range(12):
-            step(model, optimizer, scaler)
-            optimizer.state.clear()
-    assert handle.report() == []
 
 
 def test_a_layer_that_is_deleted_is_told_and_breaks_nothing():
@@ -1001,40 +751,6 @@ def test_a_layer_that_is_deleted_is_told_and_breaks_nothing():
     for _ in range(8):
         plain_step(model, optimizer)
     assert rules(handle) == ["DG401"]
-
-
-class Odd(torch.optim.SGD):
-    """Its step takes more than a closure."""
-
-    @torch.no_grad()
-    def step(self, closure=None, *extra, scale=1.0):
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.sub_(parameter.grad, alpha=group["lr"] * scale)
-        return ("stepped", extra)
-
-
-@pytest.mark.parametrize("arguments", [(), (None,), (None, 3, "x")])
-@pytest.mark.parametrize("options", [{}, {"scale": 0.5}])
-def test_a_step_with_arguments_of_its_own(arguments, options):
-    model, optimizer, _ = trio(Odd)
-    with silent(model, optimizer) as handle:
-        for _ in range(6):
-            model(torch.ones(3, 4)).sum().backward()
-            assert optimizer.step(*arguments, **options) == ("stepped", arguments[1:])
-    assert handle.report() == []
-
-
-@pytest.mark.parametrize("scaled", [False, True])
-def test_arguments_reach_the_step_through_the_scaler(scaled):
-    model, optimizer, scaler = trio(Odd)
-    with silent(model, optimizer, scaler if scaled else None, ignore="DG304"):
-        for _ in range(3):
-            scaler.scale(model(torch.ones(3, 4)).sum()).backward()
-            assert scaler.step(optimizer, None, 7, scale=0.5) == ("stepped", (7,))
-            scaler.update()
-            optimizer.zero_grad()
 
 
 class Custom(torch.optim.Optimizer):
@@ -1054,48 +770,6 @@ class Custom(torch.optim.Optimizer):
                     parameter.sub_(parameter.grad, alpha=0.01)
 
 
-ODD_GROUPS = {
-    "no lr": {},
-    "lr None, as Adafactor has with relative steps": {"lr": None},
-    "lr a tensor": {"lr": torch.tensor(0.1)},
-    "lr a function": {"lr": lambda n: 0.1 / n},
-    "lr a tuple": {"lr": (0.1, 0.2)},
-    "eps a tuple": {"lr": 0.1, "eps": (1e-30, 1e-3)},
-    "eps a tensor": {"lr": 0.1, "eps": torch.tensor(1e-8)},
-    "eps and decay None": {"lr": 0.1, "eps": None, "weight_decay": None},
-}
-
-
-@pytest.mark.parametrize("dtype", [F32, BF16])
-@pytest.mark.parametrize("group", ODD_GROUPS.values(), ids=ODD_GROUPS)
-def test_a_users_optimizer_with_groups_of_its_own_kind(group, dtype):
-    model, optimizer, _ = trio(lambda params, lr: Custom(params, **group))
-    with silent(model.to(dtype), optimizer) as handle:
-        for _ in range(6):
-            plain_step(model, optimizer, torch.ones(3, 4, dtype=dtype))
-    assert handle.report() == []
-
-
-ODD_STATES = {
-    "a tensor": torch.zeros_like,
-    "a list": lambda parameter: [torch.zeros_like(parameter)],
-    "an object": lambda parameter: types.SimpleNamespace(moment=torch.zeros_like(parameter)),
-    "None": lambda parameter: None,
-    "nested": lambda parameter: {"a": {"b": torch.zeros_like(parameter)}, "c": [1, 2], "d": None},
-    "numbers": lambda parameter: {"step": 3, "lr": 0.1, "name": "x"},
-}
-
-
-@pytest.mark.parametrize("dtype", [F32, BF16])
-@pytest.mark.parametrize("state", ODD_STATES.values(), ids=ODD_STATES)
-def test_a_users_optimizer_with_state_of_its_own_kind(state, dtype):
-    model, optimizer, _ = trio(lambda params, lr: Custom(params, state, lr=0.01, eps=1e-8))
-    with silent(model.to(dtype), optimizer) as handle:
-        for _ in range(6):
-            plain_step(model, optimizer, torch.ones(3, 4, dtype=dtype))
-    assert handle.report() == []
-
-
 class Sharp(torch.optim.Optimizer):
     """Sharpness-aware minimisation, as it is usually written: two backwards, and an optimizer inside."""
 
@@ -1113,6 +787,100 @@ class Sharp(torch.optim.Optimizer):
             closure()
         torch._foreach_sub_(parameters, steps)
         self.base_optimizer.step()
+
+
+class Odd(torch.optim.SGD):
+    """Its step takes more than a closure."""
+
+    @torch.no_grad()
+    def step(self, closure=None, *extra, scale=1.0):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad, alpha=group["lr"] * scale)
+        return ("stepped", extra)
+
+
+@pytest.mark.parametrize("scaler", [None, GradScaler("cpu")], ids=["alone", "through a scaler"])
+@pytest.mark.parametrize("arguments", [(None,), (None, 3, "x")])
+def test_a_step_with_arguments_of_its_own(arguments, scaler):
+    model, optimizer, _ = trio(Odd)
+    with silent(model, optimizer, scaler, ignore="DG304") as handle:
+        for _ in range(6):
+            loss = model(torch.ones(3, 4)).sum()
+            (scaler.scale(loss) if scaler else loss).backward()
+            step = functools.partial(scaler.step, optimizer) if scaler else optimizer.step
+            assert step(*arguments, scale=0.5) == ("stepped", arguments[1:])
+            if scaler:
+                scaler.update()
+            optimizer.zero_grad()
+    assert handle.report() == []
+
+
+OWN = {
+    "no lr": (None, {}),
+    "lr None, as Adafactor has with relative steps": (None, {"lr": None}),
+    "lr a tensor": (None, {"lr": torch.tensor(0.1)}),
+    "lr a function": (None, {"lr": lambda n: 0.1 / n}),
+    "lr a tuple": (None, {"lr": (0.1, 0.2)}),
+    "eps a tuple": (None, {"lr": 0.1, "eps": (1e-30, 1e-3)}),
+    "eps a tensor": (None, {"lr": 0.1, "eps": torch.tensor(1e-8)}),
+    "eps and decay None": (None, {"lr": 0.1, "eps": None, "weight_decay": None}),
+    "state a tensor": (torch.zeros_like, {"lr": 0.01, "eps": 1e-8}),
+    "state a list": (lambda parameter: [torch.zeros_like(parameter)], {"lr": 0.01, "eps": 1e-8}),
+    "state an object": (lambda parameter: types.SimpleNamespace(moment=torch.zeros_like(parameter)), {"eps": 1e-8}),
+    "state None": (lambda parameter: None, {"lr": 0.01, "eps": 1e-8}),
+    "state nested": (lambda parameter: {"a": {"b": torch.zeros_like(parameter)}, "c": [1, 2]}, {"eps": 1e-8}),
+    "state numbers": (lambda parameter: {"step": 3, "lr": 0.1, "name": "x"}, {"lr": 0.01, "eps": 1e-8}),
+}
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(("state", "group"), OWN.values(), ids=OWN)
+def test_a_users_optimizer_with_groups_and_state_of_its_own_kind(state, group, dtype):
+    model, optimizer, _ = trio(lambda params, lr: Custom(params, state, **group))
+    with silent(model.to(dtype), optimizer) as handle:
+        for _ in range(6):
+            plain_step(model, optimizer, torch.ones(3, 4, dtype=dtype))
+    assert handle.report() == []
+
+
+def an_empty_group(model, optimizer):
+    optimizer.add_param_group({"params": []})
+
+
+def a_tensor_that_no_model_has(model, optimizer):
+    optimizer.add_param_group({"params": [torch.ones(3, 4, requires_grad=True)]})
+
+
+def no_group_left(model, optimizer):
+    optimizer.param_groups.clear()
+
+
+def state_dropped(model, optimizer):
+    optimizer.state.clear()
+
+
+def gradients_of_inference_mode(model, optimizer):
+    with torch.inference_mode():
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [an_empty_group, a_tensor_that_no_model_has, no_group_left, state_dropped, gradients_of_inference_mode],
+    ids=lambda change: change.__name__,
+)
+def test_an_optimizer_that_changes_between_steps(change):
+    model, optimizer, scaler = trio(torch.optim.AdamW)
+    with silent(model, optimizer, scaler, ignore="DG402") as handle:
+        three_steps(model, optimizer, scaler)
+        change(model, optimizer)
+        for _ in range(3):
+            plain_step(model, optimizer)
+    assert handle.report() == []
 
 
 def test_an_optimizer_with_an_optimizer_inside():
@@ -1327,10 +1095,10 @@ def flat(losses):
 
 
 @pytest.mark.parametrize("collect", COLLECTIONS.values(), ids=COLLECTIONS)
-def test_losses_in_collections_are_scaled_as_without_a_watch(collect):
+def test_losses_in_collections_are_scaled_as_without_a_watch_and_a_fault_is_found(collect):
     model, optimizer, scaler = trio()
     with silent(model, optimizer, scaler) as handle:
-        for _ in range(3):
+        for clip in (False, True):
             with torch.autocast("cpu", F16):
                 output = model(torch.ones(3, 4)).float()
                 losses = output.square().mean(), output.abs().mean()
@@ -1338,24 +1106,14 @@ def test_losses_in_collections_are_scaled_as_without_a_watch(collect):
             for one, loss in zip(flat(scaled), losses, strict=True):
                 assert torch.equal(one, loss * 65536)
                 one.backward(retain_graph=True)
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                with pytest.raises(AmpError, match="DG309"):
+                    scaler.step(optimizer)
+                break
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-    assert handle.report() == []
-
-
-@pytest.mark.parametrize("collect", COLLECTIONS.values(), ids=COLLECTIONS)
-def test_a_fault_after_losses_in_collections_is_found(collect):
-    model, optimizer, scaler = trio()
-    handle = silent(model, optimizer, scaler)
-    with torch.autocast("cpu", F16):
-        output = model(torch.ones(3, 4)).float()
-        losses = output.square().mean(), output.abs().mean()
-    for one in flat(scaler.scale(collect(*losses))):
-        one.backward(retain_graph=True)
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    with pytest.raises(AmpError, match="DG309"):
-        scaler.step(optimizer)
     assert rules(handle) == ["DG309"]
 
 
@@ -1391,6 +1149,7 @@ TENSORS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 @pytest.mark.parametrize("make", TENSORS.values(), ids=TENSORS)
 def test_parameters_of_every_kind_train_as_without_a_watch(make, optimizer):
@@ -1428,56 +1187,27 @@ def test_parameters_of_every_kind_train_with_a_scaler(make):
 
 
 @since("torch", "2.13", "AdamW asks its step for a number, which meta tensors have not")
-def test_a_model_and_its_training_on_the_meta_device():
-    with torch.device("meta"):
+@pytest.mark.parametrize("where", [lambda: torch.device("meta"), FakeTensorMode], ids=["meta", "fake"])
+def test_training_without_values(where):
+    with where():
         model, optimizer, _ = trio(torch.optim.AdamW)
         with silent(model, optimizer) as handle:
             for _ in range(3):
                 plain_step(model, optimizer, torch.ones(3, 4))
-            with silent(model.half(), optimizer, ignore=["DG403", "DG404"]):
-                pass
+            if where is not FakeTensorMode:
+                silent(model.half(), optimizer, ignore=["DG403", "DG404"])
     assert handle.report() == []
 
 
-def test_fake_tensors():
-    with FakeTensorMode():
-        model, optimizer, _ = trio(torch.optim.AdamW)
-        with silent(model, optimizer) as handle:
-            for _ in range(3):
-                plain_step(model, optimizer, torch.ones(3, 4))
-    assert handle.report() == []
+SPARSE = nn.Embedding(8, 4, sparse=True), lambda model: model(torch.tensor([1, 2])).sum()
+COMPLEX = Holder(nn.Parameter(torch.randn(4, dtype=torch.complex64))), lambda model: model()
 
 
-@pytest.mark.parametrize("scaled", [False, True])
-def test_sparse_gradients(scaled):
-    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
-    sparse, dense = torch.optim.SparseAdam(model[0].parameters()), torch.optim.SGD(model[1].parameters(), lr=0.1)
-    scaler = GradScaler("cpu", enabled=scaled)
-    with silent(model, [sparse, dense], scaler, ignore="DG304") as handle:
-        for _ in range(10):
-            scaler.scale(model(torch.tensor([1, 2, 2])).square().sum()).backward()
-            scaler.step(sparse)
-            scaler.step(dense)
-            scaler.update()
-            sparse.zero_grad()
-            dense.zero_grad()
-    assert handle.report() == []
-
-
-def test_a_nan_in_a_sparse_gradient_is_found():
-    model = nn.Embedding(8, 4, sparse=True)
+@pytest.mark.parametrize(("model", "loss"), [SPARSE, COMPLEX], ids=["sparse", "complex"])
+def test_a_nan_in_a_gradient_of_another_kind_is_found(model, loss):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     silent(model, optimizer)
-    (model(torch.tensor([1, 2])).sum() * torch.nan).backward()
-    with pytest.raises(AmpError, match=r"DG408 .*`weight`"):
-        optimizer.step()
-
-
-def test_a_nan_in_a_complex_gradient_is_found():
-    model = Holder(nn.Parameter(torch.randn(4, dtype=torch.complex64)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    silent(model, optimizer)
-    (model() * torch.nan).backward()
+    (loss(model) * torch.nan).backward()
     with pytest.raises(AmpError, match="DG408"):
         optimizer.step()
 
@@ -1505,23 +1235,6 @@ def test_a_backward_that_fails_is_tried_again():
     assert handle.report() == []
 
 
-def test_an_optimizer_of_named_parameters():
-    model, _, scaler = trio()
-    optimizer = torch.optim.AdamW(model.named_parameters(), lr=0.1)
-    with silent(model, optimizer, scaler) as handle:
-        three_steps(model, optimizer, scaler)
-    assert handle.report() == []
-
-
-def test_a_tensor_that_no_model_has_beside_parameters():
-    model, optimizer, scaler = trio()
-    x = torch.ones(3, 4, requires_grad=True)
-    optimizer.add_param_group({"params": [x]})
-    with silent(model, optimizer, scaler) as handle:
-        three_steps(model, optimizer, scaler, x=x)
-    assert handle.report() == []
-
-
 def test_parameters_that_two_optimizers_share():
     model, first, scaler = trio()
     second = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.01)
@@ -1546,15 +1259,6 @@ def test_tied_parameters_have_one_name():
     assert handle.report()[0].parameters == ("0.weight", "0.bias", "1.bias")
 
 
-def test_lazy_layers_before_their_first_forward():
-    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with silent(model, optimizer) as handle:
-        for _ in range(4):
-            plain_step(model, optimizer)
-    assert handle.report() == []
-
-
 def test_an_average_that_was_made_in_inference_mode():
     model, optimizer, _ = trio()
     with torch.inference_mode():
@@ -1566,40 +1270,6 @@ def test_an_average_that_was_made_in_inference_mode():
                 for name, parameter in model.named_parameters():
                     average[name].copy_(parameter)
     assert handle.report() == []
-
-
-def test_gradients_that_were_made_in_inference_mode():
-    model, optimizer, _ = trio()
-    with silent(model, optimizer) as handle:
-        for _ in range(6):
-            with torch.inference_mode():
-                for parameter in model.parameters():
-                    parameter.grad = torch.ones_like(parameter)
-                optimizer.step()
-    assert handle.report() == []
-
-
-def test_training_under_a_default_dtype_and_in_no_grad():
-    model, optimizer, scaler = trio()
-    torch.set_default_dtype(F64)
-    try:
-        with silent(model, optimizer, scaler) as handle:
-            for _ in range(3):
-                step(model, optimizer, scaler, x=torch.ones(3, 4, dtype=F32))
-                with torch.no_grad():
-                    optimizer.step()
-    finally:
-        torch.set_default_dtype(F32)
-    assert handle.report() == []
-
-
-def test_random_numbers_are_left_alone():
-    model, optimizer, scaler = trio()
-    state = torch.get_rng_state()
-    with silent(model, optimizer, scaler):
-        for _ in range(3):
-            step(model, optimizer, scaler)
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_fields_of_a_finding_are_those_that_are_documented():

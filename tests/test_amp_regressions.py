@@ -205,14 +205,14 @@ def test_clipping_after_unscale_is_no_reason_to_look_in_full(micro):
 
 def test_a_finding_that_became_worse_is_said_once_more_and_no_more():
     from dtypeguard._watch.ledger import Ledger
-    from dtypeguard._watch.rule import Severity
+    from dtypeguard._watch.rule import RULES, Severity
 
     ledger = Ledger(dtypeguard._base.config.Mode.LENIENT)
     facts = {"names": "`a`", "share": 0.95, "found": "bfloat16", "optimizer": "SGD", "lr": 0.1}
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for severity in (Severity.INFO, None, Severity.INFO, None):
-            ledger.add("DG406", (), "SGD", facts, severity=severity)
+            ledger.add(RULES["DG406"], (), "SGD", facts, severity=severity)
     assert len(said) == 1
     (finding,) = ledger.findings
     assert (finding.severity, finding.count) == ("warning", 4)

@@ -1,8 +1,8 @@
 """The optimizers that an audit has met, under the rules of `amp.watch`."""
 
 import weakref
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,43 +10,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._watch.ledger import Ledger
+from .._watch.ledger import Add
 from .._watch.recorder import Recorder
-from .._watch.rule import Rule, Severity
+from .._watch.rule import Rule
 from .._watch.sites import Site
 from ..amp._names import Names
 from ..amp._optimizer import WatchedOptimizer
 from ..amp._watch import under_watch
 
 
-@dataclass(eq=False)
-class Lines:
-    """By rule: the line at fault, for as long as it is not the one that runs."""
+def add_to(audit: Recorder) -> Add:
+    """What stands in an audit for the ledger of a watch: nothing is warned of or raised."""
 
-    at: dict[str, Site] = field(default_factory=dict)
+    def add(rule: Rule, where: Any, subject: str, facts: Any, *, site: Site | None = None, **fields: Any) -> None:
+        audit.find(rule, site or audit.user(), facts=facts, about=repr(where), **fields)
 
-
-class Book(Ledger):
-    """A ledger whose findings are those of an audit; it neither warns nor raises."""
-
-    def __init__(self, audit: Recorder) -> None:
-        super().__init__(None)
-        self._audit = audit
-        self._at = audit.state(Lines).at
-
-    def add(
-        self,
-        rule: Rule | str,
-        where: tuple[Any, ...],
-        subject: str,
-        facts: dict[str, Any],
-        *,
-        parameters: Iterable[str] = (),
-        severity: Severity | None = None,
-        **fields: Any,
-    ) -> None:
-        site = self._at.get(rule if isinstance(rule, str) else rule.id) or self._audit.user()
-        self._audit.find(rule, site, facts=facts, about=repr(where), parameters=parameters, severity=severity, **fields)
+    return add
 
 
 class Known(Names):
@@ -109,7 +88,7 @@ class Optimizers:
         if not all(parameter.is_leaf for parameter in parameters_of(optimizer)):  # one that is differentiated
             return None
         names = Known(audit, optimizer)
-        watched = WatchedOptimizer(optimizer, self._title(optimizer), names, Book(audit), hooks=0)
+        watched = WatchedOptimizer(optimizer, self._title(optimizer), names, add_to(audit), hooks=0)
         met = self._met[id(optimizer)] = Met(weakref.ref(optimizer), watched, names, early)
         self._once.update((id(parameter), weakref.ref(parameter)) for parameter in parameters_of(optimizer))
         return met

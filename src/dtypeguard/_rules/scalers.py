@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 
 from .._watch.events import on
 from .._watch.recorder import Recorder
-from .._watch.sites import Site
 from ..amp._scaler import HEARD, is_generated, tell
-from ..amp._scaling import Driven, Scaling
+from ..amp._scaling import Scaling
 from ..amp._watch import under_watch, unreal
-from .optimizers import Book, Lines, Optimizers
+from .optimizers import Optimizers, add_to
 from .steps import unseen
 
 _RULES = [f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)]
@@ -24,13 +23,13 @@ _TORCHS = ("unscale_", "update")
 
 
 class Scaled(Scaling):
-    """The rules for one scaler; what goes wrong in them never reaches the program."""
+    """A scaler that the audit hears of; what goes wrong in that never reaches the program."""
 
     follows = True
 
     def __init__(self, scaler: GradScaler, audit: Recorder) -> None:
-        self._audit, self._at = audit, audit.state(Lines).at
-        super().__init__(scaler, [], Book(audit))
+        self._audit = audit
+        super().__init__(scaler, [], add_to(audit))
 
     def backward_begins(self, gradient: Tensor) -> None:
         if self._audit.live:
@@ -41,36 +40,67 @@ class Scaled(Scaling):
             self._audit.guarded(super().backward_ended)
 
     def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
-        result = super().scaling(outputs, scaled)
+        result = self._around(super().scaling, outputs, call=scaled)
         if isinstance(outputs, Tensor) and not outputs.requires_grad:  # only to make the scale, which is used by hand
             for driven in self.driven:
                 driven.losses, driven.by_hand = driven.losses - 1, True
         return result
 
-    def look_at_gradients(self, driven: Driven, op: str) -> None:
-        if driven.line is not None:
-            self._at["DG309"], driven.line = driven.line, None
-        try:
-            super().look_at_gradients(driven, op)
-        finally:
-            self._at.clear()
+    def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
+        self._name(optimizer)
+        return self._around(super().stepping, optimizer, stage, call=step)
 
-    @property
-    def open(self) -> bool:
-        """Whether there are gradients that are multiplied by the scale."""
-        return any(driven.scaled for driven in self.driven)
+    def unscaling(self, optimizer: Optimizer, stage: OptState) -> None:
+        self._name(optimizer)
+        self._audit.guarded(super().unscaling, optimizer, stage)
 
-    def wrote(self, gradient: Tensor, site: Site) -> None:
-        """A line of the program changes a gradient."""
-        for driven in self.driven:
-            if driven.scaled and any(mine is gradient for _, mine in driven.watched.gradients()):
-                driven.line = site
+    def refused(self, optimizer: Optimizer) -> None:
+        self._audit.guarded(super().refused, optimizer)
+
+    def updated(self, given: bool) -> None:
+        self._audit.guarded(super().updated, given)
+
+    def asked(self) -> None:
+        self._audit.guarded(super().asked)
 
     def prune(self) -> None:
         """Forget optimizers that are gone."""
         for driven in [driven for driven in self.driven if driven.watched.optimizer is None]:
             driven.stepped()
             self.driven.remove(driven)
+
+    def _name(self, optimizer: Any) -> None:
+        self._audit.guarded(self._audit.state(Scalers).name, self._audit, self, optimizer)
+
+    def _around(self, rules: Callable[..., Any], *event: Any, call: Callable[[], Any]) -> Any:
+        """Run rules that run the call; it is recorded, they are not, and it runs once, whatever they do."""
+        local = self._audit.local
+        outside = local.paused
+        results: list[Any] = []
+        raised: list[BaseException] = []
+
+        def run() -> Any:
+            inside, local.paused = local.paused, outside
+            try:
+                results.append(call())
+            except BaseException as error:
+                raised.append(error)
+                raise
+            finally:
+                local.paused = inside
+            return results[0]
+
+        local.paused += 1
+        try:
+            return rules(*event, run)
+        except Exception as error:
+            if error not in raised:
+                self._audit.fault(error)
+        finally:
+            local.paused = outside
+        if raised:
+            raise raised[0]
+        return results[0] if results else call()
 
 
 class Scalers:
@@ -126,66 +156,6 @@ class Scalers:
         self._met.clear()
 
 
-class Heard:
-    """Stands between a scaler and its rules: what goes wrong in them never reaches the program."""
-
-    def __init__(self, audit: Recorder, scaled: Scaled) -> None:
-        self._audit, self._scaled = audit, scaled
-
-    def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
-        return self._around(self._scaled.scaling, outputs, call=scaled)
-
-    def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
-        self._name(optimizer)
-        return self._around(self._scaled.stepping, optimizer, stage, call=step)
-
-    def unscaling(self, optimizer: Optimizer, stage: OptState) -> None:
-        self._name(optimizer)
-        self._audit.guarded(self._scaled.unscaling, optimizer, stage)
-
-    def refused(self, optimizer: Optimizer) -> None:
-        self._audit.guarded(self._scaled.refused, optimizer)
-
-    def updated(self, given: bool) -> None:
-        self._audit.guarded(self._scaled.updated, given)
-
-    def asked(self) -> None:
-        self._audit.guarded(self._scaled.asked)
-
-    def _name(self, optimizer: Any) -> None:
-        self._audit.guarded(self._audit.state(Scalers).name, self._audit, self._scaled, optimizer)
-
-    def _around(self, rules: Callable[..., Any], *event: Any, call: Callable[[], Any]) -> Any:
-        """Run rules that run the call; it is recorded, they are not, and it runs once, whatever they do."""
-        local = self._audit.local
-        outside = local.paused
-        results: list[Any] = []
-        raised: list[BaseException] = []
-
-        def run() -> Any:
-            inside, local.paused = local.paused, outside
-            try:
-                results.append(call())
-            except BaseException as error:
-                raised.append(error)
-                raise
-            finally:
-                local.paused = inside
-            return results[0]
-
-        local.paused += 1
-        try:
-            return rules(*event, run)
-        except Exception as error:
-            if error not in raised:
-                self._audit.fault(error)
-        finally:
-            local.paused = outside
-        if raised:
-            raise raised[0]
-        return results[0] if results else call()
-
-
 # ---------------------------------------------------------------- hearing
 
 
@@ -220,7 +190,7 @@ def _method(audit: Recorder, name: str, original: Callable[..., Any]) -> Callabl
                 call = functools.partial(_quietly, audit, call)
             if scaled is None:
                 return call()
-            return tell(name, self, [Heard(audit, scaled)], call, args, kwargs)
+            return tell(name, self, [scaled], call, args, kwargs)
 
     return method
 

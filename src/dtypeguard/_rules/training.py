@@ -17,10 +17,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from .._check.reference import autocast_enabled
 from .._watch.events import Call, on, tell
 from .._watch.recorder import Recorder
+from .._watch.rule import Rule
 from .._watch.sites import Site
+from ..amp._holdings import compare
 from ..amp._names import Names
 from ..amp._optimizer import SELDOM, WatchedOptimizer
-from ..amp._watch import OWN, Claim, compare, has_closure, unreal
+from ..amp._watch import OWN, has_closure, unreal
 from .optimizers import Met, Optimizers, roots
 from .scalers import Scalers
 
@@ -31,7 +33,9 @@ _RULES = [f"DG4{n:02}" for n in (1, 2, 3, 4, 5, 6, 8)] + [f"DG3{n:02}" for n in 
 class Suspicion:
     """A claim that holds if no optimizer that has the missing parameters was met by the end."""
 
-    claim: Claim
+    rule: Rule
+    optimizer: str
+    facts: dict[str, Any]
     site: Site
     names: list[str]
     missing: list[weakref.ref[Tensor]]
@@ -44,7 +48,7 @@ class Training:
     """What is known of the program's training besides its optimizers and scalers."""
 
     sixteen: set[int] = field(default_factory=set)  # ids of parameters that float16 autocast has cast
-    suspicions: dict[tuple[WatchedOptimizer, str], Suspicion] = field(default_factory=dict)
+    suspicions: dict[tuple[WatchedOptimizer, Rule], Suspicion] = field(default_factory=dict)
 
 
 @on("start", *_RULES)
@@ -106,7 +110,7 @@ def _before(audit: Recorder, met: Met, closure: bool) -> None:
 def _after(audit: Recorder, met: Met, closure: bool) -> None:
     if closure and met.watched.due(SELDOM):
         _compare(audit, met, stepping=True)
-    met.watched.after_step(closure)
+    met.watched.after_step()
 
 
 @on("end", *_RULES)
@@ -115,8 +119,11 @@ def close(audit: Recorder) -> None:
     held = optimizers.held()
     for suspicion in training.suspicions.values():
         missing = [parameter for ref in suspicion.missing if (parameter := ref()) is not None]
-        if not any(id(parameter) in held for parameter in missing):
-            _say(audit, suspicion)
+        told = suspicion.early or suspicion.looks > 1
+        if told and not any(id(parameter) in held for parameter in missing):
+            title = suspicion.optimizer
+            facts, fields = {"optimizer": title, **suspicion.facts}, {"about": title, "op": f"{title}.step"}
+            audit.find(suspicion.rule, suspicion.site, facts=facts, parameters=suspicion.names, **fields)
     training.suspicions.clear()
     optimizers.forget()
 
@@ -157,16 +164,18 @@ def _compare(audit: Recorder, met: Met, stepping: bool) -> None:
     held = audit.state(Optimizers).held()
     met.names.refresh()
     names: Names = met.names if met.names.models() else _unheld(audit, met, held)
-    for claim in compare(names, [met.watched], held, stepping) if names.models() else ():
-        suspicions = audit.state(Training).suspicions
-        key = met.watched, claim.rule
-        if key in suspicions:
-            suspicions[key].looks += 1
-            continue
-        missing = [weakref.ref(parameter) for parameter in claim.missing]
-        said = list(dict.fromkeys(names.of(parameter) for parameter in claim.parameters))
-        claim.parameters = claim.missing = []
-        suspicions[key] = Suspicion(claim, audit.user(), said, missing, met.early)
+    suspicions = audit.state(Training).suspicions
+
+    def suspect(rule: Rule, watched: WatchedOptimizer, facts: Any, wrong: list[Tensor], missing: list[Tensor]) -> None:
+        if (watched, rule) in suspicions:
+            suspicions[watched, rule].looks += 1
+            return
+        refs = [weakref.ref(parameter) for parameter in missing]
+        said = list(dict.fromkeys(map(names.of, wrong)))
+        suspicions[watched, rule] = Suspicion(rule, watched.title, facts, audit.user(), said, refs, met.early)
+
+    if names.models():
+        compare(names, [met.watched], held, stepping, suspect)
 
 
 def _unheld(audit: Recorder, met: Met, held: set[int]) -> Names:
@@ -179,11 +188,3 @@ def _unheld(audit: Recorder, met: Met, held: set[int]) -> Names:
         if any(p.is_leaf and p.grad is not None for p in trainable) and not any(id(p) in held for p in trainable):
             models[path] = root
     return Names(list(models.values()), list(models))
-
-
-def _say(audit: Recorder, suspicion: Suspicion) -> None:
-    if not suspicion.early and suspicion.looks < 2:
-        return
-    title, claim = suspicion.claim.optimizer.title, suspicion.claim
-    facts = {"optimizer": title, **claim.facts}
-    audit.find(claim.rule, suspicion.site, facts=facts, about=title, parameters=suspicion.names, op=f"{title}.step")

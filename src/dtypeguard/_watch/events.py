@@ -20,8 +20,15 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
 
-What becomes of a GradScaler is told by `amp`, in a watch and in an audit; functions for that may raise (`tell`):
+What becomes of optimizers and GradScalers is told by `amp`, in a watch and in an audit; functions for that may raise
+(`tell`):
 
+    look         a parameter group is looked at, with the state of its parameters  (Group)
+    held         what optimizers hold is compared with what their models have      (Holdings)
+    stepping     an optimizer is about to step; its gradients are there but if late  (WatchedOptimizer)
+    stepped      it has stepped, and everything is looked at, or it was late       (WatchedOptimizer)
+    averaged     the average that a watch was given is looked at                   (Tracks, step, Add)
+    alone        an optimizer steps without a scaler; the dtype of autocast        (WatchedOptimizer, dtype, device)
     scaled       losses are given to `scaler.scale`, none of them with a graph     (losses, whether, scaling)
     computed     the dtypes between the parameters and these losses are known      (dtypes, scaling)
     driven       the scaler is about to unscale an optimizer's gradients           (Driven, scaling)
@@ -29,7 +36,6 @@ What becomes of a GradScaler is told by `amp`, in a watch and in an audit; funct
     gradients    gradients are about to be unscaled; which were written to since   (Driven, written, operation, scaling)
     past         `optimizer.step()` was called, and not by the scaler              (Driven, OptState, scaling)
     update       `scaler.update()` has ended                                       (scaling)
-    alone        an optimizer steps without a scaler; the dtype of autocast         (WatchedOptimizer, dtype, device)
 """
 
 import dataclasses
@@ -58,7 +64,8 @@ _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward refused entered "
-    "left exported converted loading scaled computed driven unscale step gradients past update alone".split()
+    "left exported converted loading look held stepping stepped averaged alone scaled computed driven unscale "
+    "step gradients past update".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from .ledger import listed
 from .rule import RULES, Finding, Rule, Severity
 from .selection import Selection
 from .sites import Site
@@ -90,14 +89,10 @@ class Findings:
             worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
             size = fields.pop("bytes", 0)
             if known is None or worse:
-                names = tuple(parameters)
-                facts = {"names": listed(names), **facts}
-                finding = Finding(rule.id, severity.value, rule.says.format(**facts), str(site), module, **fields)
-                finding.fix, finding.parameters, finding.count = rule.fix.format(**facts), names, 0
+                so_far = (0, 0) if known is None else (known[0].count, known[0].bytes)
+                finding = rule.finding(severity, str(site), facts, parameters, module_path=module, **fields)
                 finding.file, finding.line, finding.function = site.file, site.line, site.function
-                finding.source = site.source
-                if known is not None:
-                    finding.count, finding.bytes = known[0].count, known[0].bytes
+                finding.source, (finding.count, finding.bytes) = site.source, so_far
                 self._findings[key] = known = (finding, site)
             if not again or not known[0].count:  # else it is the same event, seen worse
                 known[0].count += 1

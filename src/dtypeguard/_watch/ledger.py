@@ -3,23 +3,17 @@
 import dataclasses
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._base.config import Mode, current_mode
 from .._base.errors import AmpError, AmpWarning, render
 from .._base.frames import place, user, warn_at
-from .rule import RULES, Finding, Report, Rule, Severity
+from .rule import Finding, Report, Rule, Severity
+from .sites import Site
 
 logger = logging.getLogger("dtypeguard")
-_SHOWN = 3
-
-
-def listed(names: Iterable[str]) -> str:
-    """The first few names: `` `a`, `b`, `c` and 4 more``."""
-    every = list(names)
-    shown = ", ".join(f"`{name}`" for name in every[:_SHOWN])
-    return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
+Add = Callable[..., None]  # `Ledger.add`, or what an audit has in its place
 
 
 class Ledger:
@@ -41,11 +35,12 @@ class Ledger:
 
     def add(
         self,
-        rule: Rule | str,
+        rule: Rule,
         where: tuple[Any, ...],
         subject: str,
         facts: dict[str, Any],
         *,
+        site: Site | None = None,
         parameters: Iterable[str] = (),
         severity: Severity | None = None,
         **fields: Any,
@@ -57,6 +52,7 @@ class Ledger:
             where: with the rule, what makes a finding the same as an earlier one.
             subject: what it is about, as the message's second line.
             facts: what the rule's formats ask for; `names` come from `parameters`.
+            site: of the fault, where an audit saw it; a watch names the line that runs.
             parameters: names of parameters.
             severity: where it is not the rule's own.
             fields: further fields of `Finding`.
@@ -66,14 +62,10 @@ class Ledger:
         """
         __tracebackhide__ = True
         mode = current_mode(self._mode, self._file)
-        rule = RULES[rule] if isinstance(rule, str) else rule
         if rule.id in self._ignore or mode is Mode.OFF:
             return
-        names, frame = tuple(parameters), user(sys._getframe(1))
-        severity = severity or rule.severity
-        facts = {"names": listed(names), **facts}
-        finding = Finding(rule.id, severity.value, rule.says.format(**facts), place(frame), **fields)
-        finding.fix, finding.parameters = rule.fix.format(**facts), names
+        frame, severity = user(sys._getframe(1)), severity or rule.severity
+        finding = rule.finding(severity, place(frame), facts, parameters, **fields)
         key = (rule.id, *where)
         known = self._findings.setdefault(key, finding)
         quiet = severity is Severity.INFO
@@ -90,7 +82,7 @@ class Ledger:
         if mode is Mode.STRICT:
             error = AmpError(text)
             error.rule, error.function, error.call_site = rule.id, finding.op, finding.site
-            error.argument = names[0] if names else None
+            error.argument = next(iter(finding.parameters), None)
             error.actual, error.expected = finding.from_dtype, finding.to_dtype
             error.violations = (finding.message,)
             raise error

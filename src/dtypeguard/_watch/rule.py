@@ -13,6 +13,7 @@ DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
+_SHOWN = 3  # names
 
 
 class Severity(enum.Enum):
@@ -50,6 +51,22 @@ class Rule:
     @property
     def docs(self) -> str:
         return f"{DOCS}/rules/{self.id}.md"
+
+    def finding(
+        self, severity: Severity, site: str | None, facts: dict[str, Any], parameters: Iterable[str], **fields: Any
+    ) -> "Finding":
+        """One of this rule, its texts filled with facts; `names` among them come from `parameters`."""
+        names = tuple(parameters)
+        facts = {"names": listed(names), **facts}
+        message, fix = self.says.format(**facts), self.fix.format(**facts)
+        return Finding(self.id, severity.value, message, site, fix=fix, parameters=names, **fields)
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names: `` `a`, `b`, `c` and 4 more``."""
+    every = list(names)
+    shown = ", ".join(f"`{name}`" for name in every[:_SHOWN])
+    return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from .._base.errors import plain
-from .._watch.ledger import Ledger
+from .._watch.events import tell
+from .._watch.ledger import Add
 from ._names import Names, named, unwrap
 from ._tensors import HALF, sample, version_of
 
@@ -134,8 +134,8 @@ def _spacing(values: Tensor) -> Tensor:
 class WatchedAverage:
     """An `AveragedModel`, an EMA module, or its tensors, beside the model that it follows."""
 
-    def __init__(self, averaged: Any, names: Names, ledger: Ledger) -> None:
-        self._ledger, self._names, self._tracks = ledger, names, Tracks[Track]()
+    def __init__(self, averaged: Any, names: Names, add: Add) -> None:
+        self._add, self._names, self._tracks = add, names, Tracks[Track]()
         averaged = list(averaged) if isinstance(averaged, Iterator) else averaged  # it is read at each look
         self._averaged = weakref.ref(averaged) if isinstance(averaged, nn.Module) else lambda: averaged
         self._first: dict[str, tuple[weakref.ref[Tensor], int]] = {}  # the tensors at the first look, their versions
@@ -150,7 +150,7 @@ class WatchedAverage:
                 yield name, tensor, sources[name]
 
     def look(self, step: int) -> None:
-        """Compare with the first look."""
+        """Compare with the first look, and ask the rules."""
         __tracebackhide__ = True
         for name, average, source in self._matched():
             values, goal = sample(average), sample(source)
@@ -159,11 +159,7 @@ class WatchedAverage:
                 track = self._tracks.setdefault(name, Track(name))
                 track.updated = track.updated or ref() is not average or version_of(average) != version
                 track.look(values, goal, step)
-        stuck, share = self._tracks.stuck(step)
-        if stuck:
-            facts = {"found": plain(stuck[0].dtype), "share": share, "steps": step}
-            names, dtype = [track.name for track in stuck], stuck[0].dtype
-            self._ledger.add("DG407", (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
+        tell("averaged", self._tracks, step, self._add)
 
 
 def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str, Tensor]]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from .._watch.events import tell
-from .._watch.ledger import Ledger
+from .._watch.ledger import Add
 from .._watch.rule import Rule
 from .._watch.sites import Site
 from ._marks import Additions, Mark
@@ -77,8 +77,8 @@ class Scaling:
 
     follows = False  # into each backward, not only where everything is looked at
 
-    def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], ledger: Ledger) -> None:
-        self._scaler, self._ledger = weakref.ref(scaler), ledger
+    def __init__(self, scaler: GradScaler, optimizers: Sequence[WatchedOptimizer], add: Add) -> None:
+        self._scaler, self._add = weakref.ref(scaler), add
         self.device = str(getattr(scaler, "_device", "cuda"))
         before = getattr(scaler, "_scale", None) is not None  # a loss may have been scaled before the watch began
         self.driven = [Driven(watched, by_hand=before) for watched in optimizers]
@@ -142,7 +142,7 @@ class Scaling:
         __tracebackhide__ = True
         facts = {"device": self.device, **facts}
         where = (op, facts.get("optimizer"))
-        self._ledger.add(rule, where, f"GradScaler({self.device!r})", facts, op=op, **fields)
+        self._add(rule, where, f"GradScaler({self.device!r})", facts, op=op, **fields)
 
     def only(self, driven: Driven) -> bool:
         """Whether it is the one optimizer that somebody named with the scaler; others may be watched for themselves."""

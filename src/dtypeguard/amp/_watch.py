@@ -1,11 +1,8 @@
 """`watch`: hooks on optimizers, scaler and model that stay on while they train."""
 
-import dataclasses
-import itertools
 import sys
 import weakref
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -16,15 +13,15 @@ from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
 from .._watch.events import tell
-from .._watch.ledger import Ledger, listed
-from .._watch.rule import Finding, Report, select
+from .._watch.ledger import Ledger
+from .._watch.rule import Finding, Report, Rule, select
 from ._average import WatchedAverage
+from ._holdings import compare
 from ._names import Names
 from ._optimizer import SELDOM, WatchedOptimizer
 from ._probe import Probe, compiles
 from ._scaler import leave, listen
 from ._scaling import Scaling
-from ._tensors import is_copy
 
 _live: weakref.WeakSet["Watch"] = weakref.WeakSet()
 _STEPS = {m.__code__ for name in ("step", "_maybe_opt_step") if (m := getattr(GradScaler, name, None)) is not None}
@@ -125,10 +122,10 @@ class Watch:
         titles = [type(optimizer).__name__ for optimizer in optimizers]
         several = len(titles) > 1
         self._optimizers = [
-            WatchedOptimizer(optimizer, f"{title} {n}" if several else title, names, ledger, every)
+            WatchedOptimizer(optimizer, f"{title} {n}" if several else title, names, ledger.add, every)
             for n, (optimizer, title) in enumerate(zip(optimizers, titles, strict=True))
         ]
-        self._average = None if averaged is None else WatchedAverage(averaged, names, ledger)
+        self._average = None if averaged is None else WatchedAverage(averaged, names, ledger.add)
         self._scaling: Scaling | None = None
         self._probe = Probe()
         self._handles: list[tuple[WatchedOptimizer, Any]] = []
@@ -223,7 +220,7 @@ class Watch:
         __tracebackhide__ = True
         if closure and watched is self._optimizers[0] and watched.due(SELDOM):
             self._compare_with_model(stepping=True)
-        watched.after_step(closure)
+        watched.after_step()
         if watched.due(SELDOM, ahead=1) and (watched.steps + 1 == 4 * self._every or not compiles()):
             self._arm()  # once only where graphs are made meanwhile
 
@@ -241,7 +238,7 @@ class Watch:
             if old is not None:
                 leave(old, self._scaling)
         if scaler is not None:
-            self._scaling = Scaling(scaler, self._optimizers, self._ledger)
+            self._scaling = Scaling(scaler, self._optimizers, self._ledger.add)
             listen(scaler, self._scaling)  # last: what was found may have raised
 
     def _look_for_scaler(self, watched: WatchedOptimizer) -> None:
@@ -258,8 +255,7 @@ class Watch:
     def _compare_with_model(self, stepping: bool) -> None:
         __tracebackhide__ = True
         held = {id(parameter) for watched in under_watch() for parameter in watched.parameters()}
-        for claim in compare(self._names, self._optimizers, held, stepping):
-            claim.optimizer.add(claim.rule, None, claim.facts, claim.parameters)
+        compare(self._names, self._optimizers, held, stepping, _claim)
 
 
 # What a watch does by itself, and no program has asked for.
@@ -269,63 +265,16 @@ OWN = (
 )
 
 
+def _claim(
+    rule: Rule, watched: WatchedOptimizer, facts: dict[str, Any], parameters: list[Tensor], missing: list[Tensor]
+) -> None:
+    __tracebackhide__ = True
+    watched.add(rule, facts, parameters)
+
+
 def under_watch() -> list[WatchedOptimizer]:
     """The optimizers of all watches."""
     return [watched for watch in list(_live) for watched in watch._optimizers]
-
-
-@dataclasses.dataclass
-class Claim:
-    """What is wrong with the parameters that an optimizer holds."""
-
-    optimizer: WatchedOptimizer
-    rule: str
-    facts: dict[str, Any]
-    parameters: list[Tensor]
-    missing: list[Tensor]  # those that no optimizer holds
-
-
-def compare(names: Names, optimizers: Sequence[WatchedOptimizer], held: set[int], stepping: bool) -> Iterator[Claim]:
-    """The parameters of all optimizers against those of their models; `held` are the ids of all that any holds."""
-    if names.gone:  # nothing can be said of what it has
-        return
-    trainable = [parameter for parameter, _ in names.named() if parameter.requires_grad]
-    missing = [parameter for parameter in trainable if id(parameter) not in held]
-    strangers = {
-        watched: [parameter for parameter in watched.parameters() if not names.has(parameter)] for watched in optimizers
-    }
-    masters = {id(p): m for ps in strangers.values() for p in ps for m in _copied(p, missing)}
-    copied = {id(parameter) for parameter in masters.values()}
-    missing = [parameter for parameter in missing if id(parameter) not in copied]
-    alone = len(missing) == len(trainable)
-    for watched, foreign in strangers.items():
-        foreign = [parameter for parameter in foreign if id(parameter) not in masters]
-        gone = [parameter for parameter in foreign if names.had(parameter)]
-        if foreign and (gone or alone or _replaced(foreign, missing, stepping)):
-            total = sum(1 for _ in watched.parameters())
-            lacks = f", and lacks {listed(map(names.of, missing))}" if missing else ""
-            facts = {"count": f"{len(foreign)} of {total} parameters", "model": names.title, "missing": lacks}
-            yield Claim(watched, "DG401", facts, gone or missing or foreign, [] if gone else missing)
-            return
-    lost = [parameter for parameter in missing if parameter.grad is not None]
-    if stepping and lost:
-        yield Claim(optimizers[0], "DG402", {"share": f"{len(lost)} of {len(trainable)}"}, lost, lost)
-
-
-def _copied(parameter: Tensor, missing: list[Tensor]) -> list[Tensor]:
-    """The half parameter that one is a master copy of, if it is."""
-    return list(itertools.islice((candidate for candidate in missing if is_copy(parameter, candidate)), 1))
-
-
-def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
-    """Whether the parameters that an optimizer lacks replaced those that it holds, which else may be a loss's own.
-
-    A new head has other sizes, and perhaps more layers, but tensors of as many axes. Gradients tell, once there are.
-    """
-    if stepping and any(parameter.grad is not None for parameter in missing):
-        return all(parameter.grad is None for parameter in foreign)
-    axes = (Counter(parameter.ndim for parameter in tensors) for tensors in (foreign, missing))
-    return len(foreign) > 1 and len(missing) < 2 * len(foreign) + 1 and next(axes) <= next(axes)
 
 
 def _closed(findings: list[Finding]) -> Watch:

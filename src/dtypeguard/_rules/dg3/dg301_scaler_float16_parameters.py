@@ -38,7 +38,7 @@ def half_parameters(driven: Driven, scaling: Scaling) -> None:
     half = [parameter for parameter in parameters if parameter.dtype is torch.float16]
     if half and scaling.enabled and not _takes_float16(scaling.scaler):
         facts = {"device": scaling.device, "share": f"{len(half)} of {len(parameters)}"}
-        driven.watched.add(RULE.id, None, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
+        driven.watched.add(RULE, facts, half, from_dtype=torch.float16, to_dtype=torch.float32)
 
 
 def _takes_float16(scaler: Any) -> bool:

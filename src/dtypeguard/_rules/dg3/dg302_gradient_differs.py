@@ -1,6 +1,11 @@
 """DG302 gradient-differs."""
 
+from torch import Tensor
+
+from ..._base.errors import plain
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import Group
 
 RULE = Rule(
     "DG302",
@@ -16,6 +21,24 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.grad.html",),
 )
+
+
+@on("look", RULE)
+def compare(group: Group) -> None:
+    pairs = [(parameter, parameter.grad) for parameter in group.parameters() if parameter.grad is not None]
+    dtypes = [(p, plain(g.dtype), plain(p.dtype)) for p, g in pairs if g.dtype is not p.dtype and not _allowed(p, g)]
+    devices = [(p, f"on {g.device}", f"on {p.device}") for p, g in pairs if g.device != p.device]
+    for kind, wrong in ("dtype", dtypes), ("device", devices):
+        if wrong:
+            first, found, expected = wrong[0]
+            facts = {"found": found, "expected": expected}
+            group.add(RULE, facts, [parameter for parameter, _, _ in wrong], kind=kind, to_dtype=first.dtype)
+
+
+def _allowed(parameter: Tensor, gradient: Tensor) -> bool:
+    # None allows any. torch < 2.10: no grad_dtype, gradients have the parameter's; goes with that floor
+    return getattr(parameter, "grad_dtype", parameter.dtype) in (None, gradient.dtype)
+
 
 BAD = [
     Program(

@@ -28,7 +28,7 @@ RULE = Rule(
 @on("alone", RULE)
 def without_scaler(watched: WatchedOptimizer, dtype: torch.dtype, device: str) -> None:
     if dtype is torch.float16:
-        watched.add(RULE.id, None, {"device": device}, (), from_dtype=dtype)
+        watched.add(RULE, {"device": device}, (), from_dtype=dtype)
 
 
 BAD = [

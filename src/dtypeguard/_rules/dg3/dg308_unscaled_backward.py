@@ -30,7 +30,7 @@ def not_scaled(driven: Driven, written: Any, op: str, scaling: Scaling) -> None:
     alien = [parameter for parameter in foreign if parameter is not None and not scaling.blind]
     if (alien and driven.losses) or not (driven.losses or driven.by_hand):
         parameters = alien or [parameter for parameter, _ in driven.watched.gradients()]
-        driven.watched.add(RULE.id, None, {"scale": scaling.scale}, parameters, op=op)
+        driven.watched.add(RULE, {"scale": scaling.scale}, parameters, op=op)
 
 
 BAD = [

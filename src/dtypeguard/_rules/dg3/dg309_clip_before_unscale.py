@@ -13,6 +13,7 @@ from torch.nn.utils import clip_grad
 from ..._watch.events import Op, on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site
 from ...amp._marks import Mark
 from ...amp._scaling import Driven, Scaling
 from ...amp._tensors import norm_of, sample
@@ -59,12 +60,13 @@ def judge(driven: Driven, written: Written, op: str, scaling: Scaling) -> None:
         clips: Clips = driven.kept.setdefault(RULE.id, Clips())
         how = clips.judge(written, over, scaling.scale, len(written) == len(driven.marks))
         if how is not None:
-            _find(driven, scaling.scale, *how, op)
+            _find(driven, scaling.scale, *how, op, site=driven.line)
 
 
-def _find(driven: Driven, scale: float, how: str, bound: float, op: str) -> None:
+def _find(driven: Driven, scale: float, how: str, bound: float, op: str, site: Site | None = None) -> None:
     facts = {"how": how, "scale": scale, "bound": bound / scale}
-    driven.watched.add(RULE.id, None, facts, [parameter for parameter, _ in driven.watched.gradients()], op=op)
+    parameters = [parameter for parameter, _ in driven.watched.gradients()]
+    driven.watched.add(RULE, facts, parameters, op=op, site=site)
 
 
 # ---------------------------------------------------------------- in an audit, which sees who writes to gradients
@@ -79,24 +81,23 @@ def lists(args: Any, audit: Recorder) -> None:
 def wrote(event: Op, audit: Recorder) -> None:
     target = event.args[0]
     gradient = target[0] if isinstance(target, (list, tuple)) and target else target
-    for scaled in audit.state(Scalers):
-        if scaled.open and isinstance(gradient, Tensor):
-            scaled.wrote(gradient, event.site)
-            clipped = _clipping(sys._getframe(1))
-            if clipped is not None:
-                _clipped(scaled, gradient, *clipped)
+    for scaling in audit.state(Scalers):
+        for driven in scaling.driven if isinstance(gradient, Tensor) else ():
+            pairs = driven.watched.gradients() if driven.scaled else ()
+            parameter = next((parameter for parameter, mine in pairs if mine is gradient), None)
+            if parameter is not None:
+                driven.line = event.site
+                _clipped(scaling, driven, parameter, sys._getframe(1))
 
 
-def _clipped(scaling: Scaling, gradient: Tensor, how: str, bound: float) -> None:
-    """PyTorch's own clipping wrote to a gradient, so that it need not be told from what became of all of them."""
-    for driven in scaling.driven:
-        parameter = next((p for p, mine in driven.watched.gradients() if mine is gradient), None)
-        if parameter is None or not driven.scaled or driven.by_hand or scaling.scale == 1:
-            continue
+def _clipped(scaling: Scaling, driven: Driven, parameter: Tensor, frame: FrameType) -> None:
+    """If PyTorch's own clipping wrote to a gradient, it need not be told from what became of all of them."""
+    clipped = None if driven.by_hand or scaling.scale == 1 else _clipping(frame)
+    if clipped is not None:
         kinds = next((reached.kinds for reached in driven.reached if reached.parameter is parameter), None)
-        sure = scaling.only(driven)
-        if (kinds == {True} or (sure and kinds is None)) and any(mark.now() is not None for mark in driven.marks):
-            _find(driven, scaling.scale, how, bound, "clip_grad")
+        sure = kinds is None and scaling.only(driven)
+        if (kinds == {True} or sure) and any(mark.now() is not None for mark in driven.marks):
+            _find(driven, scaling.scale, *clipped, "clip_grad")
             driven.marks = []
 
 

@@ -5,8 +5,7 @@ import math
 import torch
 
 from ..._watch.events import on
-from ..._watch.ledger import listed
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.rule import Program, Rule, Severity, listed
 from ...amp._optimizer import PERIOD
 from ...amp._scaling import Scaling, unscales_itself
 from ...amp._tensors import local

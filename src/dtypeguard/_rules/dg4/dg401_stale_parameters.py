@@ -1,6 +1,12 @@
 """DG401 stale-parameters."""
 
-from ..._watch.rule import Program, Rule, Severity
+from collections import Counter
+
+from torch import Tensor
+
+from ..._watch.events import on
+from ..._watch.rule import Program, Rule, Severity, listed
+from ...amp._holdings import Holdings
 
 RULE = Rule(
     "DG401",
@@ -19,6 +25,33 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
+
+
+@on("held", RULE)
+def strangers(held: Holdings) -> None:
+    names, missing = held.names, held.missing
+    alone = len(missing) == len(held.trainable)
+    for watched, foreign in held.strangers.items():
+        gone = [parameter for parameter in foreign if names.had(parameter)]
+        if foreign and (gone or alone or _replaced(foreign, missing, held.stepping)):
+            total = sum(1 for _ in watched.parameters())
+            lacks = f", and lacks {listed(map(names.of, missing))}" if missing else ""
+            facts = {"count": f"{len(foreign)} of {total} parameters", "model": names.title, "missing": lacks}
+            held.stale = True
+            held.claim(RULE, watched, facts, gone or missing or foreign, [] if gone else missing)
+            return
+
+
+def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
+    """Whether the parameters that an optimizer lacks replaced those that it holds, which else may be a loss's own.
+
+    A new head has other sizes, and perhaps more layers, but tensors of as many axes. Gradients tell, once there are.
+    """
+    if stepping and any(parameter.grad is not None for parameter in missing):
+        return all(parameter.grad is None for parameter in foreign)
+    axes = (Counter(parameter.ndim for parameter in tensors) for tensors in (foreign, missing))
+    return len(foreign) > 1 and len(missing) < 2 * len(foreign) + 1 and next(axes) <= next(axes)
+
 
 BAD = [
     Program(

@@ -1,6 +1,8 @@
 """DG402 missing-parameters."""
 
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._holdings import Holdings
 
 RULE = Rule(
     "DG402",
@@ -19,6 +21,15 @@ RULE = Rule(
     ),
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
+
+
+@on("held", RULE)
+def missing(held: Holdings) -> None:
+    lost = [parameter for parameter in held.missing if parameter.grad is not None]
+    if held.stepping and lost and not held.stale:
+        facts = {"share": f"{len(lost)} of {len(held.trainable)}"}
+        held.claim(RULE, held.optimizers[0], facts, lost, lost)
+
 
 BAD = [
     Program(

@@ -1,6 +1,12 @@
 """DG403 state-differs."""
 
+from torch import Tensor
+
+from ..._base.dtypes import FLOATING
+from ..._base.errors import plain
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import Group, is_torchs
 
 RULE = Rule(
     "DG403",
@@ -19,6 +25,33 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/7844",),
 )
+
+
+@on("look", RULE)
+def compare(group: Group) -> None:
+    watched = group.watched
+    own = is_torchs(watched.optimizer)
+    wrong: dict[tuple[str, str], list[tuple[Tensor, str, Tensor]]] = {}
+    for parameter in group.parameters():
+        for key, value in watched.state_of(parameter).items():
+            if not isinstance(value, Tensor) or not value.ndim or value.shape != parameter.shape:
+                continue
+            was = watched.was(parameter)
+            # An optimizer of somebody else may keep wider state: a fault only if the parameter was like it once.
+            if value.dtype is not parameter.dtype and value.dtype in FLOATING and (own or value.dtype is was):
+                if own or was is not parameter.dtype:
+                    pair = plain(value.dtype), plain(parameter.dtype)
+                    wrong.setdefault(pair, []).append((parameter, key, value))
+            elif own and value.device != parameter.device:
+                pair = f"on {value.device}", f"on {parameter.device}"
+                wrong.setdefault(pair, []).append((parameter, key, value))
+    for (found, expected), entries in wrong.items():
+        parameters, names, values = zip(*entries, strict=True)
+        keys = ", ".join(dict.fromkeys(f"`{key}`" for key in names))
+        facts = {"keys": keys, "found": found, "expected": expected}
+        dtypes = {"from_dtype": values[0].dtype, "to_dtype": parameters[0].dtype}
+        group.add(RULE, facts, parameters, kind=f"{found} {expected}", **dtypes)
+
 
 BAD = [
     Program(

@@ -1,6 +1,9 @@
 """DG404 eps-is-zero."""
 
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import Group
+from ._vanishes import find
 
 RULE = Rule(
     "DG404",
@@ -15,6 +18,12 @@ RULE = Rule(
     ),
     sources=("https://github.com/pytorch/pytorch/issues/8860",),
 )
+
+
+@on("look", RULE)
+def look(group: Group) -> None:
+    find(RULE, "eps", group)
+
 
 BAD = [
     Program(

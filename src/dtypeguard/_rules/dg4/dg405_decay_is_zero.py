@@ -1,6 +1,9 @@
 """DG405 decay-is-zero."""
 
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import Group
+from ._vanishes import find
 
 RULE = Rule(
     "DG405",
@@ -12,6 +15,12 @@ RULE = Rule(
     why="What is zero in the parameter's dtype decays nothing.",
     sources=("https://docs.pytorch.org/docs/stable/optim.html",),
 )
+
+
+@on("look", RULE)
+def look(group: Group) -> None:
+    find(RULE, "weight_decay", group)
+
 
 BAD = [
     Program(

@@ -1,6 +1,17 @@
 """DG406 updates-lost."""
 
+import math
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._base.errors import plain
+from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ...amp._optimizer import PERIOD, Group, WatchedOptimizer, is_torchs
+from ...amp._tensors import HALF, is_copy, sample, spread
 
 RULE = Rule(
     "DG406",
@@ -24,6 +35,110 @@ RULE = Rule(
         "https://github.com/pytorch/pytorch/issues/191763",
     ),
 )
+
+
+_SAMPLED = 8  # parameters whose elements are looked at in one step
+_LOST = 0.9  # share of elements that did not move: a warning; a model that learns in bfloat16 loses 5 to 30 %
+_MANY = 0.5  # listed as information
+_STREAK = 3  # looks in a row
+_BEGUN = 8  # steps; momentum has to build up, and some optimizers start slowly
+
+
+@on("stepping", RULE)
+def keep(watched: WatchedOptimizer) -> None:
+    if watched.now:
+        for group in watched.groups():
+            _lost(group).keep(group)
+
+
+@on("stepped", RULE)
+def compare(watched: WatchedOptimizer) -> None:
+    skipped = getattr(watched.optimizer, "found_inf", None)  # of a fused step, which skips by itself
+    if not watched.now or (skipped is not None and bool(skipped)):
+        return
+    for group in watched.groups():
+        share, parameters = _lost(group).compare(group)
+        if share >= _MANY and parameters:
+            dtype = parameters[0].dtype
+            facts = {"share": share, "found": plain(dtype), "lr": _rate_of(group)}
+            # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
+            # Norms' weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
+            minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in watched.parameters())
+            sure = share >= (_LOST if is_torchs(watched.optimizer) else 1.0) and not minor
+            severity = None if sure else Severity.INFO
+            group.add(RULE, facts, parameters, from_dtype=dtype, severity=severity)
+
+
+class Lost:
+    """Elements of one group that do not move, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        self._patient = False
+        self._since = self._streak = 0
+        self._lr, self._most = math.inf, 0.0
+
+    def keep(self, group: Group) -> None:
+        """Keep copies of small samples.
+
+        With an optimizer that is not PyTorch's, the first ones are kept for two periods and more: stochastic rounding
+        and master weights move an element in some of the steps only.
+        """
+        self._patient = not is_torchs(group.watched.optimizer)
+        if self._patient and self._kept:
+            return
+        self._since = group.watched.steps
+        half = [p for p in group.parameters() if p.dtype in HALF and not _has_master(p, group.watched)]
+        samples = [(parameter, sample(parameter)) for parameter in spread(half, _SAMPLED)]
+        self._kept = [(weakref.ref(p), values.clone()) for p, values in samples if values is not None]
+
+    def compare(self, group: Group) -> tuple[float, list[Tensor]]:
+        """The share of elements with a gradient that did not move, and of which parameters; 0 if it is too soon."""
+        kept = [(parameter, values) for ref, values in self._kept if (parameter := ref()) is not None]
+        if not self._patient:
+            self._kept = []
+        rate, step = _rate_of(group), group.watched.steps
+        rate = 1.0 if math.isnan(rate) else rate
+        # A warm-up begins with updates that are lost, and a decay ends with them: neither harms.
+        steady = rate <= self._lr * 1.0001 and rate >= self._most / 2
+        self._lr, self._most = rate, max(rate, self._most)
+        if not kept or not rate or step < _BEGUN or (self._patient and step - self._since < 2 * PERIOD):
+            return 0.0, []
+        stuck = [(parameter, part) for parameter, values in kept if (part := _still(parameter, values)) is not None]
+        sizes = [parameter.numel() for parameter, _ in stuck]
+        share = sum(size * part for size, (_, part) in zip(sizes, stuck, strict=True)) / max(sum(sizes), 1)
+        self._streak = self._streak + 1 if steady and share >= _MANY else 0
+        return (share, [p for p, part in stuck if part >= _MANY]) if self._streak >= _STREAK else (0.0, [])
+
+
+def _lost(group: Group) -> Lost:
+    lost: Lost = group.watched.kept.setdefault((RULE.id, group.number), Lost())
+    return lost
+
+
+def _still(parameter: Tensor, was: Tensor) -> float | None:
+    """The share of the elements with a gradient that are as they were."""
+    now, gradient = sample(parameter), None if parameter.grad is None else sample(parameter.grad)
+    if now is None or gradient is None or not now.shape == gradient.shape == was.shape or now.device != was.device:
+        return None
+    moves = gradient != 0
+    still, most = torch.stack([(moves & (now == was)).sum(), moves.sum()]).tolist()
+    return still / most if most else None
+
+
+def _rate_of(group: Group) -> float:
+    """The learning rate of a group, NaN where it is no number (Adafactor finds its own)."""
+    rate = group.options.get("lr")
+    if isinstance(rate, (int, float)) or (isinstance(rate, Tensor) and rate.numel() == 1 and not rate.is_meta):
+        return float(rate)
+    return math.nan
+
+
+def _has_master(parameter: Tensor, watched: WatchedOptimizer) -> bool:
+    """Whether the optimizer keeps a wider copy of a parameter, which takes the updates that the parameter cannot."""
+    state: Any = watched.state_of(parameter).values()
+    return any(isinstance(value, Tensor) and is_copy(value, parameter) for value in state)
+
 
 BAD = [
     Program(

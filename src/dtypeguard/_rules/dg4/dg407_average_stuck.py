@@ -17,11 +17,12 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..._base.errors import plain
 from ..._watch.events import Op, on
+from ..._watch.ledger import Add
 from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
-from ...amp._average import FAR
+from ...amp._average import FAR, Track, Tracks
 from ...amp._names import named, unwrap
 from ...amp._tensors import HALF, sample
 from ..steps import Steps, unseen
@@ -203,6 +204,16 @@ def _judge(audit: Recorder, event: Op | Averaging, line: Line) -> None:
         RULE, event.site, facts=facts, module=event.module, op=event.name, parameters=names_of(audit, stuck),
         from_dtype=dtype, to_dtype=torch.float32,
     )  # fmt: skip
+
+
+@on("averaged", RULE)
+def looked(tracks: Tracks[Track], step: int, add: Add) -> None:
+    """An average that a watch was given."""
+    stuck, share = tracks.stuck(step)
+    if stuck:
+        facts = {"found": plain(stuck[0].dtype), "share": share, "steps": step}
+        names, dtype = [track.name for track in stuck], stuck[0].dtype
+        add(RULE, (), "an average", facts, parameters=names, from_dtype=dtype, op="averaging")
 
 
 @on("end", RULE)
