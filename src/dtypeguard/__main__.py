@@ -15,6 +15,7 @@ import torch
 import dtypeguard
 
 from ._audit.command import Usage, run
+from ._base.dtypes import name_of
 from ._report.pages import page
 from ._watch.rule import RULES, Rule, Severity, rule_modules, select
 from ._watch.selection import Selection
@@ -149,21 +150,16 @@ def _print_table(rows: Iterable[Rule]) -> None:
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         table = Table("rule", "severity", "name", "summary")
         for row in cells:
-            table.add_row(*map(_plain, row))
+            table.add_row(*map(Text, row))
         Console(highlight=False).print(table)
         return
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     for row in cells:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
 
 
 def _print_page(rule: Rule) -> None:
@@ -216,11 +212,7 @@ def _kinds() -> Iterator[str]:
 
 
 def _autocast() -> str:
-    return ", ".join(f"{kind} {_dtype(torch.get_autocast_dtype(kind))}" for kind in _kinds())
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return ", ".join(f"{kind} {name_of(torch.get_autocast_dtype(kind))}" for kind in _kinds())
 
 
 def _mode() -> str:
@@ -257,7 +249,7 @@ _QUESTIONS: dict[str, Callable[[], str]] = {
     "python": lambda: f"{platform.python_version()} on {platform.system()}",
     "torch": lambda: str(torch.__version__),
     "devices": _devices,
-    "default dtype": lambda: _dtype(torch.get_default_dtype()),
+    "default dtype": lambda: name_of(torch.get_default_dtype()),
     "autocast": _autocast,
     "mode": _mode,
     "rules": _selection,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
+from .._watch.text import human as human
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -268,18 +269,6 @@ _HOLDS: dict[Kind, Callable[[DtypeInfo], str]] = {
 
 
 # --- filters ------------------------------------------------------------------------------------------------------
-
-
-def human(size: int) -> str:
-    """`4096` as `4.0 KiB`."""
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if value < 999.95 or unit == "TiB":
-            break
-    return f"{value:.1f} {unit}"
 
 
 def _number(value: int) -> str:

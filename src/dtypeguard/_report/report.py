@@ -1,9 +1,11 @@
 """What an audit found: to print, to compare, to keep."""
 
 import dataclasses
+import importlib.util
 import io
 import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
@@ -18,10 +20,10 @@ from .._base.dtypes import name_of
 from .._watch.events import ModuleRow
 from .._watch.findings import Cast as Cast
 from .._watch.recorder import Recorder
-from .._watch.rule import RULES, Finding, Report, Severity, select
+from .._watch.rule import RULES, Report, Severity, select
 from .._watch.sites import Site
 from .._watch.text import human
-from .baseline import Baseline, load, save
+from .baseline import load, save
 
 _SHOWN = 20  # casts of a printed report
 _NARROW = 100  # columns; below there is no room for a table
@@ -113,7 +115,7 @@ class AuditReport:
         known = None if baseline is None else load(baseline)
         bad = [f for f in self.findings if f.severity in _BAD and f.rule not in off]
         if known is not None:
-            bad = self._news(known, bad)
+            bad = known.new(bad)
         if bad:
             raise AssertionError(f"the audit found {_number(len(bad), 'fault')}\n{Report(bad)}")
 
@@ -122,19 +124,16 @@ class AuditReport:
         self._over("save_baseline")
         save(self.findings, path)
 
-    def _news(self, known: Baseline, findings: list[Finding]) -> list[Finding]:
-        return known.new(findings)
-
     # ------------------------------------------------------------ as data
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data. Dtypes are names (`bfloat16`)."""
-        rows = [(*_plain(finding), site) for finding, site in self._recorder.findings.rows()]
         found = [
-            {**row, **_place(site), "name": RULES[rule].name, "docs": RULES[rule].docs} for rule, row, site in rows
+            {**_fields(finding), **_place(site), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs}
+            for finding, site in self._recorder.findings.rows()
         ]
         casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
-        ids = sorted({rule for rule, _, _ in rows})
+        ids = sorted({row["rule"] for row in found})
         return {
             "schema": 1,
             "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
@@ -166,7 +165,8 @@ class AuditReport:
     # ------------------------------------------------------------ as text
 
     def __str__(self) -> str:
-        text = self._rich() if _has_rich() and _width() >= _NARROW else self._text()
+        has_rich = importlib.util.find_spec("rich") is not None
+        text = self._rich() if has_rich and _width() >= _NARROW else self._text()
         return text.rstrip()
 
     def __repr__(self) -> str:
@@ -192,6 +192,7 @@ class AuditReport:
 
     def _rich(self) -> str:
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
         plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
@@ -204,24 +205,19 @@ class AuditReport:
             chain = "".join(f"\n  {line}" for line in f.origin)
             where = "\n".join(filter(None, [f.site, f.module_path]))
             name = f"{f.rule}\n{RULES[f.rule].name}"
-            table.add_row(f.severity, name, _escape(f"{f.message}{often}{chain}\nfix: {f.fix}"), _escape(where))
+            table.add_row(f.severity, name, escape(f"{f.message}{often}{chain}\nfix: {f.fix}"), escape(where))
         if self.findings:
             console.print(table)
         else:
             console.print("nothing found")
         if self.casts:
             table = Table(title="casts, by bytes", title_justify="left")
-            for column, side in (
-                ("bytes", "right"),
-                ("count", "right"),
-                ("kind", "left"),
-                ("cast", "left"),
-                ("where", "left"),
-            ):
-                table.add_column(column, justify=side, overflow="fold")  # type: ignore[arg-type]  # a literal
+            for column in ("bytes", "count", "kind", "cast", "where"):
+                justify: Any = "right" if column in ("bytes", "count") else "left"
+                table.add_column(column, justify=justify, overflow="fold")
             for cast in self.casts[:_SHOWN]:
                 where = "  ".join(filter(None, [cast.site, cast.module_path]))
-                table.add_row(human(cast.bytes), str(cast.count), cast.kind, _arrow(cast), _escape(where))
+                table.add_row(human(cast.bytes), str(cast.count), cast.kind, _arrow(cast), escape(where))
             console.print(table)
             if len(self.casts) > _SHOWN:
                 console.print(f"... {len(self.casts) - _SHOWN} more casts")
@@ -231,10 +227,6 @@ class AuditReport:
 
 
 # ---------------------------------------------------------------- rows
-
-
-def _plain(finding: Finding) -> tuple[str, dict[str, Any]]:
-    return finding.rule, _fields(finding)
 
 
 def _fields(row: Any) -> dict[str, Any]:
@@ -286,19 +278,5 @@ def _number(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 or what == 'info' else 's'}"
 
 
-def _has_rich() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("rich") is not None
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _width() -> int:
-    import shutil
-
     return shutil.get_terminal_size((120, 40)).columns

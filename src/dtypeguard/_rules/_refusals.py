@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._base.dtypes import HALF
 from .._base.errors import DtypeGuardError
-from .._watch.events import Operand, Refusal, on
+from .._watch.events import Operand, Refusal
 from .._watch.models import dtype_of
-from .._watch.recorder import Recorder
-from .._watch.rule import Rule
+from ._kit import HALF, Recorder, Rule, on
 
 _DTYPES = re.compile(
     r"dtype|scalar type|data type|c10::|\b(Half|BFloat16|Double)\b|Input type|not implemented for '|as indices must be"

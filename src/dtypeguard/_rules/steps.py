@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch.autograd.profiler import record_function
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
 from .._watch.events import on
+from .._watch.patches import around
 from .._watch.recorder import Recorder
 from ..amp._optimizer import is_torchs
 from ..amp._watch import Hooks, has_closure
@@ -48,52 +49,35 @@ class Steps(threading.local):
 
 @on("start")
 def replace(audit: Recorder) -> None:
-    record = torch.autograd.profiler.record_function
-    audit.patches.replace(record, "__enter__", functools.partial(_begins, audit))
-    audit.patches.replace(record, "__exit__", functools.partial(_ends, audit))
-    audit.patches.replace(Optimizer, "_optimizer_step_code", functools.partial(_done, audit))
     audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_pause, audit)))
 
 
-def _begins(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    steps = audit.state(Steps)
-
-    @functools.wraps(original)
-    def enter(self: Any) -> Any:
-        if audit.live and self.name.startswith(_NAME):
-            steps.running.append(Step(self))
-        return original(self)
-
-    return enter
+@around(record_function, "__enter__", always=True)
+def _begins(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
+    if audit.live and self.name.startswith(_NAME):
+        audit.state(Steps).running.append(Step(self))
+    return original(self)
 
 
-def _ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    steps = audit.state(Steps)
-
-    @functools.wraps(original)
-    def leave(self: Any, *error: Any) -> Any:
-        if any(step.record is self for step in steps.running):
-            step = None
-            while step is None or step.record is not self:
-                step = steps.running.pop()
-                _resume(audit, step)
-        return original(self, *error)
-
-    return leave
+@around(record_function, "__exit__", always=True)
+def _ends(audit: Recorder, original: Callable[..., Any], self: Any, *error: Any) -> Any:
+    running = audit.state(Steps).running
+    if any(step.record is self for step in running):
+        step = None
+        while step is None or step.record is not self:
+            step = running.pop()
+            _resume(audit, step)
+    return original(self, *error)
 
 
-def _done(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(Optimizer, "_optimizer_step_code", always=True)
+def _done(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
     """Stands in for what torch calls between a step and the hooks after it."""
-    steps = audit.state(Steps)
-
-    @functools.wraps(original)
-    def _optimizer_step_code(self: Any) -> Any:
-        if steps.running:
-            steps.running[-1].over = True
-            _resume(audit, steps.running[-1])
-        return original(self)
-
-    return _optimizer_step_code
+    running = audit.state(Steps).running
+    if running:
+        running[-1].over = True
+        _resume(audit, running[-1])
+    return original(self)
 
 
 def _pause(audit: Recorder, optimizer: Optimizer, arguments: Any, options: Any) -> None:

@@ -1,8 +1,6 @@
 """torch.compile in an audit: compiled functions run as written, and Dynamo does not look at the audit itself."""
 
-import functools
 import sys
-from collections.abc import Callable
 from types import CodeType
 from typing import Any, ClassVar
 
@@ -40,17 +38,6 @@ class Eager:
                 Eager._stance = torch.compiler.set_stance("force_eager")
                 Eager._stance.__enter__()
             self._using.append(self)
-
-    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """`torch.compile`."""
-
-        @functools.wraps(original)
-        def compiles(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self.needed()
-            return result
-
-        return compiles
 
     def over(self) -> None:
         if self in self._using:

@@ -14,11 +14,9 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     half         an operation in forward gave float16                        (Op, audit)
     integer      an operation in forward took integers that `Recorder.integers` names  (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
-    swapped      `torch.utils.swap_tensors` is about to be called               (Tensor, Tensor, audit)
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
-    exported     torch.export has made a program of a module                 (Module, ExportedProgram, Site, audit)
-    traced       torch.jit has traced a module or function                   (ScriptModule or -Function, Site, audit)
+    exported     torch.export or torch.jit.trace has made a program of something (it, the program, Site, audit)
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
 
@@ -53,10 +51,10 @@ from torch import Tensor
 
 from .._base.dtypes import TABLE, Kind, name_of
 from .._base.errors import AmpError, summary
-from .lineage import Node
-from .rule import RULES, Rule
+from .lineage import Cause, Node
+from .rule import RULES, Finding, Rule, Severity
 from .sites import Site, direct
-from .text import shape_of, size_of, tensors_of
+from .text import inside, shape_of, size_of, tensors_of
 
 _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
@@ -65,8 +63,8 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer backward swapped refused entered "
-    "left exported traced converted loading look held stepping stepped averaged alone scaled computed driven unscale "
+    "start end cast write mixed before after scalar ended summed half integer backward refused entered "
+    "left exported converted loading look held stepping stepped averaged alone scaled computed driven unscale "
     "step gradients past update".split()
 )
 Handler = Callable[..., None]
@@ -154,6 +152,11 @@ class Op:
     _readable: bool | None = None
 
     @property
+    def what(self) -> str:
+        """What it computes, as the program has it."""
+        return self.site.expression or self.name
+
+    @property
     def direct(self) -> bool:
         """Whether the user's own line called it, with no code of torch between."""
         return self.frame is not None and direct(self.frame)
@@ -164,6 +167,25 @@ class Op:
         if self._readable is None:
             self._readable = readable(*self.inputs, self.out)
         return self._readable
+
+
+@dataclass(eq=False)
+class Suspect(Cause):
+    """What may become a finding: at once, or when something comes of the tensors whose cause it is."""
+
+    rule: Rule
+    site: Site
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+    def find(self, audit: Any, severity: Severity | None = None, /, **facts: Any) -> Finding | None:
+        """Enter it."""
+        facts = {**self.facts, **facts}
+        found: Finding | None = audit.find(self.rule, self.site, severity=severity, facts=facts, **self.fields)
+        return found
+
+    def blame(self, audit: Any, effect: str) -> None:
+        """It is no fault by itself."""
 
 
 @dataclass(slots=True)
@@ -215,6 +237,12 @@ class Refusal:
         return self.op is None and self.site.raises
 
 
+def row_of(tensor: Tensor, name: str) -> dict[str, Any]:
+    """A tensor in the report."""
+    dtype, device = name_of(tensor.dtype), str(tensor.device)
+    return {"name": name, "dtype": dtype, "device": device, "shape": shape_of(tensor)}
+
+
 @dataclass(slots=True)
 class ModuleRow:
     """A module in the report; it may be gone by then."""
@@ -228,10 +256,7 @@ class ModuleRow:
 
     @classmethod
     def of(cls, path: str, module: torch.nn.Module) -> "ModuleRow":
-        rows = []
-        for kind, name, tensor in tensors_of(module):
-            row = {"name": name, "kind": kind, "dtype": name_of(tensor.dtype), "device": str(tensor.device)}
-            rows.append({**row, "shape": shape_of(tensor), "bytes": size_of(tensor)})
+        rows = [{**row_of(t, name), "kind": kind, "bytes": size_of(t)} for kind, name, t in tensors_of(module)]
         return cls(path, type(module).__name__, rows)
 
 
@@ -259,7 +284,7 @@ class Conversion:
 
     def inside(self, path: str) -> str:
         """The path of a module in the model."""
-        return f"{self.root}.{path}" if path else self.root
+        return inside(self.root, path)
 
 
 @dataclass(slots=True)
@@ -273,6 +298,14 @@ class Loading:
     dtype: torch.dtype
     names: list[str]  # of the entries
     site: Site
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Those of a finding about it."""
+        return {
+            "module": self.path, "op": "Module.load_state_dict", "from_dtype": self.was, "to_dtype": self.dtype,
+            "bytes": sum(size_of(self.own[name]) for name in self.names), "parameters": self.names,
+        }  # fmt: skip
 
 
 def tensors_in(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:

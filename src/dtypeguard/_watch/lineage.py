@@ -26,6 +26,8 @@ FIRST = "first seen"  # of what is older than the audit, or was made past torch
 class Cause(abc.ABC):
     """Why tensors have the dtype, or the device, that they have; harmless until something comes of it."""
 
+    met = False  # whether something of it met other dtypes, while new tensors were still born of it
+
     @abc.abstractmethod
     def blame(self, audit: Any, effect: str) -> None:
         """Something came of it."""
@@ -148,6 +150,12 @@ class Lineage:
         if entry is None or entry[0]() is not tensor or entry[1].dtype is not tensor.dtype:  # changed in place
             return None
         return entry[1]
+
+    def mark(self, tensor: Tensor, cause: Any) -> None:
+        """Why the tensor has the dtype that it has."""
+        node = self.get(tensor)
+        if node is not None:
+            node.cause = cause
 
     def forget(self, *tensors: Tensor) -> None:
         """Drop the weak references to tensors."""

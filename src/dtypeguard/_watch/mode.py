@@ -116,19 +116,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
             return
         event = Op(
-            trait.name,
-            func,
-            args,
-            kwargs,
-            out,
-            inputs,
-            site,
-            module,
-            backward,
-            recorder.autocast(),
-            kept=kept,
+            trait.name, func, args, kwargs, out, inputs, site, module, backward, recorder.autocast(), kept=kept,
             frame=frame,
-        )
+        )  # fmt: skip
         if trait.cast:
             self._cast(recorder, event, frame)
         elif trait.write or (mixed and trait.updates and trait.promotes):
@@ -139,16 +129,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self._promote(recorder, event)
         if asked:
             recorder.call(asked, event)
-        if ended:
-            recorder.emit("ended", event)
-        if scalar:
-            recorder.emit("scalar", event)
-        if summed:
-            recorder.emit("summed", event)
-        if sixteen:
-            recorder.emit("half", event)
-        if integer:
-            recorder.emit("integer", event)
+        happened = {"ended": ended, "scalar": scalar, "summed": summed, "half": sixteen, "integer": integer}
+        for kind in [kind for kind, so in happened.items() if so]:
+            recorder.emit(kind, event)
 
     def _hand_on(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
         """A view has the lines of what it shows."""
@@ -188,8 +171,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
                 lineage.set(out, first)
                 return
         cause: Any = "autocast" if trait.cast and recorder.autocast() else None
-        if not inputs and dtype is recorder.leaked_dtype:
-            cause = recorder.leak
+        if not inputs and dtype in recorder.births:
+            cause = recorder.births[dtype]
         node = Node(trait.name, site, dtype, tuple(parents[:2]), module, cause)
         for parent in parents[2:]:
             node.owes(parent.debts)

@@ -1,6 +1,5 @@
 """Models: how they are converted, what is loaded into them, and which dtype they have."""
 
-import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +10,16 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 
-from .events import Conversion, Loading, on
+from .events import Conversion, Loading
 from .lineage import Cause, Node
+from .patches import around
 from .recorder import Recorder
 from .sites import Site
-from .text import tensors_of, walk
+from .text import tensors_below
 
 _C: Any = torch._C  # which torch leaves untyped
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 _MOST = 4  # times as many parameters as there are others tell the dtype of a model
-
-
-@on("start")
-def replace(audit: Recorder) -> None:
-    for name in ("to", "cuda", "cpu", *_DTYPES):
-        audit.patches.replace(nn.Module, name, functools.partial(_conversion, audit))
-    if audit.on["loading"]:
-        audit.patches.replace(nn.Module, "load_state_dict", functools.partial(_loading, audit))
 
 
 # ---------------------------------------------------------------- conversion
@@ -43,29 +35,25 @@ class Converted(Cause):
         """It is no fault by itself."""
 
 
-def _conversion(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def convert(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        local = audit.local
-        if not audit.live or local.paused or local.converting:
-            return original(self, *args, **kwargs)
-        before = audit.guarded(_floating, self) or {}
-        local.converting = True
-        try:
-            result = original(self, *args, **kwargs)
-        finally:
-            local.converting = False
-        audit.guarded(_converted, audit, self, original.__name__, args, kwargs, before, audit.user())
-        return result
-
-    return convert
+@around(nn.Module, "to", "cuda", "cpu", *_DTYPES)
+def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    local = audit.local
+    if local.converting:
+        return original(self, *args, **kwargs)
+    before = audit.guarded(_floating, self) or {}
+    local.converting = True
+    try:
+        result = original(self, *args, **kwargs)
+    finally:
+        local.converting = False
+    audit.guarded(_converted, audit, self, original.__name__, args, kwargs, before, audit.user())
+    return result
 
 
 def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
     return {
         (path, name): tensor.dtype
-        for path, module in walk(model)
-        for _, name, tensor in tensors_of(module)
+        for path, _, _, name, tensor in tensors_below(model)
         if tensor.dtype.is_floating_point
     }
 
@@ -75,13 +63,12 @@ def _converted(
     site: Site,
 ) -> None:  # fmt: skip
     event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
-    for path, module in walk(model):
-        for kind, own, tensor in tensors_of(module):
-            changed = before.get((path, own), tensor.dtype) is not tensor.dtype
-            if kind == "parameter" and changed and not isinstance(module, ScriptModule):
-                title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
-                node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
-                audit.lineage.hold(module, own, tensor, node)
+    for path, module, kind, own, tensor in tensors_below(model):
+        changed = before.get((path, own), tensor.dtype) is not tensor.dtype
+        if kind == "parameter" and changed and not isinstance(module, ScriptModule):
+            title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
+            node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
+            audit.lineage.hold(module, own, tensor, node)
     audit.emit("converted", event)
 
 
@@ -99,19 +86,18 @@ def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, tor
 # ---------------------------------------------------------------- loading
 
 
-def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_state_dict(self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
-        if audit.live and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
-            audit.guarded(_compare, audit, self, state_dict, audit.user())
-        audit.local.loading += 1
-        try:
-            return original(self, state_dict, *args, **kwargs)
-        finally:
-            audit.local.loading -= 1
-
-    return load_state_dict
+@around(nn.Module, "load_state_dict")
+def _loading(
+    audit: Recorder, original: Callable[..., Any], self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any
+) -> Any:
+    assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
+    if audit.on["loading"] and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
+        audit.guarded(_compare, audit, self, state_dict, audit.user())
+    audit.local.loading += 1
+    try:
+        return original(self, state_dict, *args, **kwargs)
+    finally:
+        audit.local.loading -= 1
 
 
 def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:
@@ -141,11 +127,11 @@ def dtype_of(path: str | None, audit: Recorder) -> torch.dtype | None:
     """The dtype of the model that a module, or a parameter, is in; none that came with a changed default dtype."""
     title = path.partition(".")[0] if path else ""
     root = next((module for known, module in audit.modules() if known == title), None)
-    tensors = () if root is None else (tensor for _, module in walk(root) for _, _, tensor in tensors_of(module))
+    tensors = () if root is None else (tensor for *_, tensor in tensors_below(root))
     parameters = [t for t in tensors if isinstance(t, nn.Parameter) and t.dtype.is_floating_point and not is_lazy(t)]
     dtype = usual(parameters, root, audit) if parameters else None  # in a functional call there are none
     dtype = audit.state(Dtypes).of.get(title) if root is None else dtype
-    return None if audit.leak is not None and dtype is audit.leaked_dtype else dtype
+    return None if dtype in audit.births else dtype
 
 
 def usual(parameters: Sequence[Tensor], root: nn.Module | None, audit: Recorder) -> torch.dtype:

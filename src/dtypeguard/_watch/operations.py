@@ -1,9 +1,13 @@
 """What is known of torch's operations: one row for each that is met, made when it is met first."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+
+NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])  # integers that wrap around soon
 
 # Besides what torch tags as pointwise, these promote their operands; `huber_loss` fails in backward instead. It was
 # measured over all of torch's own samples: tests/op_mixing.json.
@@ -57,6 +61,16 @@ def trait_of(func: Any) -> Trait:
     if trait is None:
         trait = _traits[id(func)] = _look(func)
     return trait
+
+
+def again(func: Any, args: Any, kwargs: Any, wider: Callable[[Any], Any]) -> Any:
+    """What a pure operation gives for wider arguments."""
+    return func(*map(wider, args), **{key: wider(value) for key, value in kwargs.items()})
+
+
+def widened(value: Any) -> Any:
+    """A narrow integer tensor as int64; anything else as it is."""
+    return value.long() if isinstance(value, Tensor) and value.dtype in NARROW else value
 
 
 def _look(func: Any) -> Trait:

@@ -11,40 +11,33 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.utils import dlpack
 
-from .._base.dtypes import name_of
-from .events import Call, ModuleRow, on, tensors_in
+from .events import Call, ModuleRow, on, row_of, tensors_in
 from .lineage import Node
+from .patches import around
 from .recorder import Recorder
 from .sites import Door
-from .text import shape_of
 
 _LEAVES, _ROWS = 64, 20_000
 
 
 @on("start")
 def replace(audit: Recorder) -> None:
-    """Replace, for the time of the audit, what the mode does not see."""
-    patches = audit.patches
-    patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
-    patches.replace(torch, "set_autocast_enabled", functools.partial(_switch, audit))
-    patches.replace(torch.autocast, "__exit__", functools.partial(_region_ends, audit))
-    patches.replace(threading.Thread, "start", functools.partial(_thread_start, audit))
-    patches.replace(torch, "compile", audit.eager.around)
+    audit.patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
     audit.eager.needed()
-    patches.replace(torch.utils, "swap_tensors", functools.partial(_swap, audit))
-    creation = functools.cache(functools.partial(_creation, audit))  # torch.from_dlpack stands in two places
-    for owner, name in (
-        (torch, "from_dlpack"),
-        (dlpack, "from_dlpack"),
-        (torch, "frombuffer"),
-    ):
-        patches.replace(owner, name, creation)
+
+
+@around(torch, "compile", always=True)
+def _compile(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = original(*args, **kwargs)
+    audit.eager.needed()
+    return result
 
 
 # ---------------------------------------------------------------- modules
 
 
 def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+    """It stands by itself: what is called most has one frame of ours, not two."""
     local, entered, left = audit.local, audit.on["entered"], audit.on["left"]
 
     @functools.wraps(original)
@@ -95,98 +88,74 @@ def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any], result: bool = False)
         name = "" if result else name
         for path, tensor in tensors_in(value, name):
             if len(rows) < _LEAVES:
-                dtype, device = name_of(tensor.dtype), str(tensor.device)
-                rows.append({"name": path or "result", "dtype": dtype, "device": device, "shape": shape_of(tensor)})
+                rows.append(row_of(tensor, path or "result"))
     return rows
 
 
 # ---------------------------------------------------------------- autocast
 
 
-def _switch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.set_autocast_enabled`, which `torch.autocast` calls when it begins and when it ends."""
-
-    @functools.wraps(original)
-    def set_autocast_enabled(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        device, enabled = args if len(args) == 2 else ("cuda", *args)
-        audit.local.regions[device] = bool(enabled)
-        return result
-
-    return set_autocast_enabled
+@around(torch, "set_autocast_enabled", always=True)
+def _switch(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """`torch.autocast` calls it when it begins and when it ends."""
+    result = original(*args, **kwargs)
+    device, enabled = args if len(args) == 2 else ("cuda", *args)
+    audit.local.regions[device] = bool(enabled)
+    return result
 
 
-def _region_ends(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def leave(self: Any, *error: Any) -> Any:
-        if audit.live and len(error) == 3 and isinstance(error[1], Exception):
-            audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
-        return original(self, *error)
-
-    return leave
+@around(torch.autocast, "__exit__")
+def _region_ends(audit: Recorder, original: Callable[..., Any], self: Any, *error: Any) -> Any:
+    if len(error) == 3 and isinstance(error[1], Exception):
+        audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
+    return original(self, *error)
 
 
 # ---------------------------------------------------------------- threads
 
 
-def _thread_start(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> Any:
-        run, own = self.run, vars(self).get("run")  # of a subclass; set by the program, or by an audit around this one
+@around(threading.Thread, "start")
+def _thread_start(audit: Recorder, original: Callable[..., Any], self: threading.Thread) -> Any:
+    run, own = self.run, vars(self).get("run")  # of a subclass; set by the program, or by an audit around this one
 
-        def put_back() -> None:
-            vars(self).pop("run", None)
-            if own is not None:
-                self.run = own  # type: ignore[method-assign]  # as it was
+    def put_back() -> None:
+        vars(self).pop("run", None)
+        if own is not None:
+            self.run = own  # type: ignore[method-assign]  # as it was
 
-        def audited() -> None:
-            put_back()
-            with audit.in_thread():
-                run()
+    def audited() -> None:
+        put_back()
+        with audit.in_thread():
+            run()
 
-        if not audit.live:
-            return original(self)
-        self.run = audited  # type: ignore[method-assign]  # until it begins
-        try:
-            return original(self)
-        except BaseException:
-            put_back()
-            raise
-
-    return start
+    self.run = audited  # type: ignore[method-assign]  # until it begins
+    try:
+        return original(self)
+    except BaseException:
+        put_back()
+        raise
 
 
 # ---------------------------------------------------------------- data
 
 
-def _creation(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(torch, "from_dlpack", "frombuffer")
+@around(dlpack, "from_dlpack")
+def _creation(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function that makes a tensor past the dispatcher."""
-
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        tensor = original(*args, **kwargs)
-        if audit.live and isinstance(tensor, Tensor):
-            name = getattr(original, "__name__", "tensor")
-            audit.guarded(lambda: audit.lineage.set(tensor, Node(name, audit.here(), tensor.dtype)))
-        return tensor
-
-    return make
+    tensor = original(*args, **kwargs)
+    if isinstance(tensor, Tensor):
+        name = getattr(original, "__name__", "tensor")
+        audit.guarded(lambda: audit.lineage.set(tensor, Node(name, audit.here(), tensor.dtype)))
+    return tensor
 
 
-def _swap(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(torch.utils, "swap_tensors", always=True)
+def _swap(audit: Recorder, original: Callable[..., Any], t1: Tensor, t2: Tensor) -> None:
     """It refuses tensors that have weak references."""
-
-    @functools.wraps(original)
-    def swap_tensors(t1: Tensor, t2: Tensor) -> None:
-        if audit.live:
-            nodes = audit.lineage.get(t1), audit.lineage.get(t2)
-            audit.lineage.forget(t1, t2)
-            audit.emit("swapped", t1, t2)
-            original(t1, t2)
-            for tensor, node in zip((t2, t1), nodes, strict=True):
-                if node is not None:
-                    audit.lineage.set(tensor, node)
-        else:
-            original(t1, t2)
-
-    return swap_tensors
+    nodes = audit.lineage.get(t1), audit.lineage.get(t2)
+    audit.lineage.forget(t1, t2)
+    original(t1, t2)
+    for tensor, node in zip((t2, t1), nodes, strict=True):
+        if node is not None:
+            audit.lineage.set(tensor, node)

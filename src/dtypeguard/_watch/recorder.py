@@ -21,13 +21,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .apart import apart
 from .compiler import Eager
-from .events import KINDS, ModuleRow, Op, Operand, Refusal, handlers, handlers_of
+from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
+from .operations import NARROW
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, user
-from .text import size_of, tensors_of, walk
+from .text import inside, size_of, tensors_of, walk
 
 _C: Any = torch._C  # which torch leaves untyped
 State = TypeVar("State")
@@ -88,10 +89,9 @@ class Recorder:
         self.eager = Eager()
         self.running = False
         self.promotions = 0  # that are open
-        self.integers = {torch.uint8, torch.int8, torch.int16, torch.int32}  # dtypes of which every operation is told
+        self.integers = {*NARROW}  # dtypes of which every operation is told
         self.operations = 0
-        self.leak: Any = None  # the cause of what is made in a default dtype that was changed
-        self.leaked_dtype: torch.dtype | None = None
+        self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, ModuleRow] = {}  # by path
         self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
@@ -101,6 +101,7 @@ class Recorder:
         self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
         self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
         self._states: dict[type, Any] = {}
+        self._looks: dict[Any, int] = {}
         self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
         self._mode = mode(self)
 
@@ -115,12 +116,13 @@ class Recorder:
         """Enter a finding; see `Findings.add`."""
         return self.findings.add(rule, site, **fields)
 
-    def fields_of(self, event: Op, source: Tensor) -> dict[str, Any]:
-        """The fields of a finding about what an operation made of `source`, but for its site."""
-        return {
-            "module": event.module, "op": event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
+    def suspect(self, rule: Rule, event: Op, source: Tensor, op: str | None = None, /, **facts: Any) -> Suspect:
+        """What may become a finding: what an operation made of `source`. `what` it was is a fact of each."""
+        fields = {
+            "module": event.module, "op": op or event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
             "bytes": size_of(event.out), "origin": self.origin_of(source),
         }  # fmt: skip
+        return Suspect(rule, event.site, {"what": event.what, **facts}, fields)
 
     def here(self) -> Site:
         """The user's line that is running."""
@@ -167,6 +169,11 @@ class Recorder:
             self._states[kind] = kind()
         state: State = self._states[kind]
         return state
+
+    def due(self, *key: Any) -> bool:
+        """Whether to do what costs something: the first few times that it is asked, and then at powers of two."""
+        count = self._looks[key] = self._looks.get(key, 0) + 1
+        return count <= 4 or count & (count - 1) == 0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -241,6 +248,7 @@ class Recorder:
         for device in ("cuda", "cpu"):
             self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
+            self.patches.begin(self)
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
@@ -290,6 +298,7 @@ class Recorder:
             self.handles.pop().remove()
         self.optimizers, self.scalers = [], []
         self._states.clear()
+        self._looks.clear()
         self._causes.clear()
 
     # ------------------------------------------------------------ modules
@@ -317,7 +326,7 @@ class Recorder:
         self._titles[title] = weakref.ref(root)
         site = self.here()
         for name, module in walk(root):
-            path = f"{title}.{name}" if name else title
+            path = inside(title, name)
             self._paths[id(module)] = (weakref.ref(module), path)
             if isinstance(module, torch.jit.ScriptModule):
                 continue

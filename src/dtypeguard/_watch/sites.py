@@ -8,6 +8,7 @@ import contextlib
 import dis
 import linecache
 import os
+import re
 import sys
 from dataclasses import dataclass
 from itertools import islice
@@ -123,6 +124,12 @@ def _site(code: CodeType, lasti: int, line: int) -> Site:
 def site_at(file: str, line: int, function: str) -> Site:
     """A line that is known by its place only."""
     return Site(compile("", file, "exec").replace(co_name=function), 0, line)
+
+
+def sites_in(text: str | None, pattern: re.Pattern[str]) -> list[Site]:
+    """The user's lines in a text of torch's: file, line and function, as the pattern finds them."""
+    found = pattern.findall(text or "")
+    return [site_at(file, int(line), function) for file, line, function in found if not internal(file)]
 
 
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)

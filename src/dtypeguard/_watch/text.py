@@ -5,14 +5,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+LARGEST = 10**6  # elements that are looked at in full
+
 
 def human(size: float) -> str:
     """A number of bytes: `1.5 KiB`."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
         size /= 1024
-    raise AssertionError
+        if size < 999.95 or unit == "TiB":
+            break
+    return f"{size:.1f} {unit}"
 
 
 def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -24,10 +28,20 @@ def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if id(module) not in seen:
             seen.add(id(module))
             yield path, module
-            children = [
-                (name, child) for name, child in (vars(module).get("_modules") or {}).items() if child is not None
-            ]
-            stack += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
+            children = (vars(module).get("_modules") or {}).items()
+            stack += [(inside(path, name), child) for name, child in reversed(children) if child is not None]
+
+
+def tensors_below(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, str, Tensor]]:
+    """The parameters and buffers of a module and of all in it: path and module, kind, name, tensor."""
+    for path, module in walk(root):
+        for kind, name, tensor in tensors_of(module):
+            yield path, module, kind, name, tensor
+
+
+def inside(path: str, name: str) -> str:
+    """The path of what is in a module."""
+    return f"{path}.{name}" if path and name else path or name
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:

@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.lineage import Debt, Node
+from ..._watch.lineage import Debt
 from ..._watch.models import dtype_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import human, size_of
+from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
 
 @dataclass(eq=False)
@@ -104,15 +99,15 @@ def promoted(event: Op, audit: Recorder) -> None:
     dtypes = {dtype for tensor in some if (dtype := _real(tensor)) is not None}
     if len(dtypes) < 2:
         return
-    wide, narrow = max(dtypes, key=lambda dtype: dtype.itemsize), min(dtypes, key=lambda dtype: dtype.itemsize)
+    narrow, *_, wide = sorted(dtypes, key=lambda dtype: (dtype.itemsize, name_of(dtype)))
     both = wide.itemsize == narrow.itemsize  # float16 and bfloat16 meet in float32
     wide = event.out.dtype if both else wide
     lines, key = audit.state(Open).rows, (event.site, event.module, narrow, wide)
     row = lines.get(key)
     if row is None:
         nodes = tuple(node for t in floats if _real(t) is wide and (node := audit.lineage.get(t)) is not None)
-        if audit.leak is not None:
-            audit.leak.met |= any(ancestor.cause is audit.leak for node in nodes for ancestor in node.ancestors())
+        for birth in audit.births.values():
+            birth.met |= any(ancestor.cause is birth for node in nodes for ancestor in node.ancestors())
         meant = all(tensor.ndim == 0 for tensor in floats) or any(_asked_for(node, event.site) for node in nodes)
         narrow_node = audit.lineage.get(next(tensor for tensor in some if _real(tensor) is narrow))
         own = False

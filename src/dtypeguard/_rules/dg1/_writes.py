@@ -2,8 +2,7 @@
 
 from torch import Tensor
 
-from ..._watch.events import Op
-from ..._watch.recorder import Recorder
+from .._kit import Op, Recorder
 
 
 def source_of(event: Op, audit: Recorder) -> Tensor | None:

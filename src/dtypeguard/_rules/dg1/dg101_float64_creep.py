@@ -4,12 +4,9 @@ from typing import Any
 
 import torch
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.lineage import FIRST, Node
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.lineage import FIRST
 from ..._watch.text import quoted
+from .._kit import Node, Op, Program, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, open_promotions, rows, tell
 

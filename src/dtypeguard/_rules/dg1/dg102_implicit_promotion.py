@@ -1,17 +1,13 @@
 """DG102 implicit-promotion."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Call, Op, on, tensors_in
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from ..._watch.events import tensors_in
+from .._kit import Call, Op, Program, Recorder, Rule, Severity, around, name_of, on, size_of
 from ._promotions import are_floats, facts_of, open_promotions, rows, tell
 
 RULE = Rule(
@@ -43,9 +39,9 @@ def integers(event: Op, audit: Recorder) -> None:
     """Integers among floats, which are told at once."""
     if are_floats(event.kept) or not are_floats(event.inputs) or not event.out.dtype.is_floating_point:
         return
-    source, size = event.kept[0], size_of(event.out)
-    facts = facts_of(event.site, event.name, source.dtype, event.out.dtype, size)
-    audit.find(RULE, event.site, severity=Severity.INFO, facts=facts, **audit.fields_of(event, source))
+    source, out = event.kept[0], event.out
+    facts = facts_of(event.site, event.name, source.dtype, out.dtype, size_of(out))
+    audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO)
 
 
 @on("scalar", RULE)
@@ -64,20 +60,11 @@ def ended(event: Op, audit: Recorder) -> None:
             promoted.close(settled=False)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name in ("tolist", "numpy"):
-        audit.patches.replace(Tensor, name, functools.partial(_leaves_torch, audit))
-
-
-def _leaves_torch(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def leave(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if audit.promotions and not audit.local.paused:
-            audit.guarded(_close, self, audit)
-        return original(self, *args, **kwargs)
-
-    return leave
+@around(Tensor, "tolist", "numpy", rule=RULE, always=True)
+def _leaves_torch(audit: Recorder, original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if audit.promotions and not audit.local.paused:
+        audit.guarded(_close, self, audit)
+    return original(self, *args, **kwargs)
 
 
 def _close(tensor: Tensor, audit: Recorder) -> None:

@@ -2,12 +2,7 @@
 
 import ast
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from .._kit import Op, Program, Recorder, Rule, Severity, Site, name_of, on
 
 RULE = Rule(
     "DG103",
@@ -29,20 +24,17 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 @on("cast", RULE)
 def discarded(event: Op, audit: Recorder) -> None:
     if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct:
-        source, what = event.inputs[0], event.site.expression or "the cast"
+        source = event.inputs[0]
         moved = source.dtype is event.out.dtype
         subject = _subject(event.site)
         facts = {
-            "what": what,
+            "what": event.site.expression or "the cast",
             "dtype": str(event.out.device) if moved else name_of(event.out.dtype),
             "was": f"on {source.device}" if moved else name_of(source.dtype),
             "subject": f"`{subject}`" if subject else "the tensor",
             "target": subject if isinstance(_parsed(subject), _TARGETS) else "result",
         }
-        audit.find(
-            RULE, event.site, module=event.module, op=event.site.calls or event.name, facts=facts,
-            from_dtype=source.dtype, to_dtype=event.out.dtype, bytes=size_of(event.out), origin=audit.origin_of(source),
-        )  # fmt: skip
+        audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
 
 
 def _subject(site: Site) -> str:

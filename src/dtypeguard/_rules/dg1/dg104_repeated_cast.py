@@ -1,16 +1,14 @@
 """DG104 repeated-cast."""
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import human, size_of
+from .._kit import Op, Program, Recorder, Rule, Severity, around, human, name_of, on, size_of
 
 RULE = Rule(
     "DG104",
@@ -50,11 +48,13 @@ def cast_again(event: Op, audit: Recorder) -> None:
         row[2] += 1
 
 
-@on("swapped", RULE)
-def swapped(first: Tensor, second: Tensor, audit: Recorder) -> None:
+@around(torch.utils, "swap_tensors", rule=RULE, always=True)
+def _swap(audit: Recorder, original: Callable[..., Any], t1: Tensor, t2: Tensor) -> None:
+    """It refuses tensors that have weak references."""
     rows = audit.state(Repeats).rows
-    for key in [key for key in rows if key[0] in (id(first), id(second))]:
+    for key in [key for key in rows if key[0] in (id(t1), id(t2))]:
         del rows[key]
+    original(t1, t2)
 
 
 @on("end", RULE)

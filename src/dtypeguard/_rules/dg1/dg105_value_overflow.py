@@ -1,20 +1,13 @@
 """DG105 value-overflow."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
-from ..._watch.looks import Looks
-from ..._watch.operations import SOFTMAX, trait_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from ..._watch.operations import SOFTMAX, again, trait_of
+from .._kit import Op, Program, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG105",
@@ -38,13 +31,8 @@ _CLAMP = "clamp to `torch.finfo(dtype).min` and `.max` first; build masks from t
 _ADDITIVE = frozenset(["add", "sub", "baddbmm", "addmm"])
 
 
-@dataclass(eq=False)
-class Masked:
+class Masked(Suspect):
     """Only below the dtype's end, as masks do it: harmless, unless a whole row is."""
-
-    site: Site
-    facts: dict[str, Any]
-    fields: dict[str, Any]
 
 
 @on("cast", RULE)
@@ -55,7 +43,7 @@ def narrowed(event: Op, audit: Recorder) -> None:
         return
     if _end(out.dtype) >= _end(source.dtype) or not event.readable:
         return
-    if audit.state(Looks).due("DG105", event.site, out.dtype):
+    if audit.due("DG105", event.site, out.dtype):
         values = source.float() if source.dtype.itemsize < 4 else source  # float8 has few operations, and some NaN only
         _overflow(event, ~out.float().isfinite() & values.isfinite(), values, _CLAMP, audit)
 
@@ -70,17 +58,17 @@ def computed(event: Op, audit: Recorder) -> None:
     out = event.out
     if not event.readable or not trait_of(event.func).pure or not event.inputs:
         return
-    if event.name.startswith(("empty", "new_empty")) or not audit.state(Looks).due("DG105", event.site, event.name):
+    if event.name.startswith(("empty", "new_empty")) or not audit.due("DG105", event.site, event.name):
         return
     infinite = out.isinf()
     if not bool(infinite.any()) or any(isinstance(a, float) and math.isinf(a) for a in event.args):
         return
     if any(not bool(t.isfinite().all()) for t in event.inputs if t.is_floating_point()):
         return
-    again = event.func(*map(_wider, event.args), **{key: _wider(value) for key, value in event.kwargs.items()})
-    if isinstance(again, Tensor) and again.dtype is not torch.float16:
-        values = again if event.name in _ADDITIVE else again.abs()
-        _overflow(event, infinite & again.isfinite(), values, _UP, audit)
+    wide = again(event.func, event.args, event.kwargs, _wider)
+    if isinstance(wide, Tensor) and wide.dtype is not torch.float16:
+        values = wide if event.name in _ADDITIVE else wide.abs()
+        _overflow(event, infinite & wide.isfinite(), values, _UP, audit)
 
 
 @on("after", RULE, ops=["_foreach_norm"])
@@ -89,13 +77,13 @@ def norms(event: Op, audit: Recorder) -> None:
     results = [t for t in event.out if isinstance(t, Tensor)] if isinstance(event.out, (list, tuple)) else []
     if not results or results[0].dtype is not torch.float16 or not readable(*event.inputs, *results):
         return
-    if audit.state(Looks).due("DG105", event.site, event.name):
+    if audit.due("DG105", event.site, event.name):
         wrong = [
             t for t, norm in zip(event.inputs, results, strict=False) if bool(norm.isinf()) and bool(t.isfinite().all())
         ]
         if wrong:
             facts = {
-                "what": event.site.expression or event.name, "count": sum(t.numel() for t in wrong),
+                "what": event.what, "count": sum(t.numel() for t in wrong),
                 "total": sum(t.numel() for t in event.inputs), "dtype": "float16", "largest": _end(torch.float16),
                 "advice": "clip gradients of float32 parameters",
             }  # fmt: skip
@@ -118,17 +106,16 @@ def _overflow(event: Op, lost: Tensor, values: Tensor, advice: str, audit: Recor
     count = int(lost.sum())
     if not count:
         return
-    source, out = event.inputs[0], event.out
+    out = event.out
     facts = {
-        "what": event.site.expression or event.name, "count": count, "total": out.numel(),
-        "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice,
+        "count": count, "total": out.numel(), "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice
     }  # fmt: skip
-    fields = audit.fields_of(event, source)
+    suspect = audit.suspect(RULE, event, event.inputs[0], **facts)
     only_mask = bool((values[lost] < 0).all())
-    audit.find(RULE, event.site, facts=facts, severity=Severity.INFO if only_mask else None, **fields)
-    node = audit.lineage.get(out)
-    if only_mask and node is not None:
-        node.cause = Masked(event.site, {**facts, "advice": f"{_UP}, or keep the mask bool"}, fields)
+    suspect.find(audit, Severity.INFO if only_mask else None)
+    if only_mask:
+        facts = {**suspect.facts, "advice": f"{_UP}, or keep the mask bool"}
+        audit.lineage.mark(out, Masked(RULE, event.site, facts, suspect.fields))
 
 
 @on("after", RULE, ops=SOFTMAX)
@@ -138,7 +125,7 @@ def softmax(event: Op, audit: Recorder) -> None:
     causes = [cause for cause in audit.lineage.causes(event.inputs, 16) if isinstance(cause, Masked)]
     if causes and readable(out) and bool(out.isnan().any()):
         for cause in causes:
-            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+            cause.find(audit)
 
 
 BAD = [

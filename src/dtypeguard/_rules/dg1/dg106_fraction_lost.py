@@ -1,6 +1,5 @@
 """DG106 fraction-lost."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
-from ..._watch.looks import LARGEST
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, around, name_of, on, readable, size_of
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -36,25 +30,16 @@ def written(event: Op, audit: Recorder) -> None:
     lost = int((source != source.trunc()).sum())
     if lost:
         facts = _facts(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
-        facts["what"] = expression(event)
         severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
-        audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+        audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Tensor, "__setitem__", functools.partial(_assignment, audit))
-
-
-def _assignment(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(Tensor, "__setitem__", rule=RULE)
+def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key: Any, value: Any) -> None:
     """`labels[1] = 0.9`: PyTorch makes the number an integer before it dispatches anything."""
-
-    def assign(self: Tensor, key: Any, value: Any) -> None:
-        if isinstance(value, float) and not self.dtype.is_floating_point and audit.live and not audit.local.paused:
-            audit.guarded(_number, audit, self, value)
-        original(self, key, value)
-
-    return assign
+    if isinstance(value, float) and not self.dtype.is_floating_point:
+        audit.guarded(_number, audit, self, value)
+    original(self, key, value)
 
 
 def _number(audit: Recorder, target: Tensor, value: float) -> None:
@@ -77,7 +62,7 @@ def filled(event: Op, audit: Recorder) -> None:
     values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
     for value in [value for value in values if _fraction(value)][:1]:
         fields = {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(out)}
-        _truncated(audit, event.site.expression or event.name, value, out, **fields)
+        _truncated(audit, event.what, value, out, **fields)
 
 
 def _truncated(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:

@@ -1,9 +1,6 @@
 """DG107 narrowing-write."""
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Op, Program, Recorder, Rule, Severity, name_of, on
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -38,11 +35,8 @@ def narrowed(event: Op, audit: Recorder) -> None:
         loss, advice = ", rounded", f"`dtype=torch.{name_of(source.dtype)}`, or cast where it is meant"
     else:
         return
-    facts = {
-        "what": expression(event), "source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss,
-        "advice": advice,
-    }  # fmt: skip
-    audit.find(RULE, event.site, facts=facts, severity=severity, **audit.fields_of(event, source))
+    facts = {"source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss, "advice": advice}
+    audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
 
 BAD = [

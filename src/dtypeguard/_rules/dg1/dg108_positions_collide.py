@@ -1,19 +1,11 @@
 """DG108 positions-collide."""
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.lineage import Cause
-from ..._watch.looks import LARGEST, Looks
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, Suspect, name_of, on
 
 RULE = Rule(
     "DG108",
@@ -33,16 +25,11 @@ _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have 
 _NOISE = 0.125  # the spacing of angles from which on their sine is none
 
 
-@dataclass(eq=False)
-class Collision(Cause):
+class Collision(Suspect):
     """Integers that became equal; it harms where they are used as integers again, or as angles."""
 
-    site: Site
-    facts: dict[str, Any]
-    fields: dict[str, Any]
-
     def blame(self, audit: Recorder, effect: str) -> None:
-        audit.find(RULE, self.site, facts={**self.facts, "effect": f": {effect}"}, **self.fields)
+        self.find(audit, effect=f": {effect}")
 
 
 @on("cast", RULE)
@@ -84,7 +71,7 @@ def _due(event: Op, source: Tensor | None, audit: Recorder) -> bool:
         return False
     if source is not None and (source.dtype in (*_EXACT, torch.bool) or source.is_complex()):
         return False
-    return event.readable and audit.state(Looks).due("DG108", event.site)
+    return event.readable and audit.due("DG108", event.site)
 
 
 def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None:
@@ -93,11 +80,9 @@ def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None
     finite = rounded.isfinite()  # what is not is DG105's
     there, left = len(torch.unique(exact[finite])), len(torch.unique(rounded[finite]))
     if left < there:
-        facts, fields = _facts(event, f"{there} distinct integers, {left} in", audit)
-        audit.find(RULE, event.site, facts=facts, severity=Severity.INFO, **fields)
-        node = audit.lineage.get(event.out)
-        if node is not None:
-            node.cause = Collision(event.site, facts, fields)
+        collision = _collision(event, f"{there} distinct integers, {left} in", audit)
+        collision.find(audit, Severity.INFO)
+        audit.lineage.mark(event.out, collision)
 
 
 def _used(tensor: Tensor, effect: str, audit: Recorder) -> None:
@@ -115,7 +100,7 @@ def angles(event: Op, audit: Recorder) -> None:
     _used(source, f"used as angles at {event.site}", audit)
     if source.dtype not in _EXACT or not event.readable or not source.numel():
         return
-    if not audit.state(Looks).due("DG108", event.site, event.name):
+    if not audit.due("DG108", event.site, event.name):
         return
     largest = float(source.abs().max())
     if not 1 <= largest < math.inf:
@@ -123,18 +108,16 @@ def angles(event: Op, audit: Recorder) -> None:
     spacing = 2.0 ** math.floor(math.log2(largest)) * torch.finfo(source.dtype).eps
     if spacing >= _NOISE:
         says = f"angles up to {largest:g} have a spacing of {spacing:g}"
-        facts, fields = _facts(event, f"{says} in", audit)
-        audit.find(RULE, event.site, facts=facts, **fields)
+        _collision(event, f"{says} in", audit).find(audit)
         node = audit.lineage.get(source)
         if node is not None:
             audit.blame((node,), f"{says} at {event.site}")
 
 
-def _facts(event: Op, detail: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _collision(event: Op, detail: str, audit: Recorder) -> Collision:
     source = event.inputs[0] if event.inputs else event.out
-    what = event.site.expression or event.name
-    facts = {"what": what, "detail": f"{detail} {name_of(event.out.dtype)}", "effect": ""}
-    return facts, audit.fields_of(event, source)
+    one = audit.suspect(RULE, event, source, detail=f"{detail} {name_of(event.out.dtype)}", effect="")
+    return Collision(one.rule, one.site, one.facts, one.fields)
 
 
 BAD = [

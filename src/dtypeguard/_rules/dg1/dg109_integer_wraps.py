@@ -6,14 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
-from ..._watch.lineage import Cause, Debt, Node
-from ..._watch.looks import LARGEST, Looks
-from ..._watch.operations import trait_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.lineage import Debt
+from ..._watch.operations import NARROW, again, trait_of, widened
+from .._kit import LARGEST, Node, Op, Program, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
 
 RULE = Rule(
     "DG109",
@@ -35,7 +30,6 @@ RULE = Rule(
 
 _ARITHMETIC = ["add", "sub", "mul", "neg", "rsub"]
 _IN_PLACE = [f"{name}_" for name in _ARITHMETIC]
-_NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])
 _BITS = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 _BITS += "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__".split()
 _BITS += [f"{name}_" for name in _BITS if not name.startswith("__")]
@@ -46,8 +40,7 @@ class Wrapped(Debt):
     """Results of one line that wrapped around; nobody's mistake where bits are taken from them, as hashes do."""
 
     multiplies: bool
-    facts: dict[str, Any]
-    fields: dict[str, Any]
+    suspect: Suspect
     count: int = 0
 
 
@@ -63,16 +56,16 @@ class Wraps:
 @on("integer", RULE)
 def integers_wrap(event: Op, audit: Recorder) -> None:
     out = event.out
-    if not isinstance(out, Tensor) or out.dtype not in _NARROW or not event.readable or not out.numel():
+    if not isinstance(out, Tensor) or out.dtype not in NARROW or not event.readable or not out.numel():
         return
     if event.name in _ARITHMETIC and trait_of(event.func).pure and _few_times(event.args, event.site, audit):
-        _compare(event, event.func(*map(_widened, event.args), **event.kwargs), audit)
+        _compare(event, again(event.func, event.args, event.kwargs, widened), audit)
 
 
 @on("before", RULE, ops=_IN_PLACE)
 def integers_in_place(args: Any, audit: Recorder) -> Any:
     target = args[0]
-    if target.dtype in _NARROW and readable(target) and target.numel() and _few_times(args, audit.here(), audit):
+    if target.dtype in NARROW and readable(target) and target.numel() and _few_times(args, audit.here(), audit):
         return target.long()
     return None
 
@@ -80,31 +73,27 @@ def integers_in_place(args: Any, audit: Recorder) -> Any:
 @on("after", RULE, ops=_IN_PLACE)
 def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
-        if isinstance(wide, Tensor) and event.out.dtype in _NARROW:
+        if isinstance(wide, Tensor) and event.out.dtype in NARROW:
             plain = getattr(torch.ops.aten, event.name.rstrip("_"))
-            _compare(event, plain(wide, *map(_widened, event.args[1:]), **event.kwargs), audit)
+            _compare(event, again(plain, (wide, *event.args[1:]), event.kwargs, widened), audit)
 
 
 def _few_times(args: Any, site: Site, audit: Recorder) -> bool:
-    return bool(args[0].numel() <= LARGEST) and audit.state(Looks).due("DG109", site)
+    return bool(args[0].numel() <= LARGEST) and audit.due("DG109", site)
 
 
-def _widened(value: Any) -> Any:
-    return value.long() if isinstance(value, Tensor) and value.dtype in _NARROW else value
-
-
-def _compare(event: Op, again: Tensor, audit: Recorder) -> None:
-    wrapped = int((again != event.out).sum()) if again.dtype is torch.int64 else 0
+def _compare(event: Op, wide: Tensor, audit: Recorder) -> None:
+    wrapped = int((wide != event.out).sum()) if wide.dtype is torch.int64 else 0
     if not wrapped or _is_meant(event, audit):
         return
     dtype, rows = event.out.dtype, audit.state(Wraps).rows
     row = rows.get((event.site, event.module, dtype))
     if row is None:
         ends = torch.iinfo(dtype)
-        detail = f"{wrapped} of {again.numel()} results are outside of {ends.min} to {ends.max} and wrap around"
+        detail = f"{wrapped} of {wide.numel()} results are outside of {ends.min} to {ends.max} and wrap around"
         wider = "long" if dtype is torch.int32 else "int"
-        facts, fields = _wrapping(event, detail, f"`.{wider}()` or `.float()` first", audit)
-        row = rows[event.site, event.module, dtype] = Wrapped(event.name.startswith("mul"), facts, fields)
+        suspect = _wrapping(event, detail, f"`.{wider}()` or `.float()` first", audit)
+        row = rows[event.site, event.module, dtype] = Wrapped(event.name.startswith("mul"), suspect)
     row.count += 1
     node = audit.lineage.get(event.out)
     if node is not None:
@@ -155,14 +144,13 @@ def bits_are_taken(event: Op, audit: Recorder) -> None:
 @on("end", RULE)
 def judge(audit: Recorder) -> None:
     for row in audit.state(Wraps).rows.values():
-        finding = None if row.settled else audit.find(RULE, facts=row.facts, **row.fields)
+        finding = None if row.settled else row.suspect.find(audit)
         if finding is not None:
             finding.count += row.count - 1
 
 
-def _wrapping(event: Op, detail: str, advice: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
-    facts = {"what": event.site.expression or event.name, "detail": detail, "advice": advice}
-    return facts, {"site": event.site, **audit.fields_of(event, event.inputs[0])}
+def _wrapping(event: Op, detail: str, advice: str, audit: Recorder) -> Suspect:
+    return audit.suspect(RULE, event, event.inputs[0], detail=detail, advice=advice)
 
 
 # ---------------------------------------------------------------- masks
@@ -173,16 +161,12 @@ _AS_MASK = frozenset("_to_copy mul mul_ sum mean any all ne logical_not logical_
 _BY_INDEX = frozenset(["index", "index_put", "index_put_"])
 
 
-@dataclass(eq=False)
-class Inverted(Cause):
+@dataclass
+class Inverted:
     """A mask of 0 and 1 of which the bits were flipped."""
 
-    facts: dict[str, Any]
-    fields: dict[str, Any]
+    suspect: Suspect
     said: bool = False
-
-    def blame(self, audit: Recorder, effect: str) -> None:
-        """Its dtype is as it was."""
 
 
 @on("after", RULE, ops=["bitwise_not"])
@@ -195,7 +179,7 @@ def mask_inverted(event: Op, audit: Recorder) -> None:
         return
     zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1
     detail = f"of 0 and 1 in {name_of(source.dtype)} it makes {zero} and {zero - 1}, which both are true"
-    node.cause = Inverted(*_wrapping(event, detail, "`~mask.bool()`", audit))
+    node.cause = Inverted(_wrapping(event, detail, "`~mask.bool()`", audit))
     audit.integers.add(source.dtype)
 
 
@@ -213,7 +197,7 @@ def mask_used(event: Op, audit: Recorder) -> None:
         inverted = _inverted(audit.lineage.get(tensor))
         if inverted is not None and not inverted.said:
             inverted.said = True
-            audit.find(RULE, facts=inverted.facts, **inverted.fields)
+            inverted.suspect.find(audit)
 
 
 def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
@@ -241,7 +225,7 @@ def out_of_range(event: Op, audit: Recorder) -> None:
         return
     if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
         return
-    if not audit.state(Looks).due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
+    if not audit.due("DG109", event.site) or _is_unpacked(audit.lineage.get(source)):
         return
     ends = torch.iinfo(dtype)
     whole = source.double().trunc() if source.is_floating_point() else source.long()
@@ -249,8 +233,8 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     if outside:
         detail = f"{outside} of {source.numel()} values are outside of {ends.min} to {ends.max} and wrap around"
         meant = not source.is_floating_point() and dtype is not torch.uint8
-        facts, fields = _wrapping(event, detail, f"`.clamp({ends.min}, {ends.max})` before the cast", audit)
-        audit.find(RULE, facts=facts, severity=Severity.INFO if meant else None, **fields)
+        advice = f"`.clamp({ends.min}, {ends.max})` before the cast"
+        _wrapping(event, detail, advice, audit).find(audit, Severity.INFO if meant else None)
 
 
 def _is_unpacked(node: Node | None) -> bool:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..._base.dtypes import name_of
 from ..._watch.events import Operand
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Program, Rule, Severity, name_of
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

@@ -2,21 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on, readable
-from ..._watch.looks import LARGEST, Looks
+from ..._watch.events import Suspect
 from ..._watch.operations import SOFTMAX
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG111",
@@ -38,86 +32,68 @@ _MASKS = {
 }
 
 
-@dataclass(eq=False)
-class Added:
+class Added(Suspect):
     """Scores to which 0 and 1 were added; a mask, if softmax follows."""
-
-    site: Site
-    facts: dict[str, Any]
-    fields: dict[str, Any]
 
 
 @on("mixed", RULE)
 def integers_added(event: Op, audit: Recorder) -> None:
     """The mask of a tokenizer."""
-    mask, node = event.kept[0], audit.lineage.get(event.out)
-    if event.name != "add" or node is None or mask.is_floating_point():
-        return
-    if _zero_and_one(mask, event.site, audit):
-        facts, fields = _facts("the mask", mask, "softmax", audit)
-        node.cause = Added(event.site, facts, {**fields, "module": event.module, "op": event.name})
+    mask = event.kept[0]
+    if event.name == "add" and not mask.is_floating_point() and _zero_and_one(mask, event.site, audit):
+        fields = {"module": event.module, "op": event.name}
+        audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
 
 
 @on("after", RULE, ops=SOFTMAX)
 def softmax(event: Op, audit: Recorder) -> None:
     for cause in audit.lineage.causes(event.inputs, 16):
         if isinstance(cause, Added):
-            audit.find(RULE, cause.site, facts=cause.facts, **cause.fields)
+            cause.find(audit)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name, masks in _MASKS.items():
-        audit.patches.replace(F, name, partial(_attention, audit, masks))
-
-
-def _attention(audit: Recorder, masks: tuple[str, ...], original: Callable[..., Any]) -> Callable[..., Any]:
-    places = {"scaled_dot_product_attention": {3: "attn_mask"}}.get(original.__name__, {})
-    inside: list[str] = audit.state(Inside).names
-
-    @wraps(original)
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        if audit.live and not audit.local.paused and not inside:
-            for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
-                if name in masks and isinstance(mask, Tensor) and mask.is_floating_point():
-                    audit.guarded(_look_at_mask, audit, name, mask, original.__name__)
-        inside.append(original.__name__)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            inside.pop()
-
-    return attention
-
-
+@dataclass
 class Inside:
     """One attention calls the other."""
 
-    def __init__(self) -> None:
-        self.names: list[str] = []
+    calls: int = 0
+
+
+@around(F, *_MASKS, rule=RULE)
+def _attention(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    inside, function = audit.state(Inside), original.__name__
+    places = {3: "attn_mask"} if function == "scaled_dot_product_attention" else {}
+    if not inside.calls:
+        for name, mask in (*((places.get(n), a) for n, a in enumerate(args)), *kwargs.items()):
+            if name in _MASKS[function] and isinstance(mask, Tensor) and mask.is_floating_point():
+                audit.guarded(_look_at_mask, audit, name, mask, function)
+    inside.calls += 1
+    try:
+        return original(*args, **kwargs)
+    finally:
+        inside.calls -= 1
 
 
 def _look_at_mask(audit: Recorder, name: str, mask: Tensor, function: str) -> None:
     site = audit.here()
     if _zero_and_one(mask, site, audit):
-        facts, fields = _facts(name, mask, function, audit)
-        audit.find(RULE, site, facts=facts, module=audit.module(), op=function, **fields)
+        _added(name, mask, function, site, audit, module=audit.module(), op=function).find(audit)
 
 
 def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     """Whether it holds nothing else, and both."""
-    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.state(Looks).due("DG111", site):
+    if not readable(mask) or not 1 < mask.numel() <= LARGEST or not audit.due("DG111", site):
         return False
     ones = int((mask == 1).sum())
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 
 
-def _facts(name: str, mask: Tensor, function: str, audit: Recorder) -> tuple[dict[str, Any], dict[str, Any]]:
+def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
     code = "mask" if " " in name else name
     caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
     facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
-    fields = {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask), "origin": audit.origin_of(mask)}
-    return facts, fields
+    fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
+    return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
 
 
 BAD = [

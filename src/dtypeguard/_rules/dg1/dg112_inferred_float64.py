@@ -1,18 +1,13 @@
 """DG112 inferred-float64."""
 
 from collections.abc import Callable
-from functools import partial, wraps
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import Program, Recorder, Rule, Severity, around, name_of, size_of
 
 RULE = Rule(
     "DG112",
@@ -31,23 +26,14 @@ RULE = Rule(
 _ELEMENTS = 1000
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name in ("tensor", "as_tensor", "asarray"):
-        audit.patches.replace(torch, name, partial(_making, audit))
-
-
-def _making(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        made = original(*args, **kwargs)
-        asked = len(args) > 1 or kwargs.get("dtype") is not None
-        if audit.live and made.dtype is torch.float64 and not asked:
-            data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-            audit.guarded(_look_at_elements, audit, original.__name__, data, made)
-        return made
-
-    return make
+@around(torch, "tensor", "as_tensor", "asarray", rule=RULE)
+def _making(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    made = original(*args, **kwargs)
+    asked = len(args) > 1 or kwargs.get("dtype") is not None
+    if made.dtype is torch.float64 and not asked:
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        audit.guarded(_look_at_elements, audit, original.__name__, data, made)
+    return made
 
 
 def _look_at_elements(audit: Recorder, function: str, data: Any, made: Tensor) -> None:

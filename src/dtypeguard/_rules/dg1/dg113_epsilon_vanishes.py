@@ -4,13 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..._watch.events import Op, on
-from ..._watch.lineage import Node
-from ..._watch.looks import Looks
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
-from ..._watch.text import size_of
+from .._kit import Node, Op, Program, Recorder, Rule, Severity, Site, on, size_of
 
 RULE = Rule(
     "DG113",
@@ -57,12 +51,11 @@ def vanishes(event: Op, audit: Recorder) -> None:
                 node = Node(event.name, event.site, torch.float16, (node,), event.module)
                 audit.lineage.set(event.out, node)
             node.cause = Vanished(event.site, small[0], event.module)
-    elif name in _DIVISIONS and audit.state(Looks).due("DG113", event.site, event.name):
+    elif name in _DIVISIONS and audit.due("DG113", event.site, event.name):
         wrong = int((~event.out.isfinite()).sum())
         for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
             if isinstance(cause, Vanished):
-                use = event.site.expression or event.name
-                facts = {"what": cause.site.expression, "value": cause.value, "use": use, "count": wrong}
+                facts = {"what": cause.site.expression, "value": cause.value, "use": event.what, "count": wrong}
                 audit.find(
                     RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
                     bytes=size_of(event.out),

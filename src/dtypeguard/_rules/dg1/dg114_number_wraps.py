@@ -5,12 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, on
-from ..._watch.looks import LARGEST, Looks
-from ..._watch.operations import trait_of
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.operations import NARROW, again, trait_of, widened
+from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, name_of, on
 
 RULE = Rule(
     "DG114",
@@ -33,28 +29,25 @@ RULE = Rule(
 
 _EQUAL = frozenset(["eq", "ne"])
 _COMPARE = [*_EQUAL, "lt", "le", "gt", "ge", "clamp", "clamp_min", "clamp_max"]
-_NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])
 
 
 @on("after", RULE, ops=_COMPARE)
 def compared(event: Op, audit: Recorder) -> None:
     """Only what the values show: the same in int64 gives something else."""
     source = event.args[0]
-    if not isinstance(source, Tensor) or source.dtype not in _NARROW or not event.readable:
+    if not isinstance(source, Tensor) or source.dtype not in NARROW or not event.readable:
         return
     if not trait_of(event.func).pure:  # `out=` is the program's own tensor
         return
-    if not 0 < source.numel() <= LARGEST or not audit.state(Looks).due("DG114", event.site, event.name):
+    if not 0 < source.numel() <= LARGEST or not audit.due("DG114", event.site, event.name):
         return
     ends = torch.iinfo(source.dtype)
     number = next((n for n in _numbers(event) if not ends.min <= n <= ends.max), None)
     if number is None or (event.name in _EQUAL and ends.min < 0 <= number < 2**ends.bits):
         return
-    again = event.func(*map(_widened, event.args), **{key: _widened(value) for key, value in event.kwargs.items()})
-    wrong = int((again != event.out).sum())
+    wrong = int((again(event.func, event.args, event.kwargs, widened) != event.out).sum())
     if wrong:
         facts = {
-            "what": event.site.expression or event.name,
             "number": number,
             "wrapped": (number - ends.min) % 2**ends.bits + ends.min,
             "dtype": name_of(source.dtype),
@@ -64,7 +57,7 @@ def compared(event: Op, audit: Recorder) -> None:
             "most": ends.max,
             "wider": "long" if source.dtype is torch.int32 else "int",
         }
-        audit.find(RULE, event.site, facts=facts, **audit.fields_of(event, source))
+        audit.suspect(RULE, event, source, **facts).find(audit)
 
 
 def _numbers(event: Op) -> list[int]:
@@ -75,10 +68,6 @@ def _numbers(event: Op) -> list[int]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.ndim and not value.is_floating_point() and not value.is_complex()
-
-
-def _widened(value: Any) -> Any:
-    return value.long() if isinstance(value, Tensor) and value.dtype in _NARROW else value
 
 
 BAD = [

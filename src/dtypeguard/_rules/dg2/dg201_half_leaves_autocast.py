@@ -1,7 +1,6 @@
 """DG201 half-leaves-autocast."""
 
-from ..._base.dtypes import HALF, name_of
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import HALF, Program, Rule, Severity, name_of
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

@@ -1,6 +1,5 @@
 """DG202 function-without-custom-fwd."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,11 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Op, Refusal, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.events import Refusal
+from .._kit import Op, Program, Recorder, Rule, Severity, Site, around, name_of, on
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(
@@ -44,31 +40,21 @@ class Applied:
     casts: int = 0  # of autocast
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Function, "apply", functools.partial(_apply, audit))
-
-
 @on("cast", RULE)
 def count(event: Op, audit: Recorder) -> None:
     audit.state(Applied).casts += event.kind == "autocast"
 
 
-def _apply(audit: Recorder, original: Any) -> Any:
-    bound: Callable[..., Any] = original.__get__  # from torch 2.14 on it is a method of C, which has no `__func__`
-
-    @functools.wraps(original)
-    def apply(cls: type[Function], *args: Any, **kwargs: Any) -> Any:
-        if not audit.live or audit.local.paused or not audit.autocast() or _is_safe(cls):
-            return bound(None, cls)(*args, **kwargs)
-        applied = audit.state(Applied)
-        before = applied.casts
-        result = bound(None, cls)(*args, **kwargs)
-        if applied.casts > before:
-            audit.guarded(_remember, audit, applied, cls)
-        return result
-
-    return classmethod(apply)
+@around(Function, "apply", rule=RULE)
+def _apply(audit: Recorder, original: Callable[..., Any], cls: type[Function], /, *args: Any, **kwargs: Any) -> Any:
+    if not audit.autocast() or _is_safe(cls):
+        return original(cls, *args, **kwargs)
+    applied = audit.state(Applied)
+    before = applied.casts
+    result = original(cls, *args, **kwargs)
+    if applied.casts > before:
+        audit.guarded(_remember, audit, applied, cls)
+    return result
 
 
 def _remember(audit: Recorder, applied: Applied, cls: type) -> None:

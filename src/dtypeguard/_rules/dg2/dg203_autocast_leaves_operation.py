@@ -2,8 +2,7 @@
 
 import re
 
-from ..._base.dtypes import HALF
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import HALF, Program, Rule, Severity
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

@@ -4,9 +4,8 @@ import re
 
 import torch
 
-from ..._watch.events import Refusal, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from ..._watch.events import Refusal
+from .._kit import Program, Recorder, Rule, Severity, on
 from .._refusals import is_about_tensors, operands_of
 
 RULE = Rule(

@@ -2,7 +2,7 @@
 
 import re
 
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Program, Rule, Severity
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..._base.errors import plain
 from ..._watch.events import Op, on
 from ..._watch.ledger import Add
+from ..._watch.patches import around
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
@@ -151,29 +152,22 @@ def bound_anew(event: Op, audit: Recorder) -> None:
 # ---------------------------------------------------------------- AveragedModel
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(AveragedModel, "update_parameters", functools.partial(_averaging, audit))
-
-
-def _averaging(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(AveragedModel, "update_parameters", rule=RULE, always=True)
+def _averaging(
+    audit: Recorder, original: Callable[..., Any], self: Any, model: nn.Module, *args: Any, **kwargs: Any
+) -> Any:
     averages = audit.state(Averages)
-
-    @functools.wraps(original)
-    def update_parameters(self: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        functions = (getattr(self, "avg_fn", None), getattr(self, "multi_avg_fn", None))
-        own = all(getattr(function, "__module__", "torch.").startswith("torch.") for function in functions)
-        averages.updating += 1
-        try:
-            with unseen(audit) if own else contextlib.nullcontext():
-                result = original(self, model, *args, **kwargs)
-        finally:
-            averages.updating -= 1
-        if audit.live:
-            audit.guarded(_look, audit, averages, Averaging(audit.user(), own), self, model)
-        return result
-
-    return update_parameters
+    functions = (getattr(self, "avg_fn", None), getattr(self, "multi_avg_fn", None))
+    own = all(getattr(function, "__module__", "torch.").startswith("torch.") for function in functions)
+    averages.updating += 1
+    try:
+        with unseen(audit) if own else contextlib.nullcontext():
+            result = original(self, model, *args, **kwargs)
+    finally:
+        averages.updating -= 1
+    if audit.live:
+        audit.guarded(_look, audit, averages, Averaging(audit.user(), own), self, model)
+    return result
 
 
 def _look(audit: Recorder, averages: Averages, event: Averaging, averaged: AveragedModel, model: nn.Module) -> None:

@@ -8,12 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Conversion
-from ..._watch.lineage import Cause, Node
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity, listed
-from ..._watch.sites import Site
+from ..._watch.lineage import Cause
+from ..._watch.text import inside
+from .._kit import Conversion, Node, Recorder, Rule, Severity, Site, listed, name_of
 
 
 @dataclass(eq=False)
@@ -55,7 +52,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
     for path, tensor, stays in found:
         stays.begin(audit, tensor)
         key = stays.was, stays.dtype, *stays.facts.values()
-        groups.setdefault(key, []).append((f"{path}.{stays.name}" if path else stays.name, stays))
+        groups.setdefault(key, []).append((inside(path, stays.name), stays))
     for group in groups.values():
         if len(group) == 1:
             enter(audit, group[0][1])

@@ -1,9 +1,7 @@
 """DG501 buffer-narrowed."""
 
-from ..._watch.events import Conversion, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of, tensors_of, walk
+from ..._watch.text import tensors_below
+from .._kit import Conversion, Program, Recorder, Rule, Severity, on, size_of
 from ._stays import Stays, enter_all
 
 RULE = Rule(
@@ -27,12 +25,11 @@ RULE = Rule(
 @on("converted", RULE)
 def narrowed(event: Conversion, audit: Recorder) -> None:
     found = []
-    for path, module in walk(event.model):
-        for kind, name, buffer in tensors_of(module):
-            was, dtype = event.before.get((path, name)), buffer.dtype
-            if kind == "buffer" and was is not None and was.itemsize > dtype.itemsize:
-                where = event.site, event.inside(path), name, f"Module.{event.name}"
-                found.append((path, buffer, Stays(RULE, kind, *where, was, dtype, size_of(buffer))))
+    for path, _, kind, name, buffer in tensors_below(event.model):
+        was, dtype = event.before.get((path, name)), buffer.dtype
+        if kind == "buffer" and was is not None and was.itemsize > dtype.itemsize:
+            where = event.site, event.inside(path), name, f"Module.{event.name}"
+            found.append((path, buffer, Stays(RULE, kind, *where, was, dtype, size_of(buffer))))
     enter_all(audit, event, found)
 
 

@@ -3,11 +3,7 @@
 import torch
 from torch.nn.modules.batchnorm import _NormBase
 
-from ..._base.dtypes import HALF, name_of
-from ..._watch.events import Call, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import HALF, Call, Program, Recorder, Rule, Severity, name_of, on, size_of
 
 RULE = Rule(
     "DG502",

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Conversion, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of, walk
+from ..._watch.text import walk
+from .._kit import Conversion, Program, Recorder, Rule, Severity, name_of, on, size_of
 from ._stays import Stays, enter_all
 
 RULE = Rule(

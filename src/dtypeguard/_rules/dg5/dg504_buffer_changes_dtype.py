@@ -1,16 +1,12 @@
 """DG504 buffer-changes-dtype."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.text import size_of
+from .._kit import Program, Recorder, Rule, Severity, around, size_of
 from ._stays import Stays, enter
 
 RULE = Rule(
@@ -25,23 +21,13 @@ RULE = Rule(
 )
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(nn.Module, "__setattr__", functools.partial(_setattr, audit))
-
-
-def _setattr(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    local = audit.local
-
-    @functools.wraps(original)
-    def set_attribute(self: nn.Module, name: str, value: Any) -> None:
-        if audit.live and local.modules and isinstance(value, Tensor):
-            old = (vars(self).get("_buffers") or {}).get(name)
-            if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
-                audit.guarded(_replaced, audit, self, name, old.dtype, value)
-        original(self, name, value)
-
-    return set_attribute
+@around(nn.Module, "__setattr__", rule=RULE)
+def _setattr(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, value: Any) -> None:
+    if audit.local.modules and isinstance(value, Tensor):
+        old = (vars(self).get("_buffers") or {}).get(name)
+        if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
+            audit.guarded(_replaced, audit, self, name, old.dtype, value)
+    original(self, name, value)
 
 
 def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:

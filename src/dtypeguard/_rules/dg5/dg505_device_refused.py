@@ -1,6 +1,6 @@
 """DG505 device-refused."""
 
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Program, Rule, Severity
 from .._refusals import Refused, Turn, explains
 
 RULE = Rule(

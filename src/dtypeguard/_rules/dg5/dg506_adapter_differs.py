@@ -4,12 +4,9 @@ from dataclasses import dataclass, field
 
 from torch.nn.parameter import is_lazy
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Call, on
 from ..._watch.models import Dtypes, usual
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity, listed
-from ..._watch.text import size_of, tensors_of, walk
+from ..._watch.text import inside, tensors_below
+from .._kit import Call, Program, Recorder, Rule, Severity, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG506",
@@ -36,9 +33,8 @@ def parameters_agree(call: Call, audit: Recorder) -> None:
         return
     seen.add(id(call.module))
     parameters = [
-        (f"{path}.{name}" if path else name, tensor)
-        for path, module in walk(call.module)
-        for kind, name, tensor in tensors_of(module)
+        (inside(path, name), tensor)
+        for path, _, kind, name, tensor in tensors_below(call.module)
         if kind == "parameter" and tensor.dtype.is_floating_point
     ]
     if any(is_lazy(parameter) for _, parameter in parameters):

@@ -1,6 +1,5 @@
 """DG601 load-converts."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,13 +7,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Loading, on
-from ..._watch.looks import LARGEST
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity, listed
-from ..._watch.sites import Site
-from ..._watch.text import human, size_of
+from ..._watch.events import Loading
+from .._kit import LARGEST, Program, Recorder, Rule, Severity, Site, around, human, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG601",
@@ -54,10 +48,7 @@ def converts(event: Loading, audit: Recorder) -> None:
         "share": f"{len(names)} of {len(own)} entries", "module": event.path, "was": name_of(was),
         "dtype": name_of(dtype), "effect": f"; {effect}", "advice": advice,
     }  # fmt: skip
-    audit.find(
-        RULE, event.site, severity=Severity.ERROR if burst else None, module=event.path, op="Module.load_state_dict",
-        facts=facts, from_dtype=was, to_dtype=dtype, bytes=sum(size_of(own[name]) for name in names), parameters=names,
-    )  # fmt: skip
+    audit.find(RULE, event.site, facts=facts, severity=Severity.ERROR if burst else None, **event.fields)
 
 
 class Fate(NamedTuple):
@@ -77,19 +68,10 @@ def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
     return Fate(burst, lost)
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(Optimizer, "load_state_dict", functools.partial(_loading, audit))
-
-
-def _loading(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def load_state_dict(self: Optimizer, state_dict: Any) -> Any:
-        if audit.live:
-            audit.guarded(_compare, audit, self, state_dict, audit.user())
-        return original(self, state_dict)
-
-    return load_state_dict
+@around(Optimizer, "load_state_dict", rule=RULE)
+def _loading(audit: Recorder, original: Callable[..., Any], self: Optimizer, state_dict: Any) -> Any:
+    audit.guarded(_compare, audit, self, state_dict, audit.user())
+    return original(self, state_dict)
 
 
 def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:

@@ -1,6 +1,5 @@
 """DG602 default-dtype-leaked."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,12 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
-from ..._watch.events import on
-from ..._watch.lineage import Cause, Node
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site
+from ..._watch.lineage import Cause
+from .._kit import Node, Program, Recorder, Rule, Severity, Site, around, name_of
 
 RULE = Rule(
     "DG602",
@@ -44,10 +39,9 @@ class Leak(Cause):
     was: torch.dtype
     dtype: torch.dtype
     said: bool = False
-    met: bool = False  # something of it met other dtypes, while it lasted
 
     def blame(self, audit: Recorder, effect: str) -> None:
-        if not self.said and (self.met or audit.leak is self):  # a loader that sets it back is no leak
+        if not self.said and (self.met or self in audit.births.values()):  # a loader that sets it back is no leak
             self.said = True
             facts = {"dtype": name_of(self.dtype), "was": name_of(self.was), "effect": effect}
             audit.find(
@@ -55,42 +49,29 @@ class Leak(Cause):
             )
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    for name in ("set_default_dtype", "set_default_tensor_type"):
-        audit.patches.replace(torch, name, functools.partial(_default, audit))
-    audit.patches.replace(nn.Module, "register_parameter", functools.partial(_registration, audit))
-
-
-def _registration(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+@around(nn.Module, "register_parameter", rule=RULE)
+def _registration(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> None:
     """Parameters are made past the dispatcher."""
-
-    @functools.wraps(original)
-    def register_parameter(self: nn.Module, name: str, param: Any) -> None:
-        original(self, name, param)
-        if audit.live and audit.leak is not None and isinstance(param, Tensor) and param.dtype is audit.leaked_dtype:
-            title = f"parameter {type(self).__name__}.{name}"
-            node = audit.guarded(lambda: Node(title, audit.here(), param.dtype, cause=audit.leak, named=True))
-            audit.guarded(audit.lineage.hold, self, name, param, node)
-
-    return register_parameter
+    original(self, name, param)
+    cause = audit.births.get(param.dtype) if audit.births and isinstance(param, Tensor) else None
+    if cause is not None:
+        title = f"parameter {type(self).__name__}.{name}"
+        node = audit.guarded(lambda: Node(title, audit.here(), param.dtype, cause=cause, named=True))
+        audit.guarded(audit.lineage.hold, self, name, param, node)
 
 
-def _default(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def set_default(*args: Any, **kwargs: Any) -> Any:
-        was = torch.get_default_dtype()
-        result = original(*args, **kwargs)
-        dtype = torch.get_default_dtype()
-        first: Leak | None = audit.leak
-        if audit.live and dtype is not was:
-            if first is not None and dtype is first.was:  # set back
-                audit.leak = audit.leaked_dtype = None
-            else:
-                audit.leak, audit.leaked_dtype = Leak(audit.here(), first.was if first else was, dtype), dtype
-        return result
-
-    return set_default
+@around(torch, "set_default_dtype", "set_default_tensor_type", rule=RULE)
+def _default(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    was = torch.get_default_dtype()
+    result = original(*args, **kwargs)
+    dtype = torch.get_default_dtype()
+    if dtype is not was:
+        for leak in [cause for cause in audit.births.values() if isinstance(cause, Leak)]:
+            was = leak.was
+            del audit.births[leak.dtype]
+        if dtype is not was:  # else it is set back
+            audit.births[dtype] = Leak(audit.here(), was, dtype)
+    return result
 
 
 BAD = [

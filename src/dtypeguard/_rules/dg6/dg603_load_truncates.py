@@ -1,10 +1,7 @@
 """DG603 load-truncates."""
 
-from ..._base.dtypes import name_of
-from ..._watch.events import Loading, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity, listed
-from ..._watch.text import size_of
+from ..._watch.events import Loading
+from .._kit import Program, Recorder, Rule, Severity, listed, name_of, on
 
 RULE = Rule(
     "DG603",
@@ -31,10 +28,7 @@ def truncates(event: Loading, audit: Recorder) -> None:
             "names": listed(broken), "module": event.path, "was": name_of(was), "dtype": name_of(dtype),
             "value": f"{fraction:g}, ...",
         }  # fmt: skip
-        audit.find(
-            RULE, event.site, facts=facts, module=event.path, op="Module.load_state_dict", from_dtype=was,
-            to_dtype=dtype, bytes=sum(size_of(event.own[name]) for name in event.names), parameters=event.names,
-        )  # fmt: skip
+        audit.find(RULE, event.site, facts=facts, **event.fields)
 
 
 BAD = [

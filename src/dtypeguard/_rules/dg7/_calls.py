@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..._base.dtypes import name_of
 from ..._base.ranks import named
-from ..._watch.rule import Severity
+from .._kit import Severity, name_of
 
 _SHOWN, _MOST = 3, 64  # tensors of a list: in a message, compared one by one
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..._base.ranks import there, wait
-from ..._watch.sites import Site
+from .._kit import Site
 from ._calls import Brought, disagreement
 
 SYNC, ASYNC = 10.0, 1.0  # seconds to wait at a collective that blocks, at one that does not

@@ -16,9 +16,7 @@ from weakref import WeakKeyDictionary, ref
 import torch.distributed as dist
 
 from ..._base.ranks import room
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
+from .._kit import Program, Recorder, Rule, Severity, around, on
 from . import _meeting
 from ._calls import Collective, brought
 from ._meeting import Call, Meeting
@@ -124,14 +122,6 @@ def join(audit: Recorder) -> None:
         _audits.append(audit)
     audit.handles.append(_Leave(audit))
     _sign()
-    replace, c10d = audit.patches.replace, dist.distributed_c10d
-    for owner in (dist, c10d):
-        replace(owner, "init_process_group", functools.partial(_init, audit))
-    for name, call in _METHODS.items():
-        replace(sys.modules["torch._C._distributed_c10d"].Backend, name, functools.partial(_method, audit, call))
-    for name in ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL"):
-        if isinstance(kind := getattr(c10d, name, None), type):
-            replace(kind, "__init__", functools.partial(_made, audit))
 
 
 @on("end", RULE)
@@ -157,15 +147,11 @@ def _sign() -> None:
             _in().set(f"{_meeting.SIGN}/{dist.get_rank()}", "1")
 
 
-def _init(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if audit.running:
-            _sign()
-        return result
-
-    return init_process_group
+def _init(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    result = original(*args, **kwargs)
+    if audit.running:
+        _sign()
+    return result
 
 
 def _group(group: Any) -> Meeting | None:
@@ -192,13 +178,10 @@ def _backend(backend: Any) -> Meeting | None:
     return meeting
 
 
-def _made(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    def init(self: Any, store: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, store, *args, **kwargs)
-        if _speaks(audit):
-            audit.guarded(_made_here, self, store)
-
-    return functools.wraps(original)(init)
+def _made(audit: Recorder, original: Callable[..., Any], self: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, store, *args, **kwargs)
+    if _speaks(audit):
+        audit.guarded(_made_here, self, store)
 
 
 def _made_here(backend: Any, store: Any) -> None:
@@ -220,16 +203,14 @@ def _before(call: Collective, args: tuple[Any, ...], audit: Recorder) -> None:
         _meet(audit, call, _group, group, args, call.sizes, blocks)
 
 
-def _method(audit: Recorder, call: Collective, original: Callable[..., Any]) -> Callable[..., Any]:
+def _method(
+    call: Collective, audit: Recorder, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any
+) -> Any:
     """A method of a backend that the program calls itself."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _speaks(audit) and self in _backends:
-            sizes = None if call.sizes is None else call.group  # they stand where others have the group
-            audit.guarded(_meet, audit, call, _backend, self, (*args, *kwargs.values()), sizes)
-        return original(self, *args, **kwargs)
-
-    return functools.wraps(original)(method)
+    if _speaks(audit) and self in _backends:
+        sizes = None if call.sizes is None else call.group  # they stand where others have the group
+        audit.guarded(_meet, audit, call, _backend, self, (*args, *kwargs.values()), sizes)
+    return original(self, *args, **kwargs)
 
 
 def _meet(
@@ -267,6 +248,16 @@ def _tell(call: Call, verdict: tuple[str, Severity, bool]) -> None:
 
 for _name, _call in (_C10D | _FUNCTIONAL).items():
     on("before", RULE, ops=[_name])(functools.partial(_before, _call))
+if dist.is_available():
+    _c10d, _class = dist.distributed_c10d, sys.modules["torch._C._distributed_c10d"].Backend
+    for _owner in (dist, _c10d):
+        around(_owner, "init_process_group", rule=RULE, always=True)(_init)
+    for _name, _call in _METHODS.items():
+        if hasattr(_class, _name):
+            around(_class, _name, rule=RULE, always=True)(functools.partial(_method, _call))
+    for _name in ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL"):
+        if isinstance(_kind := getattr(_c10d, _name, None), type):
+            around(_kind, "__init__", rule=RULE, always=True)(_made)
 
 
 # ---------------------------------------------------------------- programs

@@ -6,13 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 
-from ..._base.dtypes import name_of
-from ..._base.frames import internal
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity, listed
-from ..._watch.sites import Site, site_at
+from ..._watch.sites import sites_in
+from .._kit import Program, Recorder, Rule, Severity, Site, listed, name_of, on
 
 RULE = Rule(
     "DG801",
@@ -29,6 +26,7 @@ RULE = Rule(
 )
 
 _F64 = torch.float64
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 @dataclass
@@ -104,6 +102,8 @@ _SOURCES = {
 
 @on("exported", RULE)
 def look(model: Any, program: Any, called: Site, audit: Recorder) -> None:
+    if not isinstance(program, ExportedProgram):
+        return
     graph = _Graph(program)
     expected = graph.expected()
     if not graph.computed or not expected or expected == ["float64"]:
@@ -134,11 +134,11 @@ def _report(
         "called": str(called),
         "advice": _SOURCES[kind][1].format(name=name),
     }
-    stack = [frame for frame in _frames(node.meta.get("stack_trace")) if not internal(frame[0])]
+    stack = sites_in(node.meta.get("stack_trace"), _FRAME)
     tensor = _held(model, graph.program, name) if kind in ("parameter", "buffer", "constant") else None
     audit.find(
         RULE,
-        site_at(*stack[-1]) if stack else called,
+        stack[-1] if stack else called,
         facts=facts,
         severity=Severity.WARNING if bad else Severity.INFO,
         module=_path(audit, model, node),
@@ -164,13 +164,6 @@ def _path(audit: Recorder, model: Any, node: Any) -> str | None:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     inner = stack[-1][0] if stack else ""
     return f"{root}.{inner}" if inner else root
-
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
-
-
-def _frames(trace: str | None) -> list[tuple[str, int, str]]:
-    return [(file, int(line), function) for file, line, function in _FRAME.findall(trace or "")]
 
 
 BAD = [

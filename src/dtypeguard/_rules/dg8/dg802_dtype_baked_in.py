@@ -1,6 +1,5 @@
 """DG802 dtype-baked-in."""
 
-import functools
 import re
 import weakref
 from collections.abc import Callable, Iterator
@@ -10,12 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base.dtypes import name_of
-from ..._base.frames import internal
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Program, Rule, Severity
-from ..._watch.sites import Site, site_at
+from ..._watch.sites import sites_in
+from .._kit import Program, Recorder, Rule, Severity, Site, around, name_of, on
 
 RULE = Rule(
     "DG802",
@@ -63,11 +58,11 @@ class _Traced:
     rows: dict[int, _Baked] = field(default_factory=dict)
 
 
-@on("traced", RULE)
-def bake(traced: Any, site: Site, audit: Recorder) -> None:
+@on("exported", RULE)
+def bake(source: Any, traced: Any, site: Site, audit: Recorder) -> None:
     module = traced if isinstance(traced, torch.jit.ScriptModule) else None
     if module is None and not isinstance(traced, torch.jit.ScriptFunction):
-        return  # scripting is off, and nothing was traced
+        return  # of torch.export; or scripting is off, and nothing was traced
     graph: Any = traced.inlined_graph
     constants: dict[torch.dtype, dict[str, None]] = {}
     for node, dtype in _constants(graph):
@@ -109,12 +104,11 @@ def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
 
 def _written(node: Any, dtype: torch.dtype) -> str | None:
     """`to at model.py:12`; nothing where the line itself names the dtype, so that it is no work of the trace."""
-    frames = [(file, int(line), function) for file, line, function in _RANGE.findall(node.sourceRange())]
-    users = [frame for frame in frames if not internal(frame[0])]
+    users = sites_in(node.sourceRange(), _RANGE)
     name = f"`{node.kind().removeprefix('aten::')}`"
     if not users:
         return name
-    site = site_at(*users[0])
+    site = users[0]
     return None if re.search(_WORDS[dtype], site.source) else f"{name} at {str(site).partition(', in ')[0]}"
 
 
@@ -132,21 +126,12 @@ def _say(audit: Recorder, row: _Baked, dtype: torch.dtype, effect: str) -> None:
     )
 
 
-@on("start", RULE)
-def replace(audit: Recorder) -> None:
-    audit.patches.replace(torch.jit.ScriptModule, "__call__", functools.partial(_called, audit))
-
-
-def _called(audit: Recorder, _inherited: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(nn.Module.__call__)
-    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807  # the name of what it stands for
-        if audit.live and not audit.local.paused:
-            row = audit.state(_Traced).rows.get(id(self))
-            if row is not None and row.module() is self:
-                audit.guarded(_used, audit, row, [*args, *kwargs.values()])
-        return nn.Module.__call__(self, *args, **kwargs)
-
-    return __call__
+@around(torch.jit.ScriptModule, "__call__", rule=RULE, always=True)
+def _called(audit: Recorder, _inherited: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    row = audit.state(_Traced).rows.get(id(self))
+    if row is not None and row.module() is self and audit.live and not audit.local.paused:
+        audit.guarded(_used, audit, row, [*args, *kwargs.values()])
+    return nn.Module.__call__(self, *args, **kwargs)
 
 
 def _used(audit: Recorder, row: _Baked, values: list[Any]) -> None:
