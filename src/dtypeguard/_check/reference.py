@@ -46,33 +46,25 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
         AnnotationError: an axis names what is not bound, and nothing before it was wrong.
     """
     with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
-        return _check(contract, values)
-
-
-def _check(contract: Contract, values: tuple[Any, ...]) -> CallState:
-    call = CallState(contract, values, find_anchor(contract, values))
-    for param, path, value in given(contract, values):
-        _check_argument(param.spec, value, path, call)
+        call = CallState(contract, values, find_anchor(contract, values))
+        for param, path, value in given(contract, values):
+            _check_argument(param.spec, value, path, call)
     return call
 
 
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return _check_result(call, result)
-
-
-def _check_result(call: CallState, result: Any) -> CallState:
     contract = call.contract
     outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
-    if contract.output_dtype is not None:
-        outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
-        outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
-        _check_guarded(result, ("result",), outcome)
-    if contract.returns is not None:
-        _check_argument(contract.returns, result, ("result",), outcome)
+    with torch._C.DisableTorchFunctionSubclass():
+        if contract.output_dtype is not None:
+            outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
+            outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
+            _check_guarded(result, ("result",), outcome)
+        if contract.returns is not None:
+            _check_argument(contract.returns, result, ("result",), outcome)
     return outcome
 
 

@@ -61,6 +61,12 @@ class Contract:
     wrapper: Any = None  # the function that checks and calls the body; None for one that is suspended and resumed
     plans: list[Any] = field(default_factory=list)  # repairs made before
 
+    @property
+    def specs(self) -> list[Spec]:
+        """What is asked of the arguments, and of what comes out."""
+        asked = [*(param.spec for param in self.params), self.returns, self.yields]
+        return [spec for spec in asked if spec is not None]
+
     def file_for(self, values: tuple[Any, ...]) -> str | None:
         """The file in which the contract of a call with these values is written; None if it is not known."""
         return getattr(values[0].__dict__.get("_dtypeguard"), "file", None) if self.guarded else self.file

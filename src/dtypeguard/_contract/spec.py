@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 import re
 import sys
 import types
@@ -184,7 +185,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
     Raises:
         AnnotationError: a jaxtyping annotation inside is malformed, or cannot be checked.
     """
-    if hint is Any or hint is object or isinstance(hint, _PARAMETERS):
+    if hint is Any or hint is object or hint is inspect.Parameter.empty or isinstance(hint, _PARAMETERS):
         return None
     if hint is None or hint is type(None):
         return NoneSpec()

@@ -30,9 +30,9 @@ from .._base.frames import caller, internal, warn_at
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
-from .._contract.spec import holds_tensor
+from .._contract.spec import holds_tensor, spec_of
 from .._repair.settle import enter
-from .._wrap.annotations import located, read_annotation, resolved, spec_in, stream_hints
+from .._wrap.annotations import located, read_annotation, resolved, stream_hints
 from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
@@ -153,8 +153,7 @@ def _idle(made: Any) -> str:
     if later or not notes or any(contract.checker or _names_tensor(fn, contract) for fn, contract in notes):
         return ""
     contract = notes[0][1]
-    specs = [*(param.spec for param in contract.params), contract.returns, contract.yields]
-    checked = "only their types are checked" if any(spec is not None for spec in specs) else "nothing is checked"
+    checked = "only their types are checked" if contract.specs else "nothing is checked"
     advice = 'annotate its tensors, as Float[Tensor, "batch 3"]'
     if contract.function.rpartition(".")[2] == "forward":
         advice += ", or use dtypeguard.guard(model), which needs no annotations"
@@ -165,11 +164,8 @@ def _idle(made: Any) -> str:
 
 def _names_tensor(fn: Any, contract: Contract) -> bool:
     """Whether a tensor is asked for, or named where none is looked for: `Callable[[Tensor], None]`."""
-    if any(
-        holds_tensor(spec) for spec in (*(param.spec for param in contract.params), contract.returns, contract.yields)
-    ):
-        return True
-    return any("Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values())
+    hints = annotations_of(inspect.unwrap(fn)).values()
+    return any(map(holds_tensor, contract.specs)) or any("Tensor" in show(h) or is_array_hint(h) for h in hints)
 
 
 def _names_around(frame: FrameType | None) -> dict[str, Any]:
@@ -239,11 +235,10 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     for base in reversed(cls.__mro__[:-1]):
         fields |= annotations_of(base)
     try:
-        hints = hints_of_class(cls, local)
+        with located(f"{cls.__name__}.{fn.__name__}"):
+            hints = hints_of_class(cls, local)
     except NameError:  # a forward reference: the first call will read it
         return {}
-    except AnnotationError as error:
-        raise located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
     own = fn.__annotations__  # another one in a constructor that the class wrote itself is what counts
     return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
 
@@ -344,10 +339,11 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
             except NameError as error:
                 unknown = error
     if options["returns"] and "return" in annotations and _alike(fn, inner):
-        hint = resolved(contract.function, "return", annotations["return"], inner, local)
-        hint, item = stream_hints(kind_of(inner), hint)
-        contract.returns = spec_in(contract.function, "return", hint, local)
-        contract.yields = spec_in(contract.function, "yield", item, local)
+        with located(contract.function, "return"):
+            returned, item = stream_hints(kind_of(inner), resolved(annotations["return"], inner, local))
+            contract.returns = spec_of(returned, local)
+        with located(contract.function, "yield"):
+            contract.yields = spec_of(item, local)
     if unknown is not None:
         raise unknown
 

@@ -132,54 +132,29 @@ def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any,
     __tracebackhide__ = True
     step: Callable[[Any], Any] = stream.send
     given: Any = None
-    while True:
-        try:
-            item = step(given)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            item = yielded(call, item)
-        except BaseException:  # between us and the caller: the body is not asked
-            stream.close()
-            raise
-        try:
-            given = yield item
-            step = stream.send
-        except GeneratorExit:
-            stream.close()
-            raise
-        except BaseException as error:
-            step, given = stream.throw, error
-
-
-async def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
-    """An async generator, likewise; there is no `yield from` for these, so the wrapper hands it out itself."""
-    __tracebackhide__ = True
-    call = enter(contract, values)
     try:
-        stream = _run(contract, call)
-        step = stream.asend(None)
         while True:
             try:
-                item = await step
-            except StopAsyncIteration:
-                return
-            try:
-                item = yielded(call, item)
-            except BaseException:
-                await stream.aclose()
-                raise
+                item = step(given)
+            except StopIteration as stop:
+                return stop.value
+            item = yielded(call, item)
             try:
                 given = yield item
+                step = stream.send
             except GeneratorExit:
-                await stream.aclose()
                 raise
             except BaseException as error:
-                step = stream.athrow(error)
-            else:
-                step = stream.asend(given)
-    finally:
-        look_back(call)
+                step, given = stream.throw, error
+    finally:  # without a question to the body where an item is wrong
+        stream.close()
+
+
+def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """An async generator, likewise: there is no `yield from` for these, so the wrapper itself goes on."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    return call, _run(contract, call)
 
 
 _NOTE = "dtypeguard: raised inside"
