@@ -132,7 +132,8 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) 
 
 
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
-    if not _is_instance(value, spec.array_type):
+    any_array = spec.array_type is Any and hasattr(value, "shape") and hasattr(value, "dtype")
+    if not any_array and (spec.array_type is Any or not isinstance(value, spec.array_type)):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
@@ -151,12 +152,6 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
     if spec.torch_only and path in call.edits:
         call.edits[path].array_type = spec.array_type
     check_dims(spec, value, path, call)
-
-
-def _is_instance(value: Any, array_type: Any) -> bool:
-    if array_type is Any:
-        return hasattr(value, "shape") and hasattr(value, "dtype")
-    return isinstance(value, array_type)
 
 
 def from_numpy(value: Any) -> Tensor | None:
@@ -377,10 +372,6 @@ def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: CallStat
         _check_other(spec.validators, value, path, call)
 
 
-def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: CallState) -> None:
-    _CHECKERS[type(spec.whole)](spec.whole, value, path, call)
-
-
 def _check_self(spec: SelfSpec, value: Any, path: Path, call: CallState) -> None:
     if not is_own(call.contract.function, call.values, value):
         report_kind(call, path, value, spec.hint)
@@ -394,7 +385,7 @@ _CHECKERS: dict[type, Callable[[Any, Any, Path, CallState], None]] = {
     TupleSpec: _check_tuple,
     MappingSpec: _check_mapping,
     FieldsSpec: _check_fields,
-    UnpackedSpec: _check_unpacked,
+    UnpackedSpec: lambda spec, *rest: _CHECKERS[type(spec.whole)](spec.whole, *rest),
     ValidatedSpec: _check_validated,
     SelfSpec: _check_self,
     OtherSpec: _check_other,

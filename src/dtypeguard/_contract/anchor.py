@@ -40,10 +40,6 @@ class Anchor:
         return None if self.tensor is None else (self.name, self.tensor)
 
 
-def _usable(tensor: Any) -> bool:
-    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
-
-
 _NO_FUNCTION = torch._C._disabled_torch_function_impl
 
 
@@ -100,14 +96,15 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
 
 def _floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
     """The same, and the dtype that each asks of the module's input."""
-    for tables in (own_parameters, _own_buffers):
+    for tables in (own_parameters, lambda owner: owner._buffers):
         found = False
         for path, owner, group in _walk(module, (), None):
             table = tables(owner)
             stored = any(tensor is not None and TABLE[tensor.dtype].kind is Kind.STORAGE for tensor in table.values())
             for name, tensor in table.items():
+                usable = isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
                 # Beside float8 weights a scale is no parameter that anything computes in.
-                if _usable(tensor) and not (stored and "scale" in name):
+                if usable and not (stored and "scale" in name):
                     found = True
                     yield (*path, name), tensor, _asks(tensor, group, module)
         if found or isinstance(module, LOSSES):
@@ -128,10 +125,6 @@ def _along(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
     for name in path[:-1]:
         module = module._modules[name]
         yield module
-
-
-def _own_buffers(module: nn.Module) -> dict[str, Any]:
-    return module._buffers
 
 
 def _walk(

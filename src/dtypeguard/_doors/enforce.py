@@ -13,18 +13,7 @@ from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
-from .._base.config import (
-    Autocast,
-    AutocastName,
-    CastingName,
-    ModeName,
-    Verify,
-    VerifyName,
-    as_casting,
-    as_mode,
-    choose,
-    written_in,
-)
+from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from .._base.errors import AnnotationError, DtypeGuardWarning
 from .._base.frames import caller, internal, warn_at
 from .._check.scope import asks
@@ -116,16 +105,9 @@ def enforce(
     """
     if isinstance(mutates, str):
         raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
-    options: _Options = {
-        "mode": as_mode(mode),
-        "casting": as_casting(casting),
-        "file": written_in(sys._getframe(1)),
-        "anchor": anchor,
-        "autocast": None if autocast is None else choose(Autocast, autocast, "autocast"),
-        "mutates": frozenset(mutates),
-        "verify": choose(Verify, verify, "verify"),
-        "returns": bool(returns),
-    }
+    options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
+    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": frozenset(mutates)}
+    options["returns"] = bool(returns)
     if fn_or_class is None:
         return lambda target: _made(target, options, sys._getframe(1))
     return _made(fn_or_class, options, sys._getframe(1))
@@ -261,8 +243,7 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
 
 
 def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
-    signature = _signature(fn)
-    contract = _contract(fn, signature, options)
+    contract = _contract(fn, _signature(fn), options)
     contract.checker = _is_made_up(fn)
     contract.scoped = contract.checker or asks(fn, local)
     try:
@@ -448,6 +429,6 @@ def check(
     except NameError as error:
         raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
     param = Param(name, _P.POSITIONAL_ONLY, spec)
-    contract = Contract("check", (param,), file=written_in(frame), mode=as_mode(mode), casting=as_casting(casting))
+    contract = Contract("check", (param,), file=written_in(frame), **read(mode=mode, casting=casting))
     result: T = enter(contract, (value,)).values[0]
     return result

@@ -20,8 +20,9 @@ from .._check.state import CallState
 from .._contract.anchor import Slots
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint
 from .._contract.model import Contract, Param, Rest
+from .._contract.spec import Spec, spec_of
 from .._repair.settle import enter, leave
-from .._wrap.annotations import read_annotation
+from .._wrap.annotations import resolved
 from .._wrap.build import build, function_name, signed
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -96,8 +97,8 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
         name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
-        annotations = annotations_of(inspect.unwrap(forward))
-        specs = {argument: _array_spec(name, argument, annotations, forward) for argument in annotations}
+        inside = inspect.unwrap(forward)
+        specs = {argument: _array_spec(hint, inside) for argument, hint in annotations_of(inside).items()}
         params = _params(forward, by_name=any(specs[argument] for argument in specs if argument != "return"))
         contract = Contract(name, params, autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
         for param in contract.params:
@@ -140,14 +141,12 @@ def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _array_spec(function: str, name: str, annotations: dict[str, Any], forward: Any) -> Any:
-    """The spec of one annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
-    inner = inspect.unwrap(forward)
-    try:
-        hint = resolve_hint(annotations[name], getattr(inner, "__globals__", {}), {})
-        return read_annotation(function, name, hint, inner, {}) if is_array_hint(hint) else None
-    except (NameError, AnnotationError):
-        return None
+def _array_spec(annotation: Any, fn: Any) -> Spec | None:
+    """The spec of an annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
+    with contextlib.suppress(NameError, AnnotationError):
+        hint = _resolved(annotation, fn)
+        return spec_of(resolved(hint, fn, {})) if is_array_hint(hint) else None
+    return None
 
 
 def around_instance(forward: Any, module: nn.Module, key: Key) -> Any:

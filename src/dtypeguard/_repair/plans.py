@@ -109,16 +109,10 @@ def _regions(devices: frozenset[str]) -> frozenset[tuple[str, torch.dtype]]:
 
 
 def _agree(slots: list[_Slot]) -> bool:
-    dtype = None
     try:
-        for owner, table, name in slots:
-            found = vars(owner())[table][name].dtype
-            dtype = dtype or found
-            if found is not dtype:
-                return False
+        return len({vars(owner())[table][name].dtype for owner, table, name in slots}) < 2
     except (KeyError, AttributeError, TypeError):  # reparametrized or replaced meanwhile
         return False
-    return True
 
 
 def remember(call: CallState, values: tuple[Any, ...]) -> None:

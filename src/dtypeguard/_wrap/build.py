@@ -345,15 +345,11 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
 
     def look(module: Any) -> Tensor | None:
         with torch._C.DisableTorchFunctionSubclass():
-            return first(module)
-
-    def first(module: Any) -> Tensor | None:
-        tensor = _find_any(module)
+            tensor = _find_any(module)
+            found = None if torch.compiler.is_compiling() or tensor is None else slots(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
-        if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
+        if found is not None and isinstance(tensor, nn.Parameter):
             namespace: dict[str, Any] = {"find": _find_any, "asked": asked, "Parameter": nn.Parameter}
-            found = slots(module)
-            assert found is not None  # as `find` found one
             exec(_READER.format(path=found.first.format(self="self")), namespace)
             cell.cell_contents = namespace["read"]
         return tensor

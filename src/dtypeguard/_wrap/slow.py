@@ -53,12 +53,11 @@ def _lapsed(contract: Contract, module: Any) -> bool:
 def _run(contract: Contract, call: CallState) -> Any:
     __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
-    if not contract.guarded:
-        return _body(contract, call, args, kwargs)
     try:
         return _body(contract, call, args, kwargs)
     except (RuntimeError, IndexError) as error:
-        note(error, call.values[0])
+        if contract.guarded:
+            note(error, call.values[0])
         raise
 
 
