@@ -326,7 +326,7 @@ def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> No
         report_kind(call, path, value, spec.hint, count=True)
     elif not _is_open(value, call):
         held, rebuildable = members(value)
-        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True)]
+        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True) if item_spec]
         _check_items(value, items, path, call, rebuildable)
 
 
@@ -354,11 +354,13 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> 
 def _check_items(
     value: Any, items: list[tuple[Any, PathStep, Any]], path: Path, call: CallState, rebuildable: bool = True
 ) -> None:
-    """Check what a container holds; it may hold itself."""
+    """Check what a container holds, by specs or (None) as of an unannotated argument; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
     for spec, step, item in items:
-        if spec is not None:
+        if spec is None:
+            _check_guarded(item, (*path, step), call)
+        else:
             _CHECKERS[type(spec)](spec, item, (*path, step), call)
     if not rebuildable:
         _not_repairable(before, call)
@@ -409,16 +411,15 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             else:
                 report_dtype(call, path, value, anchor.dtype, "", anchor)
         _check_device(value, path, call, False, "")
-    elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
-        pass  # a long list of numbers or strings
-    elif type(value) not in SCALARS and not _is_open(value, call):
-        call.open.append(value)
-        before, held = len(call.violations), children(value)
-        for step, child in held or leaves(value):
-            _check_guarded(child, (*path, step), call)
-        if held is None:
-            _not_repairable(before, call)
-        call.open.pop()
+    elif not _is_plain(value) and not _is_open(value, call):
+        held = children(value)
+        _check_items(value, [(None, *item) for item in held or leaves(value)], path, call, held is not None)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
+    several = type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+    return several or type(value) in SCALARS
 
 
 def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
@@ -451,9 +452,7 @@ def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -
     """Whether a tensor of a dtype, of one axis or more, is in a value."""
     if isinstance(value, Tensor):
         return value.dtype is dtype and value.dim() > 0
-    if type(value) in SCALARS or isinstance(value, torch.fx.Proxy):
-        return False
-    if type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+    if _is_plain(value) or isinstance(value, torch.fx.Proxy):
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False

@@ -146,8 +146,9 @@ def _idle(made: Any) -> str:
 
 def _names_tensor(fn: Any, contract: Contract) -> bool:
     """Whether a tensor is asked for, or named where none is looked for: `Callable[[Tensor], None]`."""
-    hints = annotations_of(inspect.unwrap(fn)).values()
-    return any(map(holds_tensor, contract.specs)) or any("Tensor" in show(h) or is_array_hint(h) for h in hints)
+    return any(map(holds_tensor, contract.specs)) or any(
+        "Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values()
+    )
 
 
 def _names_around(frame: FrameType | None) -> dict[str, Any]:

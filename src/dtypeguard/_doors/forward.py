@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import inspect
 import types
 from collections.abc import Iterable
@@ -180,43 +181,31 @@ def _resolved(hint: Any, fn: Any) -> Any:
 
 
 def hooks_of(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
-    before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
+    """The guard of a GraphModule, whose class writes itself anew: hooks check what goes in, and what comes out."""
+    before = module.register_forward_pre_hook(functools.partial(_before, contract), with_kwargs=True)
     if contract.output_dtype is None and contract.returns is None:
         return (before,)
-    return (before, module.register_forward_hook(_PostHook(contract), with_kwargs=True))
+    return (before, module.register_forward_hook(functools.partial(_after, contract), with_kwargs=True))
 
 
-class _PreHook:
-    """The guard of a GraphModule, whose class writes itself anew: a hook checks what goes in."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
-        given = (module, *args)
-        values = _values(self.contract, given, kwargs)
-        names = [param.name for param in self.contract.params]
-        call = enter(self.contract, values)
-        keywords = {name: value for name, value in zip(names, call.values, strict=True) if name in kwargs}
-        return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
+def _before(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    given = (module, *args)
+    values = _values(contract, given, kwargs)
+    call = enter(contract, values)
+    keywords = {name: value for name, value in call.arguments().items() if name in kwargs}
+    return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
 
 
-class _PostHook:
-    """And what comes out of it."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        __tracebackhide__ = True
-        call = CallState(self.contract, _values(self.contract, (module, *args), kwargs))
-        if call.mode is Mode.OFF:
-            return result
-        if self.contract.returns is not None:  # its axes are those of the arguments
-            found = check(self.contract, call.values)
-            call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
-        return leave(call, result)
+def _after(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    __tracebackhide__ = True
+    call = CallState(contract, _values(contract, (module, *args), kwargs))
+    if call.mode is Mode.OFF:
+        return result
+    if contract.returns is not None:  # its axes are those of the arguments
+        found = check(contract, call.values)
+        call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
+    return leave(call, result)
 
 
 def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

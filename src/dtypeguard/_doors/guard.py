@@ -310,7 +310,7 @@ def _refuses(module: nn.Module) -> bool:
 def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
     key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
-    card = Card(path, key, file=file)
+    card = module.__dict__["_dtypeguard"] = Card(path, key, file=file)  # first, so that `unguard` undoes half a guard
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
         contract = contract_of(cls, cls.forward, key)
@@ -332,7 +332,6 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
             made.__wrapped__ = type(module).forward  # accelerate goes along this to take its own wrapper off
             module.__dict__[hidden] = types.MethodType(made, module)
             card.shadow = (hidden, shadow, module.__dict__[hidden])
-    module.__dict__["_dtypeguard"] = card
     return contract
 
 

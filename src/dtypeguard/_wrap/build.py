@@ -61,7 +61,7 @@ try: _dg_{variable} = {path}
 except _dg_KeyErrors: _dg_{variable} = {otherwise}
 if _dg_type(_dg_{variable}) is not {kind}: _dg_{variable} = _dg_asked({self}, _dg_{variable})
 """
-# The wrapper of an async generator must be one itself: what `_yields` does.
+# The wrapper of an async generator must be one itself: what `slow_generator` does.
 _STREAM = """\
 _dg_call, _dg_stream = _dg_slow({values})
 try:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -106,17 +106,6 @@ async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
     return leave(call, result)
 
 
-def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
-    """A generator: its arguments are checked at the first `next`, then every item, and what it returns."""
-    __tracebackhide__ = True
-    call = enter(contract, values)
-    try:
-        result = yield from _yields(call, _run(contract, call))
-    finally:
-        look_back(call)
-    return leave(call, result)
-
-
 def yielded(call: CallState, item: Any) -> Any:
     """One item that a generator yields, checked like a result."""
     __tracebackhide__ = True
@@ -126,17 +115,22 @@ def yielded(call: CallState, item: Any) -> Any:
     return leave(dataclasses.replace(call, contract=contract), item)
 
 
-def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """What `yield from stream` does, with every item checked."""
+def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    """A generator: its arguments are checked at the first `next`, then every item, and what it returns.
+
+    Else it does what `yield from` does.
+    """
     __tracebackhide__ = True
-    step: Callable[[Any], Any] = stream.send
-    given: Any = None
+    call = enter(contract, values)
+    stream = _run(contract, call)
+    step, given = stream.send, None
     try:
         while True:
             try:
                 item = step(given)
             except StopIteration as stop:
-                return stop.value
+                result = stop.value
+                break
             item = yielded(call, item)
             try:
                 given = yield item
@@ -147,6 +141,8 @@ def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any,
                 step, given = stream.throw, error
     finally:  # without a question to the body where an item is wrong
         stream.close()
+        look_back(call)
+    return leave(call, result)
 
 
 def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
