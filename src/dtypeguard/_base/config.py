@@ -75,10 +75,6 @@ def as_mode(value: Any, what: str = "mode") -> Mode | None:
     return None if value is None else choose(Mode, value, what)
 
 
-def as_casting(value: Any) -> Casting | None:
-    return None if value is None else choose(Casting, value, "casting")
-
-
 def _as_directory(value: Any) -> str | None:
     if value is None:
         return None
@@ -103,7 +99,7 @@ class Base(NamedTuple):
 
 _READERS: dict[str, Callable[[Any], Any]] = {
     "mode": as_mode,
-    "casting": as_casting,
+    "casting": lambda value: None if value is None else choose(Casting, value, "casting"),
     "autocast": lambda value: None if value is None else choose(Autocast, value, "autocast"),
     "verify": lambda value: choose(Verify, value, "verify"),
     "under": _as_directory,

@@ -89,13 +89,8 @@ def own_parameters(module: nn.Module) -> dict[str, Any]:
     return former if former else module._parameters
 
 
-def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Floating parameters of the subtree with their paths; floating buffers where there is no parameter."""
-    return ((path, tensor) for path, tensor, _ in _floating(module))
-
-
-def _floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
-    """The same, and the dtype that each asks of the module's input."""
+def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
+    """Floating parameters of the subtree (floating buffers where there is none): path, tensor, asked dtype."""
     for tables in (own_parameters, lambda owner: owner._buffers):
         found = False
         for path, owner, group in _walk(module, (), None):
@@ -168,7 +163,7 @@ def asked(module: Any, tensor: Any) -> Any:
 
 def find(module: nn.Module) -> Tensor | None:
     """The first floating parameter (else buffer): what the fast path compares with."""
-    return next((tensor for _, tensor in floating(module)), None)
+    return next((tensor for _, tensor, _ in floating(module)), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -186,7 +181,7 @@ class Slots:
 
 def slots(module: nn.Module) -> Slots | None:
     """Where a module's anchor is read; None if it holds nothing floating."""
-    found = list(floating(module))
+    found = [(path, tensor) for path, tensor, _ in floating(module)]
     if not found:
         return None
     first = found[0][1]
@@ -205,7 +200,7 @@ def anchor_of(module: Any) -> Anchor | None:
     """The anchor of a module, agreement derived anew; None for what is no module or holds nothing floating."""
     if not isinstance(module, nn.Module):
         return None
-    found = list(_floating(module))
+    found = list(floating(module))
     if not found:
         return None
     path, first, _ = found[0]

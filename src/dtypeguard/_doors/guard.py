@@ -283,7 +283,7 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
     """The modules to guard with their paths: the root, and by depth the owners of floating parameters."""
     name = type(root).__name__
     yield name, root
-    dtypes = {tensor.dtype for _, tensor in floating(root)}
+    dtypes = {tensor.dtype for _, tensor, _ in floating(root)}
     if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
         return
     for path, module in _owners(root, skip):

@@ -152,7 +152,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
             if contract.dtype is None:
                 plan.slots = [
                     (weakref.ref(owner), table, path[-1])
-                    for path, _ in floating(module)
+                    for path, _, _ in floating(module)
                     for owner, table in [owner_of(module, path)]
                 ]
         free = [e.dtype for i, e in zip(indexes, edits, strict=True) if e.dtype and contract.params[i].spec is None]
