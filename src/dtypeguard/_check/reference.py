@@ -132,8 +132,7 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) 
 
 
 def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
-    any_array = spec.array_type is Any and hasattr(value, "shape") and hasattr(value, "dtype")
-    if not any_array and (spec.array_type is Any or not isinstance(value, spec.array_type)):
+    if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
@@ -152,6 +151,12 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
     if spec.torch_only and path in call.edits:
         call.edits[path].array_type = spec.array_type
     check_dims(spec, value, path, call)
+
+
+def _is_instance(value: Any, array_type: Any) -> bool:
+    if array_type is Any:
+        return hasattr(value, "shape") and hasattr(value, "dtype")
+    return isinstance(value, array_type)
 
 
 def from_numpy(value: Any) -> Tensor | None:
@@ -418,7 +423,7 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
-    several = type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+    several = type(value) is list and bool(value) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
     return several or type(value) in SCALARS
 
 

@@ -132,7 +132,7 @@ def _copied(value: Any) -> Any:
     twin = kind.__new__(type(value))
     for name, item in {**_attributes(value), **getattr(value, "__dict__", {})}.items():
         object.__setattr__(twin, name, copy.copy(item) if isinstance(value, UserDict) and name == "data" else item)
-    for key, item in [] if kind is object else _items(value):
+    for key, item in [] if isinstance(value, UserDict) else _items(value):
         if issubclass(kind, dict):
             kind.__setitem__(twin, key, item)
         else:
