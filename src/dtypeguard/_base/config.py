@@ -75,10 +75,6 @@ def as_mode(value: Any, what: str = "mode") -> Mode | None:
     return None if value is None else choose(Mode, value, what)
 
 
-def as_casting(value: Any) -> Casting | None:
-    return None if value is None else choose(Casting, value, "casting")
-
-
 def _as_directory(value: Any) -> str | None:
     if value is None:
         return None
@@ -98,10 +94,23 @@ class Base(NamedTuple):
 
     def but(self, **told: Any) -> "Base":
         """The same with other parts, given as `set_mode` takes them."""
-        return self._replace(**{name: _READERS[name](value) for name, value in told.items()})
+        return self._replace(**read(**told))
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {"mode": as_mode, "casting": as_casting, "under": _as_directory}
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "mode": as_mode,
+    "casting": lambda value: None if value is None else choose(Casting, value, "casting"),
+    "autocast": lambda value: None if value is None else choose(Autocast, value, "autocast"),
+    "verify": lambda value: choose(Verify, value, "verify"),
+    "under": _as_directory,
+}
+
+
+def read(**told: Any) -> dict[str, Any]:
+    """Options as they are known inside, from what a user writes."""
+    return {name: _READERS[name](value) for name, value in told.items()}
+
+
 _OFF, _LENIENT = Mode.OFF, Mode.LENIENT  # a member looked up on its class costs ten times as much
 _NO_BASE = Base()
 

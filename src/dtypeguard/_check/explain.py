@@ -50,9 +50,8 @@ def error_for(call: CallState, violations: list[Violation], kind: type[DtypeGuar
     more: dict[str, str] = {}
     frame = None
     found = need(call, [violation.value for violation in violations])
-    if (
-        found is not None and found.paths and kind is DtypeError
-    ):  # the caller knows the argument, not the module inside that refuses it
+    # The caller knows the argument, not the module inside that refuses it.
+    if found is not None and found.paths and kind is DtypeError:
         more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"
         call, frame = refusal(found), found.frame
         contract, violations, axes = call.contract, call.violations, {}

@@ -46,33 +46,25 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
         AnnotationError: an axis names what is not bound, and nothing before it was wrong.
     """
     with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
-        return _check(contract, values)
-
-
-def _check(contract: Contract, values: tuple[Any, ...]) -> CallState:
-    call = CallState(contract, values, find_anchor(contract, values))
-    for param, path, value in given(contract, values):
-        _check_argument(param.spec, value, path, call)
+        call = CallState(contract, values, find_anchor(contract, values))
+        for param, path, value in given(contract, values):
+            _check_argument(param.spec, value, path, call)
     return call
 
 
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
-    with torch._C.DisableTorchFunctionSubclass():
-        return _check_result(call, result)
-
-
-def _check_result(call: CallState, result: Any) -> CallState:
     contract = call.contract
     outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
-    if contract.output_dtype is not None:
-        outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
-        outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
-        _check_guarded(result, ("result",), outcome)
-    if contract.returns is not None:
-        _check_argument(contract.returns, result, ("result",), outcome)
+    with torch._C.DisableTorchFunctionSubclass():
+        if contract.output_dtype is not None:
+            outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
+            outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
+            _check_guarded(result, ("result",), outcome)
+        if contract.returns is not None:
+            _check_argument(contract.returns, result, ("result",), outcome)
     return outcome
 
 
@@ -339,7 +331,7 @@ def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> No
         report_kind(call, path, value, spec.hint, count=True)
     elif not _is_open(value, call):
         held, rebuildable = members(value)
-        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True)]
+        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True) if item_spec]
         _check_items(value, items, path, call, rebuildable)
 
 
@@ -367,11 +359,13 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> 
 def _check_items(
     value: Any, items: list[tuple[Any, PathStep, Any]], path: Path, call: CallState, rebuildable: bool = True
 ) -> None:
-    """Check what a container holds; it may hold itself."""
+    """Check what a container holds, by specs or (None) as of an unannotated argument; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
     for spec, step, item in items:
-        if spec is not None:
+        if spec is None:
+            _check_guarded(item, (*path, step), call)
+        else:
             _CHECKERS[type(spec)](spec, item, (*path, step), call)
     if not rebuildable:
         _not_repairable(before, call)
@@ -383,10 +377,6 @@ def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: CallStat
     _CHECKERS[type(spec.spec)](spec.spec, value, path, call)
     if all(violation.error is not HintError for violation in call.violations[before:]):
         _check_other(spec.validators, value, path, call)
-
-
-def _check_unpacked(spec: UnpackedSpec, value: Any, path: Path, call: CallState) -> None:
-    _CHECKERS[type(spec.whole)](spec.whole, value, path, call)
 
 
 def _check_self(spec: SelfSpec, value: Any, path: Path, call: CallState) -> None:
@@ -402,7 +392,7 @@ _CHECKERS: dict[type, Callable[[Any, Any, Path, CallState], None]] = {
     TupleSpec: _check_tuple,
     MappingSpec: _check_mapping,
     FieldsSpec: _check_fields,
-    UnpackedSpec: _check_unpacked,
+    UnpackedSpec: lambda spec, *rest: _CHECKERS[type(spec.whole)](spec.whole, *rest),
     ValidatedSpec: _check_validated,
     SelfSpec: _check_self,
     OtherSpec: _check_other,
@@ -426,16 +416,15 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             else:
                 report_dtype(call, path, value, anchor.dtype, "", anchor)
         _check_device(value, path, call, False, "")
-    elif type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
-        pass  # a long list of numbers or strings
-    elif type(value) not in SCALARS and not _is_open(value, call):
-        call.open.append(value)
-        before, held = len(call.violations), children(value)
-        for step, child in held or leaves(value):
-            _check_guarded(child, (*path, step), call)
-        if held is None:
-            _not_repairable(before, call)
-        call.open.pop()
+    elif not _is_plain(value) and not _is_open(value, call):
+        held = children(value)
+        _check_items(value, [(None, *item) for item in held or leaves(value)], path, call, held is not None)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
+    several = type(value) is list and bool(value) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+    return several or type(value) in SCALARS
 
 
 def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
@@ -468,9 +457,7 @@ def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -
     """Whether a tensor of a dtype, of one axis or more, is in a value."""
     if isinstance(value, Tensor):
         return value.dtype is dtype and value.dim() > 0
-    if type(value) in SCALARS or isinstance(value, torch.fx.Proxy):
-        return False
-    if type(value) is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+    if _is_plain(value) or isinstance(value, torch.fx.Proxy):
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False

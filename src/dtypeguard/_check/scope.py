@@ -80,7 +80,10 @@ def asks(fn: Any, local: _Names) -> bool:
     if hasattr(fn, "__wrapped__"):
         layers.append(inspect.unwrap(fn, stop=layers.append))
     bodies = [layer for layer in layers if type(layer) is FunctionType]
-    return any("isinstance" in _names(body.__code__) or _Search(body, local).finds() for body in bodies)
+    return any(
+        "isinstance" in _names(body.__code__) or _Search(body, local).reaches(body.__code__, closure_of(body))
+        for body in bodies
+    )
 
 
 def closure_of(fn: Any) -> _Names:
@@ -97,16 +100,12 @@ class _Search:
     """Looks through what a function names, as it stands when the function is decorated."""
 
     def __init__(self, fn: FunctionType, local: _Names) -> None:
-        self.fn = fn
         self.module = fn.__globals__
         self.local = local
         self.written = list(_written(self.module))
         self.seen: set[int] = set()
 
-    def finds(self) -> bool:
-        return self._reaches(self.fn.__code__, closure_of(self.fn))
-
-    def _reaches(self, code: CodeType, cells: _Names) -> bool:
+    def reaches(self, code: CodeType, cells: _Names) -> bool:
         """Whether a helper asks that this code of the module names."""
         names = _names(code)
         for found in _found(names, {**self.local, **cells}, self.module):
@@ -128,7 +127,7 @@ class _Search:
             scope = {**self.local, **cells} if module is self.module else cells
             if "jaxtyping" in names or any(map(_is_jaxtyping, _found(names, scope, module))):
                 return True
-        return module is self.module and self._reaches(code, cells)
+        return module is self.module and self.reaches(code, cells)
 
 
 def _names(code: CodeType) -> frozenset[str]:

@@ -40,10 +40,6 @@ class Anchor:
         return None if self.tensor is None else (self.name, self.tensor)
 
 
-def _usable(tensor: Any) -> bool:
-    return isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
-
-
 _NO_FUNCTION = torch._C._disabled_torch_function_impl
 
 
@@ -93,21 +89,17 @@ def own_parameters(module: nn.Module) -> dict[str, Any]:
     return former if former else module._parameters
 
 
-def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Floating parameters of the subtree with their paths; floating buffers where there is no parameter."""
-    return ((path, tensor) for path, tensor, _ in _floating(module))
-
-
-def _floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
-    """The same, and the dtype that each asks of the module's input."""
-    for tables in (own_parameters, _own_buffers):
+def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch.dtype | None]]:
+    """Floating parameters of the subtree (floating buffers where there is none): path, tensor, asked dtype."""
+    for tables in (own_parameters, lambda owner: owner._buffers):
         found = False
         for path, owner, group in _walk(module, (), None):
             table = tables(owner)
             stored = any(tensor is not None and TABLE[tensor.dtype].kind is Kind.STORAGE for tensor in table.values())
             for name, tensor in table.items():
+                usable = isinstance(tensor, Tensor) and tensor.dtype in FLOATING and not isinstance(tensor, LAZY)
                 # Beside float8 weights a scale is no parameter that anything computes in.
-                if _usable(tensor) and not (stored and "scale" in name):
+                if usable and not (stored and "scale" in name):
                     found = True
                     yield (*path, name), tensor, _asks(tensor, group, module)
         if found or isinstance(module, LOSSES):
@@ -128,10 +120,6 @@ def _along(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
     for name in path[:-1]:
         module = module._modules[name]
         yield module
-
-
-def _own_buffers(module: nn.Module) -> dict[str, Any]:
-    return module._buffers
 
 
 def _walk(
@@ -175,7 +163,7 @@ def asked(module: Any, tensor: Any) -> Any:
 
 def find(module: nn.Module) -> Tensor | None:
     """The first floating parameter (else buffer): what the fast path compares with."""
-    return next((tensor for _, tensor in floating(module)), None)
+    return next((tensor for _, tensor, _ in floating(module)), None)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -193,7 +181,7 @@ class Slots:
 
 def slots(module: nn.Module) -> Slots | None:
     """Where a module's anchor is read; None if it holds nothing floating."""
-    found = list(floating(module))
+    found = [(path, tensor) for path, tensor, _ in floating(module)]
     if not found:
         return None
     first = found[0][1]
@@ -212,7 +200,7 @@ def anchor_of(module: Any) -> Anchor | None:
     """The anchor of a module, agreement derived anew; None for what is no module or holds nothing floating."""
     if not isinstance(module, nn.Module):
         return None
-    found = list(_floating(module))
+    found = list(floating(module))
     if not found:
         return None
     path, first, _ = found[0]

@@ -20,9 +20,7 @@ _INDEXED = (list, tuple, deque)
 
 def children(value: Any) -> list[tuple[PathStep, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
-    if isinstance(
-        value, (dict, UserDict)
-    ):  # a Hugging Face ModelOutput is a dataclass as well, a BatchEncoding a UserDict
+    if isinstance(value, (dict, UserDict)):  # a BatchEncoding is a UserDict, a ModelOutput a dataclass as well
         kind = "attr" if dataclasses.is_dataclass(value) else "item"
         return [((kind, key), item) for key, item in value.items()]
     if isinstance(value, PackedSequence):

@@ -55,11 +55,15 @@ class Contract:
     non_blocking: bool = False
     body: Any = None
     scoped: bool = False  # `isinstance` is asked while the body runs, so it runs in jaxtyping's scope
-    checker: bool = (
-        False  # of jaxtyping's decorator, which runs the body itself: in its scope, with the caller's values
-    )
+    checker: bool = False  # of jaxtyping's decorator, which runs the body in its own scope, with the caller's values
     wrapper: Any = None  # the function that checks and calls the body; None for one that is suspended and resumed
     plans: list[Any] = field(default_factory=list)  # repairs made before
+
+    @property
+    def specs(self) -> list[Spec]:
+        """What is asked of the arguments, and of what comes out."""
+        asked = [*(param.spec for param in self.params), self.returns, self.yields]
+        return [spec for spec in asked if spec is not None]
 
     def file_for(self, values: tuple[Any, ...]) -> str | None:
         """The file in which the contract of a call with these values is written; None if it is not known."""

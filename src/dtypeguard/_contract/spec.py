@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import inspect
 import re
 import sys
 import types
@@ -184,7 +185,7 @@ def spec_of(hint: Any, local: Names | None = None, _open: _Open | None = None) -
     Raises:
         AnnotationError: a jaxtyping annotation inside is malformed, or cannot be checked.
     """
-    if hint is Any or hint is object or isinstance(hint, _PARAMETERS):
+    if hint is Any or hint is object or hint is inspect.Parameter.empty or isinstance(hint, _PARAMETERS):
         return None
     if hint is None or hint is type(None):
         return NoneSpec()
@@ -288,7 +289,7 @@ def _alias_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
     made = UnionSpec(show(hint), ())
     meant = dict(zip(alias.__type_params__, get_args(hint), strict=False))
     spec = spec_of(fill_in(value, meant), local, {**_open, hint: made})
-    if spec is not made and not _meets(spec, made):
+    if all(part is not made for part in walk(spec)):
         return spec
     made.options = spec.options if isinstance(spec, UnionSpec) else (spec,) if spec is not None else ()
     options = [*made.options]
@@ -297,13 +298,6 @@ def _alias_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
             raise AnnotationError(f"the alias `{made.hint}` stands for itself")
         options += option.options if isinstance(option, UnionSpec) else ()
     return made
-
-
-def _meets(spec: Spec | None, goal: Spec, *seen: Spec) -> bool:
-    """Whether a spec holds another one; `seen` are the specs around it."""
-    if spec is None or any(spec is outer for outer in seen):
-        return False
-    return any(part is goal or _meets(part, goal, spec, *seen) for part in parts(spec))
 
 
 def _container_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
@@ -381,20 +375,19 @@ def _fields_spec(hint: Any, cls: Any, local: Names, _open: _Open) -> FieldsSpec 
             spec.others[name] = field or OtherSpec(show(own), own)
         if get_origin(own) in (typing.Required, typing.NotRequired):  # which a string hid from the class
             spec.required = spec.required - {name} | ({name} if get_origin(own) is typing.Required else set())
-    return spec if any(holds_tensor(field, spec) for field in spec.fields.values()) else None
+    return spec if any(holds_tensor(field) for field in spec.fields.values()) else None
 
 
-def holds_tensor(spec: Spec | None, *seen: Spec) -> bool:
-    return any(True for _ in tensor_specs(spec, *seen))
+def holds_tensor(spec: Spec | None) -> bool:
+    return any(isinstance(part, TensorSpec) for part in walk(spec))
 
 
-def tensor_specs(spec: Spec | None, *seen: Spec) -> Iterator[TensorSpec]:
-    """The specs of tensors in a spec; `seen` are the specs around it, which a recursive class meets again."""
-    if isinstance(spec, TensorSpec):
+def walk(spec: Spec | None, seen: tuple[Spec, ...] = ()) -> Iterator[Spec]:
+    """A spec and all in it; `seen` are the specs around it, which a recursive class meets again."""
+    if spec is not None and all(spec is not outer for outer in seen):
         yield spec
-    elif spec is not None and not any(spec is outer for outer in seen):
         for part in parts(spec):
-            yield from tensor_specs(part, spec, *seen)
+            yield from walk(part, (*seen, spec))
 
 
 _PARTS: dict[type, Callable[[Any], Any]] = {

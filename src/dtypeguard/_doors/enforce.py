@@ -13,26 +13,15 @@ from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
-from .._base.config import (
-    Autocast,
-    AutocastName,
-    CastingName,
-    ModeName,
-    Verify,
-    VerifyName,
-    as_casting,
-    as_mode,
-    choose,
-    written_in,
-)
+from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from .._base.errors import AnnotationError, DtypeGuardWarning
 from .._base.frames import caller, internal, warn_at
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
-from .._contract.spec import holds_tensor
+from .._contract.spec import holds_tensor, spec_of
 from .._repair.settle import enter
-from .._wrap.annotations import located, read_annotation, resolved, spec_in, stream_hints
+from .._wrap.annotations import located, read_annotation, resolved, stream_hints
 from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
@@ -119,16 +108,9 @@ def enforce(
     """
     if isinstance(mutates, str):
         raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
-    options: _Options = {
-        "mode": as_mode(mode),
-        "casting": as_casting(casting),
-        "file": written_in(sys._getframe(1)),
-        "anchor": anchor,
-        "autocast": None if autocast is None else choose(Autocast, autocast, "autocast"),
-        "mutates": frozenset(mutates),
-        "verify": choose(Verify, verify, "verify"),
-        "returns": bool(returns),
-    }
+    options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
+    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": frozenset(mutates)}
+    options["returns"] = bool(returns)
     if fn_or_class is None:
         return lambda target: _made(target, options, sys._getframe(1))
     return _made(fn_or_class, options, sys._getframe(1))
@@ -156,8 +138,7 @@ def _idle(made: Any) -> str:
     if later or not notes or any(contract.checker or _names_tensor(fn, contract) for fn, contract in notes):
         return ""
     contract = notes[0][1]
-    specs = [*(param.spec for param in contract.params), contract.returns, contract.yields]
-    checked = "only their types are checked" if any(spec is not None for spec in specs) else "nothing is checked"
+    checked = "only their types are checked" if contract.specs else "nothing is checked"
     advice = 'annotate its tensors, as Float[Tensor, "batch 3"]'
     if contract.function.rpartition(".")[2] == "forward":
         advice += ", or use dtypeguard.guard(model), which needs no annotations"
@@ -168,11 +149,9 @@ def _idle(made: Any) -> str:
 
 def _names_tensor(fn: Any, contract: Contract) -> bool:
     """Whether a tensor is asked for, or named where none is looked for: `Callable[[Tensor], None]`."""
-    if any(
-        holds_tensor(spec) for spec in (*(param.spec for param in contract.params), contract.returns, contract.yields)
-    ):
-        return True
-    return any("Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values())
+    return any(map(holds_tensor, contract.specs)) or any(
+        "Tensor" in show(hint) or is_array_hint(hint) for hint in annotations_of(inspect.unwrap(fn)).values()
+    )
 
 
 def _names_around(frame: FrameType | None) -> dict[str, Any]:
@@ -242,11 +221,10 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     for base in reversed(cls.__mro__[:-1]):
         fields |= annotations_of(base)
     try:
-        hints = hints_of_class(cls, local)
+        with located(f"{cls.__name__}.{fn.__name__}"):
+            hints = hints_of_class(cls, local)
     except NameError:  # a forward reference: the first call will read it
         return {}
-    except AnnotationError as error:
-        raise located(error, f"{cls.__name__}.{fn.__name__}", str(error.argument)) from error.__cause__
     own = fn.__annotations__  # another one in a constructor that the class wrote itself is what counts
     return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
 
@@ -269,8 +247,7 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
 
 
 def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
-    signature = _signature(fn)
-    contract = _contract(fn, signature, options)
+    contract = _contract(fn, _signature(fn), options)
     contract.checker = _is_made_up(fn)
     contract.scoped = contract.checker or asks(fn, local)
     try:
@@ -347,10 +324,11 @@ def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any])
             except NameError as error:
                 unknown = error
     if options["returns"] and "return" in annotations and _alike(fn, inner):
-        hint = resolved(contract.function, "return", annotations["return"], inner, local)
-        hint, item = stream_hints(kind_of(inner), hint)
-        contract.returns = spec_in(contract.function, "return", hint, local)
-        contract.yields = spec_in(contract.function, "yield", item, local)
+        with located(contract.function, "return"):
+            returned, item = stream_hints(kind_of(inner), resolved(annotations["return"], inner, local))
+            contract.returns = spec_of(returned, local)
+        with located(contract.function, "yield"):
+            contract.yields = spec_of(item, local)
     if unknown is not None:
         raise unknown
 
@@ -455,6 +433,6 @@ def check(
     except NameError as error:
         raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
     param = Param(name, _P.POSITIONAL_ONLY, spec)
-    contract = Contract("check", (param,), file=written_in(frame), mode=as_mode(mode), casting=as_casting(casting))
+    contract = Contract("check", (param,), file=written_in(frame), **read(mode=mode, casting=casting))
     result: T = enter(contract, (value,)).values[0]
     return result

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import inspect
 import types
 from collections.abc import Iterable
@@ -20,8 +21,9 @@ from .._check.state import CallState
 from .._contract.anchor import Slots
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint
 from .._contract.model import Contract, Param, Rest
+from .._contract.spec import Spec, spec_of
 from .._repair.settle import enter, leave
-from .._wrap.annotations import read_annotation
+from .._wrap.annotations import resolved
 from .._wrap.build import build, function_name, signed
 
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -96,8 +98,8 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
         contract.params = tuple(dataclasses.replace(param) for param in contract.params)
     else:
         name = f"{cls.__name__}.{function_name(forward).rpartition('.')[2]}"
-        annotations = annotations_of(inspect.unwrap(forward))
-        specs = {argument: _array_spec(name, argument, annotations, forward) for argument in annotations}
+        inside = inspect.unwrap(forward)
+        specs = {argument: _array_spec(hint, inside) for argument, hint in annotations_of(inside).items()}
         params = _params(forward, by_name=any(specs[argument] for argument in specs if argument != "return"))
         contract = Contract(name, params, autocast=Autocast.FOLLOW, mutates=frozenset({"out"}))
         for param in contract.params:
@@ -140,14 +142,12 @@ def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def _array_spec(function: str, name: str, annotations: dict[str, Any], forward: Any) -> Any:
-    """The spec of one annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
-    inner = inspect.unwrap(forward)
-    try:
-        hint = resolve_hint(annotations[name], getattr(inner, "__globals__", {}), {})
-        return read_annotation(function, name, hint, inner, {}) if is_array_hint(hint) else None
-    except (NameError, AnnotationError):
-        return None
+def _array_spec(annotation: Any, fn: Any) -> Spec | None:
+    """The spec of an annotation if it holds a jaxtyping annotation; what cannot be resolved is no annotation."""
+    with contextlib.suppress(NameError, AnnotationError):
+        hint = _resolved(annotation, fn)
+        return spec_of(resolved(hint, fn, {})) if is_array_hint(hint) else None
+    return None
 
 
 def around_instance(forward: Any, module: nn.Module, key: Key) -> Any:
@@ -181,43 +181,31 @@ def _resolved(hint: Any, fn: Any) -> Any:
 
 
 def hooks_of(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
-    before = module.register_forward_pre_hook(_PreHook(contract), with_kwargs=True)
+    """The guard of a GraphModule, whose class writes itself anew: hooks check what goes in, and what comes out."""
+    before = module.register_forward_pre_hook(functools.partial(_before, contract), with_kwargs=True)
     if contract.output_dtype is None and contract.returns is None:
         return (before,)
-    return (before, module.register_forward_hook(_PostHook(contract), with_kwargs=True))
+    return (before, module.register_forward_hook(functools.partial(_after, contract), with_kwargs=True))
 
 
-class _PreHook:
-    """The guard of a GraphModule, whose class writes itself anew: a hook checks what goes in."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
-        given = (module, *args)
-        values = _values(self.contract, given, kwargs)
-        names = [param.name for param in self.contract.params]
-        call = enter(self.contract, values)
-        keywords = {name: value for name, value in zip(names, call.values, strict=True) if name in kwargs}
-        return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
+def _before(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    given = (module, *args)
+    values = _values(contract, given, kwargs)
+    call = enter(contract, values)
+    keywords = {name: value for name, value in call.arguments().items() if name in kwargs}
+    return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
 
 
-class _PostHook:
-    """And what comes out of it."""
-
-    def __init__(self, contract: Contract) -> None:
-        self.contract = contract
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        __tracebackhide__ = True
-        call = CallState(self.contract, _values(self.contract, (module, *args), kwargs))
-        if call.mode is Mode.OFF:
-            return result
-        if self.contract.returns is not None:  # its axes are those of the arguments
-            found = check(self.contract, call.values)
-            call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
-        return leave(call, result)
+def _after(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    __tracebackhide__ = True
+    call = CallState(contract, _values(contract, (module, *args), kwargs))
+    if call.mode is Mode.OFF:
+        return result
+    if contract.returns is not None:  # its axes are those of the arguments
+        found = check(contract, call.values)
+        call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
+    return leave(call, result)
 
 
 def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

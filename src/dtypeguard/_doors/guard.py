@@ -18,19 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import nn
 
-from .._base.config import (
-    LOOKS,
-    Autocast,
-    AutocastName,
-    CastingName,
-    ModeName,
-    Verify,
-    VerifyName,
-    as_casting,
-    as_mode,
-    choose,
-    written_in,
-)
+from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, read, written_in
 from .._base.dtypes import FLOATING
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
@@ -59,6 +47,8 @@ Depth = Literal["auto", "all", "boundary"]
 
 
 _arming = threading.Lock()
+# Never called with a tensor from outside, or cannot be guarded.
+_MACHINERY = (torch.nn.utils.parametrize.ParametrizationList, torch.jit.ScriptModule)
 
 
 @dataclass
@@ -235,21 +225,18 @@ def guard(
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
     skip_modules = tuple(skip_modules)
     options = Options(
-        as_mode(mode),
-        as_casting(casting),
-        depth,
-        dtype,
-        None if device is None else torch.device(device),
-        None if autocast is None else choose(Autocast, autocast, "autocast"),
-        frozenset(skip_args),
-        frozenset(move_args),
-        choose(Verify, verify, "verify"),
-        bool(non_blocking),
-        output_dtype,
+        **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
+        depth=depth,
+        dtype=dtype,
+        device=None if device is None else torch.device(device),
+        output_dtype=output_dtype,
+        skip_args=frozenset(skip_args),
+        move_args=frozenset(move_args),
+        non_blocking=bool(non_blocking),
     )
     root = root_of(model)
     _refuse(root)
-    before = [(module, type(module), dict(module.__dict__)) for module in root.modules()]
+    before = [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
     check_patterns(root, skip_modules)
     unguard(root)
     try:
@@ -262,8 +249,9 @@ def guard(
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
-        for module, cls, state in before:
-            _restore(module, cls, state)
+        for module, card in before:
+            _apply(module, card.path, card.key.options, card.file, True)
+            vars(module)["_dtypeguard"].skip, vars(module)["_dtypeguard"].armed = card.skip, card.armed
         raise
     return model
 
@@ -296,7 +284,7 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
     """The modules to guard with their paths: the root, and by depth the owners of floating parameters."""
     name = type(root).__name__
     yield name, root
-    dtypes = {tensor.dtype for _, tensor in floating(root)}
+    dtypes = {tensor.dtype for _, tensor, _ in floating(root)}
     if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
         return
     for path, module in _owners(root, skip):
@@ -311,7 +299,7 @@ def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Mo
     for path, module in list(root.named_modules()):
         owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
         skipped = any(matches(pattern, path, module) for pattern in skip)
-        if path and owner and _callable(module) and not skipped and not _inside(module):
+        if path and owner and _callable(module) and not skipped and not isinstance(module, _MACHINERY):
             yield path, module
 
 
@@ -320,15 +308,10 @@ def _refuses(module: nn.Module) -> bool:
     return is_torch_own(type(module)) and not isinstance(module, WIDER)
 
 
-def _inside(module: nn.Module) -> bool:
-    """Machinery that is never called with a tensor from outside, or that cannot be guarded."""
-    return isinstance(module, torch.nn.utils.parametrize.ParametrizationList | torch.jit.ScriptModule)
-
-
 def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
     key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
-    card = Card(path, key, file=file)
+    card = module.__dict__["_dtypeguard"] = Card(path, key, file=file)  # first, so that `unguard` undoes half a guard
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
         contract = contract_of(cls, cls.forward, key)
@@ -350,19 +333,7 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
             made.__wrapped__ = type(module).forward  # accelerate goes along this to take its own wrapper off
             module.__dict__[hidden] = types.MethodType(made, module)
             card.shadow = (hidden, shadow, module.__dict__[hidden])
-    module.__dict__["_dtypeguard"] = card
     return contract
-
-
-def _restore(module: nn.Module, cls: Any, state: dict[str, Any]) -> None:
-    """Put a module back as it was before a guard that failed."""
-    object.__setattr__(module, "__class__", cls)
-    module.__dict__.clear()
-    module.__dict__.update(state)
-    card = state.get("_dtypeguard")
-    if card is not None and card.hooks:
-        contract = contract_of(cls, cls.forward, card.key)
-        card.hooks = hooks_of(module, contract)
 
 
 def _generated(cls: type) -> Any:

@@ -37,22 +37,24 @@ class Rebuilt:
         """Do the same to the caller's own; what stands where our copy of something stood is the caller's again.
 
         Only what differs is touched. A class that refuses any of it (a Hugging Face `ModelOutput` deletes nothing)
-        is left exactly as it was; its exception is returned.
+        has refused it of a copy, so the caller's own is as it was; its exception is returned.
         """
-        own, original = self._own, self.original
-        kept = _Kept(original)
         try:
-            _store(original, [(key, own.get(id(item), item)) for key, item in _items(self.twin)])
-            attributes = _attributes(self.twin)
-            for name in self._attributes.keys() - attributes.keys():
-                object.__delattr__(original, name)
-            for name, item in attributes.items():  # of frozen dataclasses too
-                if name not in self._attributes or item is not self._attributes[name]:
-                    object.__setattr__(original, name, own.get(id(item), item))
+            for value in (_copied(self.original), self.original):
+                self._change(value)
         except Exception as error:
-            kept.put_back()
             return error
         return None
+
+    def _change(self, value: Any) -> None:
+        own = self._own
+        _store(value, [(key, own.get(id(item), item)) for key, item in _items(self.twin)])
+        attributes = _attributes(self.twin)
+        for name in self._attributes.keys() - attributes.keys():
+            object.__delattr__(value, name)
+        for name, item in attributes.items():  # of frozen dataclasses too
+            if name not in self._attributes or item is not self._attributes[name]:
+                object.__setattr__(value, name, own.get(id(item), item))
 
 
 def _items(value: Any) -> Items:
@@ -90,14 +92,12 @@ def _store(original: Any, new: Items) -> None:
             original[key] = item
 
 
-# What a class of the user's may derive from: the methods of these put things back, whatever the class itself forbids.
-_KINDS: tuple[Any, ...] = (OrderedDict, dict, list, deque)
+# What a class of the user's may derive from: the methods of these put things in, whatever the class itself forbids.
+_KINDS: tuple[Any, ...] = (OrderedDict, dict, list, deque, object)
 
 
-def _bare(value: Any) -> tuple[Any, Any]:
-    """The container that holds the items, and what of Python's own it is."""
-    store = value.data if isinstance(value, UserDict) else value
-    return store, next((kind for kind in _KINDS if isinstance(store, kind)), None)
+def _kind(value: Any) -> Any:
+    return next(kind for kind in _KINDS if isinstance(value, kind))
 
 
 def rebuild(value: Any, new: dict[PathStep, Any]) -> Any:
@@ -128,12 +128,15 @@ def _copied(value: Any) -> Any:
             return twin
     except Exception:
         twin = value
-    kind = next((kind for kind in _KINDS if isinstance(value, kind)), object)
+    kind = _kind(value)
     twin = kind.__new__(type(value))
     for name, item in {**_attributes(value), **getattr(value, "__dict__", {})}.items():
         object.__setattr__(twin, name, copy.copy(item) if isinstance(value, UserDict) and name == "data" else item)
-    if kind is not object:
-        _fill(twin, kind, _items(value))
+    for key, item in [] if isinstance(value, UserDict) else _items(value):
+        if issubclass(kind, dict):
+            kind.__setitem__(twin, key, item)
+        else:
+            kind.append(twin, item)
     return twin
 
 
@@ -142,37 +145,8 @@ def _put(twin: Any, key: Any, item: Any) -> None:
     try:
         twin[key] = item
     except Exception:
-        store, kind = _bare(twin)
-        if kind is None:
-            raise
-        kind.__setitem__(store, key, item)
-
-
-def _fill(store: Any, kind: Any, items: Items) -> None:
-    for key, item in items:
-        if issubclass(kind, dict):
-            kind.__setitem__(store, key, item)
-        else:
-            kind.append(store, item)
-
-
-class _Kept:
-    """A container as it is now."""
-
-    def __init__(self, original: Any) -> None:
-        self._original = original
-        self._attributes = {**_attributes(original), **getattr(original, "__dict__", {})}
-        self._store, self._kind = _bare(original)
-        self._held = _items(self._store)
-
-    def put_back(self) -> None:
-        for name in _attributes(self._original).keys() - self._attributes.keys():
-            object.__delattr__(self._original, name)
-        for name, item in self._attributes.items():
-            object.__setattr__(self._original, name, item)
-        if self._kind is not None:
-            self._kind.clear(self._store)
-            _fill(self._store, self._kind, self._held)
+        store = twin.data if isinstance(twin, UserDict) else twin
+        _kind(store).__setitem__(store, key, item)
 
 
 # ---------------------------------------------------------------- of one call

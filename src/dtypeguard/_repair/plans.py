@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .._base.config import Base, Mode, Verify, base, modes_around
 from .._base.frames import caller
-from .._check.reference import holds, region_of
+from .._check.reference import evident, region_of
 from .._check.state import CallState, Edit
 from .._contract.anchor import floating, owner_of
 from .._contract.model import Contract
@@ -52,7 +52,6 @@ class RepairPlan:
     module: Any = None  # a weak reference
     slots: list[_Slot] = field(default_factory=list)  # the module's floating parameters, which must still agree
     anchor: torch.dtype | None = None  # what unannotated arguments became, unless another argument has that dtype
-    others: list[tuple[int, Any]] = field(default_factory=list)  # the other arguments, and their defaults
     records: dict[tuple[int, int], tuple[Any, list[CastRecord]]] = field(default_factory=dict)
 
 
@@ -92,8 +91,11 @@ def _records_for(
     if frame is None or (plan.slots and not _agree(plan.slots)):
         return None
     code, records = plan.records.get((id(frame.f_code), frame.f_lasti), _UNKNOWN)
-    if code is not frame.f_code or (plan.others and _evident(plan, values)):
+    if code is not frame.f_code:
         return None
+    if plan.anchor is not None:  # what would be cast are side inputs if another argument has that dtype
+        with torch._C.DisableTorchFunctionSubclass():
+            return None if evident(contract, values, plan.anchor) else records
     return records
 
 
@@ -102,30 +104,15 @@ def _current(plan: RepairPlan) -> bool:
     return plan.generation == _records.generation and plan.base is base()
 
 
-def _evident(plan: RepairPlan, values: tuple[Any, ...]) -> bool:
-    """Whether another argument has the dtype that the plan casts to: what it would cast are side inputs then."""
-    given = [values[index] for index, default in plan.others if values[index] is not default]
-    if not given:
-        return False
-    with torch._C.DisableTorchFunctionSubclass():
-        return any(holds(value, plan.anchor) for value in given)
-
-
 def _regions(devices: frozenset[str]) -> frozenset[tuple[str, torch.dtype]]:
     return frozenset((kind, dtype) for kind in devices if (dtype := region_of(kind)) is not None)
 
 
 def _agree(slots: list[_Slot]) -> bool:
-    dtype = None
     try:
-        for owner, table, name in slots:
-            found = vars(owner())[table][name].dtype
-            dtype = dtype or found
-            if found is not dtype:
-                return False
+        return len({vars(owner())[table][name].dtype for owner, table, name in slots}) < 2
     except (KeyError, AttributeError, TypeError):  # reparametrized or replaced meanwhile
         return False
-    return True
 
 
 def remember(call: CallState, values: tuple[Any, ...]) -> None:
@@ -165,18 +152,12 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
             if contract.dtype is None:
                 plan.slots = [
                     (weakref.ref(owner), table, path[-1])
-                    for path, _ in floating(module)
+                    for path, _, _ in floating(module)
                     for owner, table in [owner_of(module, path)]
                 ]
-        free = {
-            index: edit.dtype
-            for index, edit in zip(indexes, edits, strict=True)
-            if edit.dtype and contract.params[index].spec is None
-        }
-        if contract.sides and free:
-            rest = (i for i, param in enumerate(contract.params) if not param.skip and i not in free)
-            plan.others = [(i, contract.params[i].default) for i in rest]
-            plan.anchor = next(iter(free.values()))
+        free = [e.dtype for i, e in zip(indexes, edits, strict=True) if e.dtype and contract.params[i].spec is None]
+        if contract.sides and free and sum(not param.skip for param in contract.params) > len(free):
+            plan.anchor = free[0]
         # A plan of more steps is tried first: it does not apply where one of fewer does.
         contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.key[0]))
     if len(plan.records) >= _MOST:

@@ -76,7 +76,10 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
     if mode is Mode.STRICT:
         raise error_for(call, call.violations, call.violations[0].error)
     if mode is Mode.WARN:
-        _warn_only(call)
+        if not torch.compiler.is_compiling():
+            error = error_for(call, call.violations, DtypeGuardError)
+            facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
+            warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
         return values
     beyond = [violation for violation in call.violations if not violation.repairable]
     if beyond:
@@ -85,14 +88,6 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
         kind = beyond[0].error
         raise error_for(call, beyond, CastError if kind in (DtypeError, DeviceError) else kind)
     return repaired(call, values)
-
-
-def _warn_only(call: CallState) -> None:
-    if torch.compiler.is_compiling():
-        return
-    error = error_for(call, call.violations, DtypeGuardError)
-    facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
-    warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
 
 
 def look_back(call: CallState) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base.dtypes import HALF
 from .apart import apart
 from .compiler import unseen
 from .events import Op
@@ -23,7 +24,6 @@ from .sites import Site, site_of
 from .text import size_of
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
-_HALF = frozenset([torch.float16, torch.bfloat16])
 _NUMBERS = frozenset([int, float, bool, type(None)])
 _current_node = torch._C._current_autograd_node
 _tracing = torch._C._get_tracing_state
@@ -92,7 +92,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             return
         asked = recorder.after.get(trait.name)
         sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
-        summed = trait.sums and dtype in _HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
+        summed = trait.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
         integer = integer and bool(recorder.on["integer"]) and not backward

@@ -1,6 +1,5 @@
 """The annotations of a function become specs; their faults name the function and the argument."""
 
-import inspect
 from typing import Any, get_args
 
 from .._base.errors import AnnotationError
@@ -10,35 +9,36 @@ from .._contract.spec import Spec, spec_of
 
 
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
-    return spec_in(function, argument, resolved(function, argument, annotation, fn, local), local)
+    with located(function, argument):
+        return spec_of(resolved(annotation, fn, local), local)
 
 
-def resolved(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
-    try:
-        return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
-    except AnnotationError as error:
-        raise located(error, function, argument) from error.__cause__
+def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
+    return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
 
 
-def spec_in(function: str, argument: str, hint: Any, local: dict[str, Any]) -> Spec | None:
-    """The spec of a resolved hint; its faults name the argument."""
-    try:
-        return spec_of(hint, local) if hint is not inspect.Parameter.empty else None
-    except AnnotationError as error:
-        raise located(error, function, argument) from error.__cause__
+class located:  # noqa: N801  (a context manager, named like a function)
+    """Around what reads an annotation: its faults name the argument; by themselves those of a class' fields."""
 
+    def __init__(self, function: str, argument: str = "") -> None:
+        self.function, self.argument = function, argument
 
-def located(error: AnnotationError, function: str, argument: str) -> AnnotationError:
-    what = "the result" if argument == "return" else f"argument `{argument}`"
-    located = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
-    located.function, located.argument = function, argument
-    return located
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, AnnotationError):
+            argument = self.argument or str(error.argument)
+            what = "the result" if argument == "return" else f"argument `{argument}`"
+            named = AnnotationError(f"{self.function}: the annotation of {what} is malformed: {error}")
+            named.function, named.argument = self.function, argument
+            raise named from error.__cause__
 
 
 def stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
     """What a function returns and what it yields, by its return annotation."""
     if not kind.endswith("generator"):
-        return hint, inspect.Parameter.empty
+        return hint, Any
     args = get_args(hint)
-    returned = args[2] if kind == "generator" and len(args) > 2 else inspect.Parameter.empty
-    return returned, args[0] if args else inspect.Parameter.empty
+    returned = args[2] if kind == "generator" and len(args) > 2 else Any
+    return returned, args[0] if args else Any

@@ -19,8 +19,9 @@ from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
 from .._contract.spec import UnpackedSpec
+from .._repair.settle import look_back
 from .emit import Inexpressible, Writer
-from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream
+from .slow import judge, note, slow, slow_coroutine, slow_generator, slow_stream, yielded
 
 _numbers = itertools.count(1)
 _NUMBER = "the number of this wrapper"  # stands in the generated text for what `named_after` puts there
@@ -60,19 +61,22 @@ try: _dg_{variable} = {path}
 except _dg_KeyErrors: _dg_{variable} = {otherwise}
 if _dg_type(_dg_{variable}) is not {kind}: _dg_{variable} = _dg_asked({self}, _dg_{variable})
 """
-# The wrapper of an async generator must be one itself, and there is no `yield from` for it.
+# The wrapper of an async generator must be one itself: what `slow_generator` does.
 _STREAM = """\
-_dg_stream = _dg_slow({values})
-_dg_step = _dg_stream.asend(None)
-while True:
-    try: _dg_item = await _dg_step
-    except _dg_StopAsyncIteration: return
-    try: _dg_sent = yield _dg_item
-    except _dg_GeneratorExit:
-        await _dg_stream.aclose()
-        raise
-    except _dg_BaseException as _dg_error: _dg_step = _dg_stream.athrow(_dg_error)
-    else: _dg_step = _dg_stream.asend(_dg_sent)
+_dg_call, _dg_stream = _dg_slow({values})
+try:
+    _dg_step = _dg_stream.asend(None)
+    while True:
+        try: _dg_item = await _dg_step
+        except _dg_StopAsyncIteration: return
+        _dg_item = _dg_yielded(_dg_call, _dg_item)
+        try: _dg_sent = yield _dg_item
+        except _dg_GeneratorExit: raise
+        except _dg_BaseException as _dg_error: _dg_step = _dg_stream.athrow(_dg_error)
+        else: _dg_step = _dg_stream.asend(_dg_sent)
+finally:
+    await _dg_stream.aclose()
+    _dg_look_back(_dg_call)
 """
 # Bound, because a NamedTuple's functions see no builtins, and a user's module may hide them.
 _EXCEPTIONS = {
@@ -190,7 +194,13 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     closure = writer.closure | _EXCEPTIONS
     closure |= {"_dg_fn": fn, "_dg_contract": contract, "_dg_slow": slow_way, "_dg_judge": judge, "_dg_find": find}
     closure |= {"_dg_scope": scope, "_dg_note": note, "_dg_slot": None, "_dg_compiling": torch.compiler.is_compiling}
-    closure |= {"_dg_type": type, "_dg_Parameter": nn.Parameter, "_dg_asked": asked}
+    closure |= {
+        "_dg_type": type,
+        "_dg_Parameter": nn.Parameter,
+        "_dg_asked": asked,
+        "_dg_yielded": yielded,
+        "_dg_look_back": look_back,
+    }
     closure |= {f"_dg_is_{param.name}": param.default for param in contract.params if param.default is not _P.empty}
     values = f"_dg_contract, ({', '.join(names)}{',' if len(names) == 1 else ''})"
     give_up = give_up.format(values=values)
@@ -335,15 +345,11 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
 
     def look(module: Any) -> Tensor | None:
         with torch._C.DisableTorchFunctionSubclass():
-            return first(module)
-
-    def first(module: Any) -> Tensor | None:
-        tensor = _find_any(module)
+            tensor = _find_any(module)
+            found = None if torch.compiler.is_compiling() or tensor is None else slots(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
-        if isinstance(tensor, nn.Parameter) and not torch.compiler.is_compiling():
+        if found is not None and isinstance(tensor, nn.Parameter):
             namespace: dict[str, Any] = {"find": _find_any, "asked": asked, "Parameter": nn.Parameter}
-            found = slots(module)
-            assert found is not None  # as `find` found one
             exec(_READER.format(path=found.first.format(self="self")), namespace)
             cell.cell_contents = namespace["read"]
         return tensor

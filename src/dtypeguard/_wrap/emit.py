@@ -7,7 +7,6 @@ that takes more than a few lines raises `Inexpressible`, and the function's call
 import ast
 import builtins
 import dataclasses
-import inspect
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -37,11 +36,9 @@ from .._contract.spec import (
     UnionSpec,
     UnpackedSpec,
     ValidatedSpec,
-    tensor_specs,
+    walk,
 )
 from .scan import ask, beside, scan
-
-_P = inspect.Parameter
 
 
 class Inexpressible(Exception):
@@ -137,7 +134,8 @@ class Writer:
         bound = self.fresh("q")
         self.line(f"{bound} = {self.const(ask, 'ask')}(_dg_contract, {self.place}, ({values}), {axes}{out})")
         self.miss_if(f"{bound} is None")
-        dims = [dim for held in tensor_specs(spec) for dim in held.dims if dim.kind is DimKind.NAMED]
+        held = (dim for part in walk(spec) if isinstance(part, TensorSpec) for dim in part.dims)
+        dims = [dim for dim in held if dim.kind is DimKind.NAMED]
         for key in dict.fromkeys((dim.variadic, dim.text) for dim in dims):
             name = self.variable(key)
             if not self.axes[key][1]:
@@ -366,9 +364,6 @@ class Writer:
         self.spec(spec.spec, var)
         self.spec(spec.validators, var)
 
-    def unpacked(self, spec: UnpackedSpec, var: str) -> None:
-        self.spec(spec.whole, var)
-
     def own(self, spec: SelfSpec, var: str) -> None:
         params = self.contract.params
         function, first = self.const(self.contract.function, "function"), params[0].name if params else "None"
@@ -401,9 +396,8 @@ class Writer:
         if var in self.contract.masks:
             wide, half = self.const(torch.float32, "d"), self.const(HALF, "half")
             ways += f" or _dg_t is {wide} and _dg_a in {half}" + " and not need_weights" * ("need_weights" in names)
-        kind = "_dg_type"
         place = f"({var}.is_cpu if _dg_cpu else {var}.device == {self.device})"
-        right = f"{kind}({var}) is _dg_Tensor and {place} and ({ways})"
+        right = f"_dg_type({var}) is _dg_Tensor and {place} and ({ways})"
         walk = f"{self.const(scan, 'scan')}({var}, _dg_a, {self.device}, _dg_contract)"
         empty = f"{var} and " if extra else f"{var} is not None and "
         if self.contract.sides:
@@ -427,7 +421,7 @@ _EMITTERS: dict[type, Callable[[Writer, Any, str], None]] = {
     TupleSpec: Writer.tuple,
     MappingSpec: Writer.mapping,
     FieldsSpec: Writer.fields,
-    UnpackedSpec: Writer.unpacked,
+    UnpackedSpec: lambda writer, spec, var: writer.spec(spec.whole, var),
     ValidatedSpec: Writer.validated,
     SelfSpec: Writer.own,
 }

@@ -20,13 +20,7 @@ from .._repair.plans import is_repaired
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
     """Whether everything in an unannotated argument surely is right; on False the reference checker looks again."""
-    if (
-        type(value) is Tensor
-        and dtype is not None
-        and value.dtype is not dtype
-        and value.dtype in FLOATING
-        and value.ndim
-    ):
+    if type(value) is Tensor and dtype not in (None, value.dtype) and value.dtype in FLOATING and value.ndim:
         return False  # the usual case, after generated code has asked about autocast
     return _scan(value, dtype, device, device is not None and device.type == "cpu", contract)
 

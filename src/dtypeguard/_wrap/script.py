@@ -7,7 +7,6 @@ import itertools
 import linecache
 import textwrap
 import weakref
-from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -25,32 +24,20 @@ def scriptable(made: Any, fn: Any) -> Any:
 
     Not the body itself: accelerate's unwrap_model follows `__wrapped__`, and would take the checks off silently.
     """
-    name = f"<dtypeguard source {next(_numbers)}>"
-    linecache.cache[name] = (0, None, _Lines(fn), name)  # type: ignore[assignment]  # it asks for a list, to read it only
+    name = f"<dtypeguard source {next(_numbers)}"  # closed by `>` it would be a name without source to linecache
+    body = weakref.ref(fn)  # alive: whoever asks has come by way of its wrapper
+
+    def text() -> str:
+        with contextlib.suppress(Exception):  # a traceback asks too, and nothing may come of it
+            return _source(inspect.unwrap(body()))  # type: ignore[arg-type]
+        return ""
+
+    linecache.cache[name] = (text,)  # read at the first access
     code = made.__code__.replace(co_filename=name, co_firstlineno=1)
     twin = FunctionType(code, made.__globals__, made.__name__, made.__defaults__, made.__closure__)
     twin.__kwdefaults__ = made.__kwdefaults__
     weakref.finalize(twin, linecache.cache.pop, name, None).atexit = False
     return twin
-
-
-class _Lines(Sequence[str]):
-    """The lines of a function's source, read at the first access."""
-
-    def __init__(self, fn: Any) -> None:
-        self._fn = weakref.ref(fn)
-        self._lines: list[str] | None = None
-
-    def __getitem__(self, index: Any) -> Any:
-        if self._lines is None:
-            fn: Any = self._fn()  # alive: whoever asks has come by way of its wrapper
-            self._lines = []  # a traceback asks too, and nothing may come of it
-            with contextlib.suppress(Exception):
-                self._lines = _source(inspect.unwrap(fn)).splitlines(keepends=True)
-        return self._lines[index]
-
-    def __len__(self) -> int:
-        return len(self[:])
 
 
 def _source(fn: Any) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -53,12 +53,11 @@ def _lapsed(contract: Contract, module: Any) -> bool:
 def _run(contract: Contract, call: CallState) -> Any:
     __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
-    if not contract.guarded:
-        return _body(contract, call, args, kwargs)
     try:
         return _body(contract, call, args, kwargs)
     except (RuntimeError, IndexError) as error:
-        note(error, call.values[0])
+        if contract.guarded:
+            note(error, call.values[0])
         raise
 
 
@@ -107,17 +106,6 @@ async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
     return leave(call, result)
 
 
-def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
-    """A generator: its arguments are checked at the first `next`, then every item, and what it returns."""
-    __tracebackhide__ = True
-    call = enter(contract, values)
-    try:
-        result = yield from _yields(call, _run(contract, call))
-    finally:
-        look_back(call)
-    return leave(call, result)
-
-
 def yielded(call: CallState, item: Any) -> Any:
     """One item that a generator yields, checked like a result."""
     __tracebackhide__ = True
@@ -127,59 +115,41 @@ def yielded(call: CallState, item: Any) -> Any:
     return leave(dataclasses.replace(call, contract=contract), item)
 
 
-def _yields(call: CallState, stream: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """What `yield from stream` does, with every item checked."""
-    __tracebackhide__ = True
-    step: Callable[[Any], Any] = stream.send
-    given: Any = None
-    while True:
-        try:
-            item = step(given)
-        except StopIteration as stop:
-            return stop.value
-        try:
-            item = yielded(call, item)
-        except BaseException:  # between us and the caller: the body is not asked
-            stream.close()
-            raise
-        try:
-            given = yield item
-            step = stream.send
-        except GeneratorExit:
-            stream.close()
-            raise
-        except BaseException as error:
-            step, given = stream.throw, error
+def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    """A generator: its arguments are checked at the first `next`, then every item, and what it returns.
 
-
-async def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
-    """An async generator, likewise; there is no `yield from` for these, so the wrapper hands it out itself."""
+    Else it does what `yield from` does.
+    """
     __tracebackhide__ = True
     call = enter(contract, values)
+    stream = _run(contract, call)
+    step, given = stream.send, None
     try:
-        stream = _run(contract, call)
-        step = stream.asend(None)
         while True:
             try:
-                item = await step
-            except StopAsyncIteration:
-                return
-            try:
-                item = yielded(call, item)
-            except BaseException:
-                await stream.aclose()
-                raise
+                item = step(given)
+            except StopIteration as stop:
+                result = stop.value
+                break
+            item = yielded(call, item)
             try:
                 given = yield item
+                step = stream.send
             except GeneratorExit:
-                await stream.aclose()
                 raise
             except BaseException as error:
-                step = stream.athrow(error)
-            else:
-                step = stream.asend(given)
-    finally:
+                step, given = stream.throw, error
+    finally:  # without a question to the body where an item is wrong
+        stream.close()
         look_back(call)
+    return leave(call, result)
+
+
+def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
+    """An async generator, likewise: there is no `yield from` for these, so the wrapper itself goes on."""
+    __tracebackhide__ = True
+    call = enter(contract, values)
+    return call, _run(contract, call)
 
 
 _NOTE = "dtypeguard: raised inside"
