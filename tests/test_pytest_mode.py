@@ -419,29 +419,6 @@ def test_what_a_test_sets_ends_with_it_and_what_outlives_it_stays(outcomes, test
     outcomes(tests, passed=passed)
 
 
-def test_a_fixture_that_outlives_the_test_has_the_marker_of_what_it_belongs_to(outcomes):
-    outcomes(
-        """
-pytestmark = pytest.mark.dtypeguard(mode="warn")
-
-@pytest.fixture(scope="session")
-def of_session():
-    assert met() == "strict"
-    yield
-    assert met() == "strict"
-
-@pytest.fixture(scope="module")
-def of_module():
-    assert met() == "warn"
-    yield
-    assert met() == "warn"
-
-@pytest.mark.dtypeguard(mode="off")
-def test(of_session, of_module):
-    assert met() == "off"
-""",
-        passed=1,
-    )
 
 
 @pytest.mark.parametrize("failing", ["raise OSError", "yield; raise OSError"])
