@@ -30,6 +30,7 @@ SIZE = st.sampled_from((1, 2, 3, 4, 5, 2, 3, 4, 1, 2, 3, 6, 7, 0))
 _RUN = st.lists(SIZE, max_size=3).map(tuple)
 _FLIP = st.booleans()
 _MOST = 1 << 48  # elements of a tensor; above some, one of them is seen many times
+_KEPT = 64  # solutions to choose from
 _TRIED = 600  # at random, where not all can be
 _SMALL = (1, 2, 3, 4, 5, 6, 7, 0)
 _ROUND = (10, 12, 16, 24, 32, 48, 64, 96, 100, 128, 256, 512, 768, 1000, 1024)  # what models are made of
@@ -149,12 +150,12 @@ class Plan:
             full = [trial for trial in found if all(trial.values())]
             empty += [trial for trial in found if not all(trial.values())]
             if full:
-                return full + empty
+                return full[:_KEPT] + empty[: _KEPT // 8]
         if not empty and self.constant and not (self.shared and fixed):
             fault = next((fault for fault in faults if isinstance(fault, AnnotationError)), None)
             text = "no sizes of its axes were found that fit each other" if fault is None else str(fault)
             raise AnnotationError(f"no value is made: {text}") from fault
-        return empty
+        return empty[:_KEPT]
 
     def _fits(self, trial: dict[str, int], faults: list[Exception]) -> bool:
         sizes = Sizes(self, self.call, {**dict.fromkeys(self.names, 1), **trial}, dict.fromkeys(self.runs, ()))
