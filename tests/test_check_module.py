@@ -49,6 +49,10 @@ class Linear(nn.Module):
         return self.layer(x)
 
 
+def with_forward(forward):
+    return type("Model", (Linear,), {"forward": forward})
+
+
 # ---------------------------------------------------------------- what passes
 
 
@@ -87,19 +91,6 @@ class CastsBefore(Linear):
         return super().__call__(x.to(self.layer.weight.dtype))
 
 
-class CastsItself(Linear):
-    def forward(self, x):
-        return self.layer(x.to(self.layer.weight.dtype))
-
-
-class SkipsLayers(Linear):
-    """Other random numbers come under another default dtype, so other layers are skipped."""
-
-    def forward(self, x):
-        kept = [self.layer(x) for _ in range(8) if torch.rand([]) > 0.5]
-        return {f"layer {n}": y for n, y in enumerate(kept)}
-
-
 FAITHFUL = {
     "a class": (Linear, X),
     "a model": (Linear(), X),
@@ -116,10 +107,13 @@ FAITHFUL = {
     ),
     "packed sequences": (lambda: nn.GRU(3, 3), lambda: (nn.utils.rnn.pack_sequence([numbers(3, 3), numbers(2, 3)]),)),
     "dropout": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), X),
-    "layers that are skipped at random": (SkipsLayers, X),
+    "layers that are skipped at random": (  # other numbers come under another default dtype
+        with_forward(lambda self, x: {n: self.layer(x) for n in range(8) if torch.rand([]) > 0.5}),
+        X,
+    ),
     "batch statistics": (lambda: nn.BatchNorm1d(3), X),
     "a memory": (Stateful, X),
-    "a model that casts its input": (CastsItself, X),
+    "a model that casts its input": (with_forward(lambda self, x: self.layer(x.to(self.layer.weight.dtype))), X),
     "a model that casts before forward": (CastsBefore, X),
     "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
     "an input that asks for its gradient": (Linear, numbers(4, 3).requires_grad_()),
@@ -224,22 +218,6 @@ class Widens(Linear):
         return self.layer(x.float())
 
 
-class Branches(Linear):
-    def forward(self, x):
-        return self.layer(x).float() if x.dtype is F16 else self.layer(x)
-
-
-class DefaultDtype(Linear):
-    def forward(self, x):
-        return self.layer(x).to(torch.get_default_dtype())
-
-
-class WritesToItsInput(Linear):
-    def forward(self, x):
-        x += 1
-        return self.layer(x)
-
-
 class SeesItBefore(Linear):
     """A hook keeps what the guard has not repaired yet."""
 
@@ -260,27 +238,6 @@ class SwapsItsArguments(nn.Bilinear):
 
     def __call__(self, input1, input2):
         return super().__call__(input2, input1)
-
-
-class Random(Linear):
-    def forward(self, x):
-        return self.layer(x) * os.urandom(1)[0]
-
-
-class LooksAtItsClass(Linear):
-    def forward(self, x):
-        return self.layer(x) * (1 if type(self) is LooksAtItsClass else 2)
-
-
-class DetachesUnderAGuard(Linear):
-    def forward(self, x):
-        return self.layer(x if type(self) is DetachesUnderAGuard else x.detach())
-
-
-class LooksAtItsClassInAutocast(Linear):
-    def forward(self, x):
-        guarded = type(self) is not LooksAtItsClassInAutocast
-        return self.layer(x) * (2 if guarded and torch.is_autocast_enabled("cpu") else 1)
 
 
 class LooksAtItsClassWhenCompiled(Linear):
@@ -332,6 +289,15 @@ class DetectorLoss(Linear):
         return {"boxes": (1 - boxes).abs().sum() / 3, "logits": F.binary_cross_entropy_with_logits(y, x.sigmoid())}
 
 
+Branches = with_forward(lambda self, x: self.layer(x).float() if x.dtype is F16 else self.layer(x))
+DefaultDtype = with_forward(lambda self, x: self.layer(x).to(torch.get_default_dtype()))
+WritesToItsInput = with_forward(lambda self, x: self.layer(x.add_(1)))
+Random = with_forward(lambda self, x: self.layer(x) * os.urandom(1)[0])
+LooksAtItsClass = with_forward(lambda self, x: self.layer(x) * (2 if is_guarded(self) else 1))
+DetachesUnderAGuard = with_forward(lambda self, x: self.layer(x.detach() if is_guarded(self) else x))
+LooksInAutocast = with_forward(
+    lambda self, x: self.layer(x) * (2 if is_guarded(self) and torch.is_autocast_enabled("cpu") else 1)
+)
 BROKEN = {
     BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     Widens: ("one dtype", F64, "in float64 the model does not compute: it brings float32 of its own"),
@@ -344,7 +310,7 @@ BROKEN = {
     LooksAtItsClass: ("matched", F32, "a call with nothing to repair is not the same under a guard in strict mode"),
     PromisesFloat32: ("matched", F64, "a call with nothing to repair is not the same under a guard in strict mode"),
     DetachesUnderAGuard: ("gradients", F32, "gradients are not those of the bare model"),
-    LooksAtItsClassInAutocast: ("autocast", F32, "a call with nothing to repair is not the same under a guard"),
+    LooksInAutocast: ("autocast", F32, "a call with nothing to repair is not the same under a guard"),
     LooksAtItsClassWhenCompiled: ("compile", F32, "torch.compile(backend='eager', fullgraph=True)"),
     KeepsNumbersElsewhere: ("state", F32, "the model is another after load_state_dict into a new model"),
     Assigns: ("state", F32, "loading a float64 state changes the dtype of `layer.weight`"),

@@ -326,22 +326,6 @@ def _fits(hint, value):
     return is_bearable(value, hint)
 
 
-# ---------------------------------------------------------------- the law
-
-
-@pytest.mark.thin(8)
-@pytest.mark.parametrize("name", ANNOTATIONS)
-@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=MANY)])
-def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(name, examples):
-    annotation = ANNOTATIONS[name]
-    values = drawn(tensors(annotation), examples)
-    assert values
-    for value in values:
-        assert accepts(annotation, value)
-        assert dtypeguard.check(value, annotation, mode="strict") is value
-    assert dtypeguard.casts() == []
-
-
 @pytest.mark.parametrize(
     ("hint", "value"),
     [
