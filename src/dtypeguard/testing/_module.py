@@ -25,6 +25,7 @@ T = TypeVar("T")
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REGIONS = (None, torch.float16, torch.bfloat16)
 _BACKEND = "aot_eager"
+_ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may be filtered
 _LESS = 5  # inside autocast a fifth of the inputs is drawn
 
 
@@ -221,7 +222,7 @@ def _settings(count: int) -> settings:
         derandomize=True,
         print_blob=False,
         report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),  # drawing is as slow as the model, and may be filtered
+        suppress_health_check=_ALL_CHECKS,
         verbosity=Verbosity.quiet,
     )
 
