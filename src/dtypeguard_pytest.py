@@ -4,6 +4,7 @@ It stands outside the package, because pytest loads it in every run: neither tor
 test does so. What dtypeguard must know then it finds in `told`.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -34,33 +35,27 @@ _SHOWN = 20  # repairs, without -v
 
 T = TypeVar("T")
 Row = tuple[str, ...]
-State = tuple[dict[str, Any], Any]  # `told`, and the base in dtypeguard if that is imported
+Settings = dict[str, Any]  # mode, casting, under: as `dtypeguard.set_mode` takes them
 
-told: dict[str, Any] = {}  # what is in force, as `dtypeguard.set_mode` takes it; dtypeguard reads it at its import
+told: Settings = {}  # what is in force; dtypeguard reads it at its import
 
 
 @dataclasses.dataclass
-class _Scene:
-    """The test that runs."""
+class _Run:
+    """A run of pytest, and the test that runs."""
 
-    outside: State  # what is in force without it
-    marks: dict[str, Any]  # what its markers say
+    mode: str  # as users write it
+    asked: bool  # for it
+    switched_off: bool  # by an operator, so nothing counts against it
+    outside: Settings  # what is in force without the test
+    marks: Settings = dataclasses.field(default_factory=dict)  # what its markers say
     begun: Any = None  # where the registry of repairs stood
     seen: Any = None  # how far it is counted
+    repairs: collections.Counter[Row] = dataclasses.field(default_factory=collections.Counter)
+    first: dict[Row, str] = dataclasses.field(default_factory=dict)  # which test made a repair first
 
 
-@dataclasses.dataclass
-class _Repairs:
-    """How often one repair was made, and by which test first."""
-
-    count: int
-    first: str
-
-
-_scene = pytest.StashKey[_Scene]()
-_switched_off = pytest.StashKey[bool]()  # by an operator, so nothing counts against it
-_by_default = pytest.StashKey[bool]()  # nobody asked for a mode
-_repairs = pytest.StashKey[dict[Row, _Repairs]]()
+_run = pytest.StashKey[_Run]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _begin(config: pytest.Config, option: str | None) -> None:
     """Put in force what the command line, pytest's configuration or the environment say."""
     global told
-    if _scene in config.stash:
+    if _run in config.stash:
         return
     environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
     asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
@@ -99,19 +94,17 @@ def _begin(config: pytest.Config, option: str | None) -> None:
         raise pytest.UsageError(str(error)) from None
     if mode == "config":  # what the program has set stays
         del settings["mode"], settings["under"]
-    config.stash[_by_default] = not asked
-    config.stash[_switched_off] = mode == "off:all" or (mode == "config" and environment == "off")
     config.add_cleanup(functools.partial(_put, _now()))  # a run may stand in a test of another
     told = {}
-    _tell(settings)
-    config.stash[_scene], config.stash[_repairs] = _Scene(_now(), {}), {}
+    _put({**_now(), **settings})
+    off = mode == "off:all" or (mode == "config" and environment == "off")
+    config.stash[_run] = _Run(mode, bool(asked), off, _now())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    mode, under = told.get("mode"), told.get("under")
-    return (
-        f"dtypeguard: {mode} {'everywhere' if under is None else 'for contracts below the rootdir'}" if mode else None
-    )
+    mode, _, everywhere = config.stash[_run].mode.partition(":")
+    where = "everywhere" if everywhere else "for contracts below the rootdir"
+    return None if mode == "config" else f"dtypeguard: {mode} {where}"
 
 
 # --- the mode -----------------------------------------------------------------------------------------------------
@@ -140,33 +133,23 @@ def _modes() -> Any:
     return sys.modules.get("dtypeguard._base.config")
 
 
-def _now() -> State:
+def _now() -> Settings:
     modes = _modes()
-    return told, None if modes is None else modes.base()
+    return told if modes is None else modes.base()._asdict()
 
 
-def _put(state: State) -> None:
-    """Put in force what was."""
+def _put(settings: Settings) -> None:
+    """Put settings in force, in the place of all others."""
     global told
-    told, base = state
-    modes = _modes()
+    told, modes = settings, _modes()
     if modes is not None:
-        modes.rebase(modes.initial() if base is None else base)
-
-
-def _tell(settings: dict[str, Any]) -> None:
-    """Put settings in force, beside what they do not name."""
-    global told
-    told = {**told, **settings}
-    modes = _modes()
-    if modes is not None:
-        modes.rebase(modes.base().but(**settings))
+        modes.rebase(modes.initial())
 
 
 def _marks(node: Any) -> dict[str, Any]:
     """What the markers of a test, a class, a module say."""
     marks = _settings(node.config, **marked(node, "dtypeguard", _MARKER, ("mode", "casting")))
-    return {} if node.config.stash[_switched_off] else marks
+    return {} if node.config.stash[_run].switched_off else marks
 
 
 def marked(node: Any, name: str, text: str, takes: Sequence[str]) -> dict[str, Any]:
@@ -195,11 +178,11 @@ def plainly(what: str, call: Callable[[], T], *kinds: type[Exception]) -> T:
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # pytest's own wrappers must have begun before this may fail
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    cast = _casts()
-    mark = None if cast is None else cast.mark()
-    scene = item.config.stash[_scene] = _Scene(_now(), {}, mark, mark)
-    scene.marks = plainly("dtypeguard", functools.partial(_marks, item), ValueError, TypeError)
-    _tell(scene.marks)
+    cast, run = _casts(), item.config.stash[_run]
+    run.begun = run.seen = None if cast is None else cast.mark()
+    run.outside, run.marks = _now(), {}
+    run.marks = plainly("dtypeguard", functools.partial(_marks, item), ValueError, TypeError)
+    _put({**run.outside, **run.marks})
     return (yield)
 
 
@@ -208,7 +191,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     try:
         return (yield)
     finally:
-        _put(item.config.stash[_scene].outside)
+        _put(item.config.stash[_run].outside)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -227,20 +210,16 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, 
 @contextlib.contextmanager
 def _outside(node: Any) -> Iterator[None]:
     """A fixture that outlives the test: what its class, module, ... says counts, and a mode that it sets stays."""
-    scene, inside = node.config.stash[_scene], _now()
-    _put(scene.outside)
-    _tell(_marks(node))
-    before = _now()[1]
+    run, inside = node.config.stash[_run], _now()
+    outside = run.outside
+    _put({**outside, **_marks(node)})
     try:
         yield
     finally:
-        after = _now()[1]
-        if after == (before or (after and _modes().initial())):
-            _put(inside)
-        else:
-            scene.outside = (scene.outside[0], after)
-            _put(scene.outside)
-            _tell(scene.marks)
+        modes = _modes()
+        if modes is not None and modes.base() != modes.initial():
+            run.outside = _now()
+        _put(inside if run.outside is outside else {**run.outside, **run.marks})
 
 
 @pytest.fixture
@@ -253,8 +232,8 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     def say(mode: str | None = None, *, casting: str | None = None) -> None:
         settings = _settings(request.config, mode=mode, casting=casting)
-        if not request.config.stash[_switched_off]:
-            _tell(settings)
+        if not request.config.stash[_run].switched_off:
+            _put({**_now(), **settings})
 
     return say
 
@@ -276,7 +255,7 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
     """
     from dtypeguard._repair.records import since
 
-    return functools.partial(since, request.config.stash[_scene].begun)
+    return functools.partial(since, request.config.stash[_run].begun)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -287,17 +266,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     errors = sys.modules.get("dtypeguard._base.errors")
     error = call.excinfo.value if report.failed and call.excinfo is not None else None
     repairable = errors is not None and type(error) in (errors.DtypeError, errors.DeviceError)
-    if repairable and item.config.stash[_by_default] and "mode" not in item.config.stash[_scene].marks:
+    run = item.config.stash[_run]
+    if repairable and not run.asked and "mode" not in run.marks:
         report.sections.append(("dtypeguard", _WHY))
     return report
 
 
 def _count(item: pytest.Item) -> None:
-    cast, scene = _casts(), item.config.stash[_scene]
+    cast, run = _casts(), item.config.stash[_run]
     if cast is not None:
-        for record in cast.since(scene.seen):
-            _add(item.config, _row(record), record.count, item.nodeid)
-        scene.seen = cast.mark()
+        for record in cast.since(run.seen):
+            _add(run, _row(record), record.count, item.nodeid)
+        run.seen = cast.mark()
 
 
 def _row(record: "CastRecord") -> Row:
@@ -307,37 +287,39 @@ def _row(record: "CastRecord") -> Row:
     return record.function, record.argument, old, new, str(record.site)
 
 
-def _add(config: pytest.Config, row: Row, count: int, first: str) -> None:
-    config.stash[_repairs].setdefault(row, _Repairs(0, first)).count += count
+def _add(run: _Run, row: Row, count: int, first: str) -> None:
+    run.repairs[row] += count
+    run.first.setdefault(row, first)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     to_controller = getattr(session.config, "workeroutput", None)  # of pytest-xdist
     if to_controller is not None:
-        found = session.config.stash[_repairs].items()
-        to_controller[_SENT] = [[list(row), repairs.count, repairs.first] for row, repairs in found]
+        run = session.config.stash[_run]
+        to_controller[_SENT] = [[list(row), count, run.first[row]] for row, count in run.repairs.items()]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
     for row, count, first in getattr(node, "workeroutput", {}).get(_SENT, ()):
-        _add(node.config, tuple(row), count, first)
+        _add(node.config.stash[_run], tuple(row), count, first)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    found = config.stash[_repairs]
-    if not found or config.get_verbosity() < -1 or config.getoption("no_summary"):
+    run, verbosity = config.stash[_run], config.get_verbosity()
+    if not run.repairs or verbosity < -1 or config.getoption("no_summary"):
         return
-    rows = sorted(found.items(), key=lambda item: (-item[1].count, item[0]))
-    shown = rows if config.get_verbosity() > 0 else rows[:_SHOWN]
-    count, width = sum(repairs.count for _, repairs in rows), len(str(rows[0][1].count))
-    title = f"dtypeguard: {_several(count, 'repair')} in {_several(len({row[-1] for row, _ in rows}), 'place')}"
+    rows = sorted(run.repairs.items(), key=lambda item: (-item[1], item[0]))
+    shown = rows if verbosity > 0 else rows[:_SHOWN]
+    places, width = len({row[-1] for row in run.repairs}), len(str(rows[0][1]))
+    title = f"dtypeguard: {_several(run.repairs.total(), 'repair')} in {_several(places, 'place')}"
     terminalreporter.write_sep("=", title, yellow=True)
-    for (function, argument, old, new, site), repairs in shown:
+    for row, count in shown:
+        function, argument, old, new, site = row
         what = f"{function} `{argument}`: {old} -> {new}, at {site}"
-        terminalreporter.write_line(f"{repairs.count:{width}} x {what} (first in {repairs.first})")
+        terminalreporter.write_line(f"{count:{width}} x {what} (first in {run.first[row]})")
     if len(shown) < len(rows):
         terminalreporter.write_line(f"... and {len(rows) - len(shown)} more; -v shows them all")
 

@@ -7,6 +7,7 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import torch
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -164,3 +165,22 @@ def _member(family: str, draw: st.DrawFn) -> torch.dtype:
     names = family_of(family).dtypes
     known = [d for d in ALLOCATABLE if isinstance(names, tuple) and str(d).removeprefix("torch.") in names]
     return draw(st.sampled_from(known or ALLOCATABLE))
+
+
+def holds(strategy, law, examples=40, start=0):
+    """Every value that is drawn satisfies a law; the same values in each run, with hypothesis' health checks."""
+
+    @seed(start)
+    @settings(max_examples=examples, database=None, deadline=None, phases=[Phase.generate])
+    @given(strategy)
+    def test(value):
+        law(value)
+
+    test()
+
+
+def drawn(strategy, examples=60, start=0):
+    """Values of a strategy, the same ones in each run."""
+    values = []
+    holds(strategy, values.append, examples, start)
+    return values

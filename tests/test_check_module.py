@@ -9,13 +9,13 @@ import warnings
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 from jaxtyping import Float, Float32, Int
+from support import BF16, F16, F32, F64
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
@@ -28,7 +28,6 @@ from dtypeguard.testing._matrix import STATUSES
 from dtypeguard.testing._properties import PROPERTIES, named
 from dtypeguard.testing._trial import Bench, Trial
 
-F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -48,6 +47,10 @@ class Linear(nn.Module):
 
     def forward(self, x):
         return self.layer(x)
+
+
+def with_forward(forward):
+    return type("Model", (Linear,), {"forward": forward})
 
 
 # ---------------------------------------------------------------- what passes
@@ -88,26 +91,11 @@ class CastsBefore(Linear):
         return super().__call__(x.to(self.layer.weight.dtype))
 
 
-class CastsItself(Linear):
-    def forward(self, x):
-        return self.layer(x.to(self.layer.weight.dtype))
-
-
-class SkipsLayers(Linear):
-    """Other random numbers come under another default dtype, so other layers are skipped."""
-
-    def forward(self, x):
-        kept = [self.layer(x) for _ in range(8) if torch.rand([]) > 0.5]
-        return {f"layer {n}": y for n, y in enumerate(kept)}
-
-
 FAITHFUL = {
     "a class": (Linear, X),
     "a model": (Linear(), X),
     "a guarded model": (lambda: guard(Linear(), mode="lenient", casting="unsafe"), X),
     "an enforced model": (Enforced, (X, torch.tensor(2.0))),
-    "a tuple": (Linear, (X,)),
-    "a dict": (Linear, {"x": X}),
     "a callable": (Linear, lambda: {"x": numbers(4, 3)}),
     "containers": (
         Containers,
@@ -119,14 +107,15 @@ FAITHFUL = {
     ),
     "packed sequences": (lambda: nn.GRU(3, 3), lambda: (nn.utils.rnn.pack_sequence([numbers(3, 3), numbers(2, 3)]),)),
     "dropout": (lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)), X),
-    "layers that are skipped at random": (SkipsLayers, X),
+    "layers that are skipped at random": (  # other numbers come under another default dtype
+        with_forward(lambda self, x: {n: self.layer(x) for n in range(8) if torch.rand([]) > 0.5}),
+        X,
+    ),
     "batch statistics": (lambda: nn.BatchNorm1d(3), X),
     "a memory": (Stateful, X),
-    "a model that casts its input": (CastsItself, X),
+    "a model that casts its input": (with_forward(lambda self, x: self.layer(x.to(self.layer.weight.dtype))), X),
     "a model that casts before forward": (CastsBefore, X),
-    "no parameters": (nn.GELU, X),
     "no floating input": (lambda: nn.Embedding(5, 3), torch.arange(4)),
-    "an expanded input": (Linear, numbers(1, 3).expand(4, 3)),
     "an input that asks for its gradient": (Linear, numbers(4, 3).requires_grad_()),
     "a complex parameter": (lambda: Complex(), X),
     "a model that cannot be copied": (lambda: prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), X),
@@ -207,12 +196,6 @@ def test_a_model_of_several_dtypes_is_also_tried_as_it_is():
     assert as_given == {BF16: "same", F32: "cast", F64: "cast", F16: "cast"}
 
 
-@pytest.mark.slow
-def test_compiled_models_are_compared_when_asked():
-    report = check_module(Linear, example=X, dtypes=(F32, F64), autocast=(None,), compile="eager")
-    assert [cell.status for cell in report.cells] == ["same", "cast", "cast", "same"]
-
-
 # ---------------------------------------------------------------- what is caught, and by which property
 
 
@@ -235,22 +218,6 @@ class Widens(Linear):
         return self.layer(x.float())
 
 
-class Branches(Linear):
-    def forward(self, x):
-        return self.layer(x).float() if x.dtype is F16 else self.layer(x)
-
-
-class DefaultDtype(Linear):
-    def forward(self, x):
-        return self.layer(x).to(torch.get_default_dtype())
-
-
-class WritesToItsInput(Linear):
-    def forward(self, x):
-        x += 1
-        return self.layer(x)
-
-
 class SeesItBefore(Linear):
     """A hook keeps what the guard has not repaired yet."""
 
@@ -271,35 +238,6 @@ class SwapsItsArguments(nn.Bilinear):
 
     def __call__(self, input1, input2):
         return super().__call__(input2, input1)
-
-
-class Random(Linear):
-    def forward(self, x):
-        return self.layer(x) * os.urandom(1)[0]
-
-
-class RemembersForEver(Linear):
-    calls: ClassVar[list[Tensor]] = []
-
-    def forward(self, x):
-        self.calls.append(x.detach())
-        return self.layer(x) * len(self.calls)
-
-
-class LooksAtItsClass(Linear):
-    def forward(self, x):
-        return self.layer(x) * (1 if type(self) is LooksAtItsClass else 2)
-
-
-class DetachesUnderAGuard(Linear):
-    def forward(self, x):
-        return self.layer(x if type(self) is DetachesUnderAGuard else x.detach())
-
-
-class LooksAtItsClassInAutocast(Linear):
-    def forward(self, x):
-        guarded = type(self) is not LooksAtItsClassInAutocast
-        return self.layer(x) * (2 if guarded and torch.is_autocast_enabled("cpu") else 1)
 
 
 class LooksAtItsClassWhenCompiled(Linear):
@@ -351,9 +289,17 @@ class DetectorLoss(Linear):
         return {"boxes": (1 - boxes).abs().sum() / 3, "logits": F.binary_cross_entropy_with_logits(y, x.sigmoid())}
 
 
+Branches = with_forward(lambda self, x: self.layer(x).float() if x.dtype is F16 else self.layer(x))
+DefaultDtype = with_forward(lambda self, x: self.layer(x).to(torch.get_default_dtype()))
+WritesToItsInput = with_forward(lambda self, x: self.layer(x.add_(1)))
+Random = with_forward(lambda self, x: self.layer(x) * os.urandom(1)[0])
+LooksAtItsClass = with_forward(lambda self, x: self.layer(x) * (2 if is_guarded(self) else 1))
+DetachesUnderAGuard = with_forward(lambda self, x: self.layer(x.detach() if is_guarded(self) else x))
+LooksInAutocast = with_forward(
+    lambda self, x: self.layer(x) * (2 if is_guarded(self) and torch.is_autocast_enabled("cpu") else 1)
+)
 BROKEN = {
     BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
-    PlainAttribute: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     Widens: ("one dtype", F64, "in float64 the model does not compute: it brings float32 of its own"),
     Branches: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     DefaultDtype: ("default dtype", F32, "what comes out depends on torch.get_default_dtype()"),
@@ -361,11 +307,10 @@ BROKEN = {
     SeesItBefore: ("lenient repairs", F32, "lenient mode does not repair `x`"),
     SwapsItsArguments: ("strict names the argument", F32, "strict mode does not name `input1`"),
     Random: ("repeatable", F32, "two calls with the same weights, inputs and seed give different results"),
-    RemembersForEver: ("repeatable", F32, "two calls with the same weights, inputs and seed give different results"),
     LooksAtItsClass: ("matched", F32, "a call with nothing to repair is not the same under a guard in strict mode"),
     PromisesFloat32: ("matched", F64, "a call with nothing to repair is not the same under a guard in strict mode"),
     DetachesUnderAGuard: ("gradients", F32, "gradients are not those of the bare model"),
-    LooksAtItsClassInAutocast: ("autocast", F32, "a call with nothing to repair is not the same under a guard"),
+    LooksInAutocast: ("autocast", F32, "a call with nothing to repair is not the same under a guard"),
     LooksAtItsClassWhenCompiled: ("compile", F32, "torch.compile(backend='eager', fullgraph=True)"),
     KeepsNumbersElsewhere: ("state", F32, "the model is another after load_state_dict into a new model"),
     Assigns: ("state", F32, "loading a float64 state changes the dtype of `layer.weight`"),
@@ -373,11 +318,13 @@ BROKEN = {
 }
 
 
-def slow_where(slow, cases):
-    return [pytest.param(case, marks=[pytest.mark.slow] * (case is slow)) for case in cases]
+def test_every_property_is_broken_by_some_model():
+    assert {name for name, _, _ in BROKEN.values()} == {row.name for row in PROPERTIES}
 
 
-@pytest.mark.parametrize("model", slow_where(LooksAtItsClassWhenCompiled, BROKEN))
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=[pytest.mark.slow] * (m is LooksAtItsClassWhenCompiled)) for m in BROKEN]
+)
 def test_a_broken_model_is_caught_by_the_property_that_it_breaks(model):
     name, dtype, message = BROKEN[model]
     example = (X, -X) if model is SwapsItsArguments else X
@@ -391,16 +338,6 @@ def test_a_broken_model_is_caught_by_the_property_that_it_breaks(model):
     assert str(caught.value).startswith(f"{model.__name__}: {message}")
     assert failure.fix
     assert failure.got != failure.expected
-
-
-def test_every_property_is_broken_by_some_model():
-    assert {name for name, _, _ in BROKEN.values()} == {row.name for row in PROPERTIES}
-
-
-def test_what_is_random_is_said_to_be_random_and_nothing_else():
-    with pytest.raises(CheckError) as caught:
-        check_module(Random, example=X)
-    assert len(caught.value.report.failures) == len(caught.value.report.cells) == 1
 
 
 def test_one_changed_argument_is_shown_of_several():
@@ -418,35 +355,15 @@ def test_one_changed_argument_is_shown_of_several():
     assert caught.value.report.failures[0].input == "y = f64[4,3] on cpu"
 
 
-def nothing(model, **_):
-    return model
-
-
-def too_much(model, **options):
-    return guard(model, **options | {"dtype": F64})
-
-
-def silent(model, **options):
-    return guard(model, **options | {"mode": "off"})
-
-
-def only_strict(model, **options):
-    return guard(model, **options | {"mode": "strict"})
-
-
-def only_lenient(model, **options):
-    return guard(model, **options | {"mode": "lenient"})
-
-
 @pytest.mark.parametrize(
     ("broken", "name"),
     [
-        (nothing, "lenient repairs"),
-        (silent, "lenient repairs"),
-        (only_strict, "lenient repairs"),
-        (only_lenient, "strict names the argument"),
-        (too_much, "matched"),
+        (lambda model, **options: model, "lenient repairs"),
+        (lambda model, **options: guard(model, **options | {"mode": "strict"}), "lenient repairs"),
+        (lambda model, **options: guard(model, **options | {"mode": "lenient"}), "strict names the argument"),
+        (lambda model, **options: guard(model, **options | {"dtype": F64}), "matched"),
     ],
+    ids="nothing strict lenient float64".split(),
 )
 def test_a_broken_guard_is_caught(broken, name, monkeypatch):
     monkeypatch.setattr("dtypeguard.testing._trial.guard", broken)
@@ -484,8 +401,9 @@ class Annotated(Linear):
 
 
 class AnnotatedAndBroken(Linear):
-    def forward(self, x: Float[Tensor, "batch 3"], y: Float[Tensor, "batch 3"]):
-        return self.layer(x) + y * torch.ones(3)
+    def forward(self, x: Float[Tensor, "batch 3"], y: Float[Tensor, "n 3"]):
+        total = y.sum(0)
+        return self.layer(x) + (total * torch.ones(3) if len(x) > 3 else total)
 
 
 def test_inputs_come_from_annotations():
@@ -500,9 +418,7 @@ def test_a_failure_comes_with_the_smallest_input():
         check_module(AnnotatedAndBroken, dtypes=(F32, BF16), autocast=(None,))
     failure = caught.value.report.failures[0]
     assert (failure.property, failure.cell.parameter_dtype) == ("output dtype is stable", BF16)
-    sizes = re.findall(r"\[(\d),3\]", failure.input)
-    assert failure.input == f"x = bf16[{sizes[0]},3] on cpu, y = bf16[{sizes[0]},3] on cpu"
-    assert int(sizes[0]) <= 1
+    assert failure.input == "x = bf16[4,3] on cpu, y = bf16[1,3] on cpu"
 
 
 def test_axes_and_elements_shape_what_is_drawn():
@@ -556,20 +472,6 @@ def test_nothing_of_the_caller_s_changes():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_factory_may_give_the_same_model_each_time():
-    model = guard(Linear(), mode="strict")
-    check_module(lambda: model, example=X, autocast=(None,))
-    assert is_guarded(model)
-    assert model.layer.weight.dtype is F32
-
-
-def test_the_environment_s_off_does_not_switch_the_check_off():
-    dtypeguard.set_mode("off")
-    report = check_module(Linear, example=X, dtypes=(F32, F64), autocast=(None,))
-    assert [cell.status for cell in report.cells] == ["same", "cast", "cast", "same"]
-    assert dtypeguard.get_mode() == "off"
-
-
 # ---------------------------------------------------------------- bad arguments
 
 
@@ -579,93 +481,46 @@ class Impossible(Linear):
 
 
 BAD = {
-    "a factory that is no callable": (
-        {"factory": 3, "example": X},
-        TypeError,
-        "factory=3 is not callable: pass the model's class, or lambda: Net(...)",
-    ),
+    "a factory that is no callable": ({"factory": 3}, TypeError, "factory=3 is not callable: pass the model's class"),
     "a class that needs arguments": (
-        {"factory": nn.Linear, "example": X},
+        {"factory": nn.Linear},
         TypeError,
         "factory: Linear() does not work (missing a required argument: 'in_features'): pass lambda: Linear(...)",
     ),
-    "a factory of something else": (
-        {"factory": dict, "example": X},
-        TypeError,
-        "factory: it gives a dict, not an nn.Module: let it return the model",
-    ),
-    "a lazy model": (
-        {"factory": lambda: nn.LazyLinear(3), "example": X},
-        TypeError,
-        "call the model once, then guard it",
-    ),
+    "a factory of something else": ({"factory": dict}, TypeError, "factory: it gives a dict, not an nn.Module: let it"),
+    "a lazy model": ({"factory": lambda: nn.LazyLinear(3)}, TypeError, "call the model once, then guard it"),
     "a model that cannot be copied": (
-        {"factory": prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), "example": X},
+        {"factory": prune.l1_unstructured(nn.Linear(3, 2), "weight", 2)},
         TypeError,
         "factory: this Linear cannot be copied (Only Tensors created explicitly by the user",
     ),
-    "an example of another kind": (
-        {"example": [X]},
-        TypeError,
-        "is no tensor, no tuple of positional and no dict of keyword arguments, and no callable that gives",
-    ),
-    "too many arguments": (
-        {"example": (X, X)},
-        TypeError,
-        "example: Linear.forward(x) does not take it: too many positional arguments",
-    ),
-    "an argument that is not there": (
-        {"example": {"y": X}},
-        TypeError,
-        "example: Linear.forward(x) does not take it: missing a required argument: 'x'",
-    ),
+    "an example of another kind": ({"example": [X]}, TypeError, "is no tensor, no tuple of positional and no dict of"),
+    "too many arguments": ({"example": (X, X)}, TypeError, "example: Linear.forward(x) does not take it: too many"),
     "an example of another shape": (
         {"example": torch.ones(2, 5)},
         ValueError,
         "Linear raises RuntimeError: mat1 and mat2 shapes cannot be multiplied",
     ),
-    "no example and no annotation": (
-        {},
-        AnnotationError,
-        "argument `x` has no annotation and no default, so no value is made",
-    ),
+    "no annotation": ({"example": None}, AnnotationError, "argument `x` has no annotation and no default, so no value"),
     "an annotation that nothing keeps": (
-        {"factory": Impossible},
+        {"factory": Impossible, "example": None},
         AnnotationError,
         "no sizes of its axes were found that fit each other; or give check_module an example=",
     ),
-    "one dtype": (
-        {"example": X, "dtypes": F32},
-        TypeError,
-        "dtypes=torch.float32 is not several: write dtypes=(torch.float32,)",
-    ),
+    "one dtype": ({"dtypes": F32}, TypeError, "dtypes=torch.float32 is not several: write dtypes=(torch.float32,)"),
     "an integer dtype": (
-        {"example": X, "dtypes": (torch.int64,)},
+        {"dtypes": (torch.int64,)},
         ValueError,
         "dtypes: torch.int64 is none of torch.bfloat16, torch.float16, torch.float32, torch.float64",
     ),
-    "no dtype": ({"example": X, "dtypes": ()}, ValueError, "dtypes is empty: name at least one of torch.bfloat16"),
-    "an autocast dtype that torch has not": (
-        {"example": X, "autocast": (F64,)},
-        ValueError,
-        "autocast: torch.float64 is none of None, torch.bfloat16, torch.float16",
-    ),
-    "a device that is not there": (
-        {"example": X, "devices": ("xpu",)},
-        ValueError,
-        "devices: 'xpu' is not here, only cpu",
-    ),
-    "a device that is none": ({"example": X, "devices": ("gpu",)}, ValueError, "devices: 'gpu' is not here, only cpu"),
-    "one device": ({"example": X, "devices": "cpu"}, TypeError, "devices='cpu' is not several: write devices=('cpu',)"),
-    "meta": ({"example": X, "devices": ("meta",)}, ValueError, "devices: nothing is computed on meta"),
-    "a backend that is not there": (
-        {"example": X, "compile": "fast"},
-        ValueError,
-        "compile='fast' is neither a bool nor a backend: ",
-    ),
-    "no examples": ({"max_examples": 0}, ValueError, "max_examples=0: draw at least one input"),
+    "no dtype": ({"dtypes": ()}, ValueError, "dtypes is empty: name at least one of torch.bfloat16"),
+    "a device that is none": ({"devices": ("gpu",)}, ValueError, "devices: 'gpu' is not here, only cpu"),
+    "one device": ({"devices": "cpu"}, TypeError, "devices='cpu' is not several: write devices=('cpu',)"),
+    "meta": ({"devices": ("meta",)}, ValueError, "devices: nothing is computed on meta"),
+    "no such backend": ({"compile": "fast"}, ValueError, "compile='fast' is neither a bool nor a backend: "),
+    "no examples": ({"example": None, "max_examples": 0}, ValueError, "max_examples=0: draw at least one input"),
     "axes of an example": (
-        {"example": X, "axes": {"b": 2}},
+        {"axes": {"b": 2}},
         ValueError,
         "axes and elements shape drawn inputs: leave them out where there is an example",
     ),
@@ -676,7 +531,7 @@ BAD = {
 def test_a_bad_argument_is_named_with_what_to_write(name):
     options, kind, message = BAD[name]
     with pytest.raises(kind, match=re.escape(message)):
-        check_module(**{"factory": Linear} | options)
+        check_module(**{"factory": Linear, "example": X} | options)
 
 
 # ---------------------------------------------------------------- the report
@@ -758,19 +613,10 @@ def test_a_report_goes_to_json(tmp_path):
     assert data == json.loads((tmp_path / "report.json").read_text()) == REPORT.to_dict()
     assert list(data) == ["schema", "torch", "module", "cells", "failures"]
     assert data["cells"][1] == {
-        "parameter_dtype": "float32",
-        "input_dtype": "float16",
-        "autocast": None,
-        "parameter_device": "cpu",
-        "input_device": "cpu",
-        "status": "trap",
-        "bare": None,
-        "outputs": ["float16"],
-        "ideal": None,
-        "guard": "repairs",
-        "trap": True,
-        "inputs": 1,
-    }
+        "parameter_dtype": "float32", "input_dtype": "float16", "autocast": None, "parameter_device": "cpu",
+        "input_device": "cpu", "status": "trap", "bare": None, "outputs": ["float16"], "ideal": None,
+        "guard": "repairs", "trap": True, "inputs": 1,
+    }  # fmt: skip
     with pytest.raises(CheckError) as caught:
         check_module(BornInside, example=X, dtypes=(F32, BF16), autocast=(None,))
     failures = json.loads(caught.value.report.to_json())["failures"]
@@ -794,11 +640,3 @@ def test_a_report_goes_to_a_picture_that_says_in_words_what_it_shows_in_colours(
     assert any('<script>"& \N{SYMBOL FOR BELL}' in title for title in titles)
     assert "href" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-
-
-def test_two_devices_are_two_tables():
-    report = report_of("Net", (F32, F32, None, "same", None, (F32,)), (F32, F32, None, "cast", "RuntimeError", ()))
-    report.cells[1].input_device = torch.device("cuda", 0)
-    assert [table.title for table in report.tables()] == ["on cpu", "parameters on cpu, input on cuda:0"]
-    assert "parameters on cpu, input on cuda:0" in str(report)
-    assert "input on cuda:0" in report.to_svg()

@@ -212,10 +212,6 @@ def test_the_table_has_every_op_with_two_floating_tensors():
         assert {name for name, op in inventory().items() if any(True for _ in variants(op))} == set(TABLE["ops"])
 
 
-def test_the_quick_ones_are_ops():
-    assert set(QUICK) <= set(TABLE["ops"])
-
-
 # ---------------------------------------------------------------- the audit
 
 PROMOTE = {"result_type", "widest", "second", "several"}
@@ -250,60 +246,30 @@ def d(*shape):
     return x(*shape, dtype=F64)
 
 
-PROGRAMS = {
-    "addr": lambda: torch.addr(x(3, 2), d(3), x(2)),
-    "binary_cross_entropy_with_logits": lambda: F.binary_cross_entropy_with_logits(x(3), d(3)),
-    "block_diag": lambda: torch.block_diag(x(2, 2), d(2, 2)),
-    "dist": lambda: torch.dist(x(3), d(3)),
-    "floor_divide": lambda: x(3) // d(3),
-    "rsub": lambda: torch.rsub(x(3), d(3)),
-    "column_stack": lambda: torch.column_stack([x(3), d(3)]),
-    "cosine_embedding_loss": lambda: F.cosine_embedding_loss(x(2, 3), d(2, 3), torch.ones(2)),
-    "cosine_similarity": lambda: F.cosine_similarity(x(2, 3), d(2, 3)),
-    "cov": lambda: torch.cov(x(2, 3), aweights=d(3)),
-    "cross_entropy_loss": lambda: F.cross_entropy(x(2, 3), d(2, 3)),
-    "cumulative_trapezoid": lambda: torch.cumulative_trapezoid(x(3), d(3)),
-    "diff": lambda: torch.diff(x(3), append=d(1)),
-    "dstack": lambda: torch.dstack([x(3), d(3)]),
-    "einsum": lambda: torch.einsum("i,j->ij", x(2), d(3)),
-    "hstack": lambda: torch.hstack([x(3), d(3)]),
-    "kl_div": lambda: F.kl_div(x(3), d(3), reduction="sum"),
-    "kron": lambda: torch.kron(x(3), d(3)),
-    "margin_ranking_loss": lambda: F.margin_ranking_loss(x(3), d(3), torch.ones(3)),
-    "outer": lambda: torch.outer(x(3), d(3)),
-    "pairwise_distance": lambda: F.pairwise_distance(x(2, 3), d(2, 3)),
-    "poisson_nll_loss": lambda: F.poisson_nll_loss(x(3), d(3)),
-    "stft": lambda: torch.stft(x(16), 4, window=d(4), return_complex=True),
-    "trapezoid": lambda: torch.trapezoid(x(3), d(3)),
-    "triplet_margin_loss": lambda: F.triplet_margin_loss(x(2, 3), x(2, 3), d(2, 3)),
-    "vstack": lambda: torch.vstack([x(3), d(3)]),
+PROGRAMS = {  # composite ones, which come whole in inference mode, and others; whether a promotion is found
+    "addr": (lambda: torch.addr(x(3, 2), d(3), x(2)), True),
+    "column_stack": (lambda: torch.column_stack([x(3), d(3)]), True),
+    "cosine_embedding_loss": (lambda: F.cosine_embedding_loss(x(2, 3), d(2, 3), torch.ones(2)), True),
+    "cross_entropy_loss": (lambda: F.cross_entropy(x(2, 3), d(2, 3)), True),
+    "einsum": (lambda: torch.einsum("i,j->ij", x(2), d(3)), True),
+    "floor_divide": (lambda: x(3) // d(3), True),
+    "stft": (lambda: torch.stft(x(16), 4, window=d(4), return_complex=True), True),
+    "binary_cross_entropy": (lambda: F.binary_cross_entropy(x(3), x(3), weight=d(3)), False),
+    "masked_fill": (lambda: x(3).masked_fill(x(3) > 1, d()), False),
+    "select_scatter": (lambda: torch.select_scatter(x(3, 2), d(2), 0, 1), False),
+    "view_as": (lambda: x(3).view_as(d(3)), False),
 }
 
 
 @pytest.mark.parametrize("inference", [False, True], ids=["eager", "inference"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_promotion_is_found_whatever_the_operation(name, inference):
+    program, promotes = PROGRAMS[name]
     with dtypeguard.audit() as report, torch.inference_mode(inference):
-        PROGRAMS[name]()
+        result = program()
     assert report.faults == []
-    assert "DG101" in {finding.rule for finding in report.findings}
-
-
-@pytest.mark.parametrize("inference", [False, True], ids=["eager", "inference"])
-@pytest.mark.parametrize(
-    "program",
-    [
-        lambda: F.binary_cross_entropy(x(3), x(3), weight=d(3)),
-        lambda: x(3).masked_fill(x(3) > 1, d()),
-        lambda: torch.select_scatter(x(3, 2), d(2), 0, 1),
-        lambda: F.soft_margin_loss(x(3), d(3)),
-        lambda: x(3).view_as(d(3)),
-    ],
-)
-def test_what_keeps_the_dtype_of_its_input_promotes_nothing(program, inference):
-    with dtypeguard.audit() as report, torch.inference_mode(inference):
-        assert program().dtype is F32
-    assert report.faults == report.findings == []
+    assert ("DG101" in {finding.rule for finding in report.findings}) is promotes
+    assert promotes or (result.dtype is F32 and report.findings == [])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 """The fixture `dtype_audit`, in runs of pytest."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch._dynamo
@@ -42,99 +40,94 @@ def outcomes(pytester):
 # --- verdicts
 
 
-VERDICTS = {
-    "finds": ("def test(dtype_audit): bad()", {"failed": 1}),
-    "clean": ("def test(dtype_audit): good()", {"passed": 1}),
-    "empty": ("def test(dtype_audit): pass", {"passed": 1}),
-    "not asked for": ("def test(): bad()", {"passed": 1}),
-    "intended": ("def test(dtype_audit): x = torch.ones(3).double().float()", {"passed": 1}),
-    "judged by itself": ("def test(dtype_audit): bad(); dtype_audit.assert_clean(ignore=['DG103'])", {"passed": 1}),
-    "judged by itself, by family": ("def test(dtype_audit): bad(); dtype_audit.assert_clean('DG1')", {"passed": 1}),
-    "judged by itself, and bad": ("def test(dtype_audit): bad(); dtype_audit.assert_clean()", {"failed": 1}),
-    "judged, then bad": ("def test(dtype_audit): dtype_audit.assert_clean(); bad()", {"failed": 1}),
-    "judged leniently, then bad": (
-        "def test(dtype_audit): dtype_audit.assert_clean(ignore=['DG103']); bad()",
-        {"passed": 1},
-    ),
-    "expected to be bad": (
-        "def test(dtype_audit):\n    bad()\n    with pytest.raises(AssertionError): dtype_audit.assert_clean()",
-        {"passed": 1},
-    ),
-    "looked at": ("def test(dtype_audit): bad(); assert dtype_audit.findings[0].rule == 'DG103'", {"failed": 1}),
-    "comment": (
-        "def test(dtype_audit):\n    x = torch.ones(3)\n    x.to(torch.bfloat16)  # dtypeguard: ignore[DG103]",
-        {"passed": 1},
-    ),
-    "comment on another rule": (
-        "def test(dtype_audit):\n    x = torch.ones(3)\n    x.to(torch.bfloat16)  # dtypeguard: ignore[DG104]",
-        {"failed": 1},
-    ),
-    "xfail": ("@pytest.mark.xfail(strict=True)\ndef test(dtype_audit): bad()", {"xfailed": 1}),
-    "xfail, clean": ("@pytest.mark.xfail(strict=True)\ndef test(dtype_audit): good()", {"failed": 1}),
-    "skipped inside": ("def test(dtype_audit): bad(); pytest.skip('no')", {"skipped": 1}),
-    "skipped": ("@pytest.mark.skip\ndef test(dtype_audit): bad()", {"skipped": 1}),
-    "fails by itself": ("def test(dtype_audit): good(); assert 0", {"failed": 1}),
-    "parametrised": (
-        "@pytest.mark.parametrize('f', [bad, good, bad])\ndef test(dtype_audit, f): f()",
-        {"failed": 2, "passed": 1},
-    ),
-    "in a class": ("class TestIt:\n    def test(self, dtype_audit): bad()", {"failed": 1}),
-    "usefixtures": ("@pytest.mark.usefixtures('dtype_audit')\ndef test(): bad()", {"failed": 1}),
-    "for a file": ("pytestmark = pytest.mark.usefixtures('dtype_audit')\ndef test(): bad()\ndef test_2(): good()",
-                   {"failed": 1, "passed": 1}),
-    "in the body": ("def test(request): request.getfixturevalue('dtype_audit'); bad()", {"failed": 1}),
-    "in the body, clean": ("def test(request): bad(); request.getfixturevalue('dtype_audit'); good()", {"passed": 1}),
-    "unittest": (
-        "import unittest\n@pytest.mark.usefixtures('dtype_audit')\nclass TestIt(unittest.TestCase):\n"
-        "    def test_1(self): bad()\n    def test_2(self): good()\n    def test_3(self): self.fail('no')",
-        {"failed": 2, "passed": 1},
-    ),
-    "another fixture asks": (
-        "@pytest.fixture\ndef watched(dtype_audit): return dtype_audit\ndef test(watched): bad()",
-        {"failed": 1},
-    ),
-    "autouse": ("@pytest.fixture(autouse=True)\ndef watched(dtype_audit): pass\ndef test(): bad()", {"failed": 1}),
-    "fixtures are not audited": (
-        "@pytest.fixture\ndef early(): bad(); yield; bad()\n"
-        "@pytest.fixture\ndef late(dtype_audit): bad(); yield; bad()\n"
-        "def test(early, dtype_audit, late): good()",
-        {"passed": 1},
-    ),
-    "a fixture fails before": (
-        "@pytest.fixture\ndef broken(dtype_audit): bad(); raise OSError\ndef test(broken): pass",
-        {"errors": 1},
-    ),
-    "a fixture fails after": (
-        "@pytest.fixture\ndef broken(dtype_audit): yield; raise OSError\ndef test(broken): good()",
-        {"passed": 1, "errors": 1},
-    ),
-    "marker": ("@pytest.mark.dtype_audit\ndef test(): bad()", {"failed": 1}),
-    "marker, no tensors": ("@pytest.mark.dtype_audit\ndef test(): pass", {"passed": 1}),
-    "marker ignores": ("@pytest.mark.dtype_audit(ignore=['DG1'])\ndef test(): bad()", {"passed": 1}),
-    "marker selects": ("@pytest.mark.dtype_audit(rules=['DG2'])\ndef test(dtype_audit): bad()", {"passed": 1}),
-    "marker does not fail": (
-        "@pytest.mark.dtype_audit(fail=False)\ndef test(dtype_audit): bad(); assert len(dtype_audit.findings) == 1",
-        {"passed": 1},
-    ),
-    "the closest marker": (
-        "@pytest.mark.dtype_audit(fail=False)\nclass TestIt:\n    @pytest.mark.dtype_audit(fail=True)\n"
-        "    def test_1(self): bad()\n    def test_2(self): bad()",
-        {"failed": 1, "passed": 1},
-    ),
-    "marker on parameters": (
-        "@pytest.mark.parametrize('f', [bad, pytest.param(bad, marks=pytest.mark.dtype_audit(ignore=['DG103']))])\n"
-        "def test(dtype_audit, f): f()",
-        {"failed": 1, "passed": 1},
-    ),
-    "unknown rule": ("@pytest.mark.dtype_audit(ignore=['DG999'])\ndef test(): pass", {"errors": 1}),
-    "unknown option": ("@pytest.mark.dtype_audit(ignores=['DG103'])\ndef test(): pass", {"errors": 1}),
-    "rules by position": ("@pytest.mark.dtype_audit(['DG103'])\ndef test(): pass", {"errors": 1}),
-}  # fmt: skip
+VERDICTS = """
+import unittest
+watched = pytest.mark.dtype_audit
+
+@pytest.fixture
+def early(): bad(); yield; bad()
+
+@pytest.fixture
+def late(dtype_audit): bad(); yield; bad()
+
+@pytest.fixture
+def before(dtype_audit): bad(); raise OSError
+
+@pytest.fixture
+def after(dtype_audit): yield; raise OSError
+
+@pytest.fixture
+def asks(dtype_audit): return dtype_audit
+
+def failed_finds(dtype_audit): bad()
+def passed_clean(dtype_audit): good()
+def passed_not_asked_for(): bad()
+def passed_judged_by_itself(dtype_audit): bad(); dtype_audit.assert_clean(ignore=["DG103"])
+def passed_judged_by_family(dtype_audit): bad(); dtype_audit.assert_clean("DG1")
+def failed_judged_by_itself(dtype_audit): bad(); dtype_audit.assert_clean()
+def failed_judged_then_bad(dtype_audit): dtype_audit.assert_clean(); bad()
+def passed_judged_leniently_then_bad(dtype_audit): dtype_audit.assert_clean(ignore=["DG103"]); bad()
+
+def passed_expected_to_be_bad(dtype_audit):
+    bad()
+    with pytest.raises(AssertionError): dtype_audit.assert_clean()
+
+def failed_looked_at(dtype_audit): bad(); assert dtype_audit.findings[0].rule == "DG103"
+def passed_comment(dtype_audit): x = torch.ones(3); x.to(torch.bfloat16)  # dtypeguard: ignore[DG103]
+
+@pytest.mark.xfail(strict=True)
+def skipped_xfail(dtype_audit): bad()
+
+@pytest.mark.xfail(strict=True)
+def failed_xfail(dtype_audit): good()
+
+def skipped_inside(dtype_audit): bad(); pytest.skip("no")
+def failed_in_the_body(request): request.getfixturevalue("dtype_audit"); bad()
+def passed_in_the_body(request): bad(); request.getfixturevalue("dtype_audit"); good()
+def failed_another_fixture_asks(asks): bad()
+def passed_fixtures_are_not_audited(early, dtype_audit, late): good()
+def failed_before(before): pass
+def failed_after(after): good()
+
+@pytest.mark.usefixtures("dtype_audit")
+class UnitTests(unittest.TestCase):
+    def test_failed_bad(self): bad()
+    def test_passed_good(self): good()
+    def test_failed_itself(self): self.fail("no")
+
+@watched
+def failed_marker(): bad()
+
+@watched
+def passed_marker_without_tensors(): pass
+
+@watched(ignore=["DG1"])
+def passed_marker_ignores(): bad()
+
+@watched(rules=["DG2"])
+def passed_marker_selects(dtype_audit): bad()
+
+@watched(fail=False)
+def passed_marker_does_not_fail(dtype_audit): bad(); assert len(dtype_audit.findings) == 1
+
+@watched(fail=False)
+class Closest:
+    @watched(fail=True)
+    def failed_closest(self): bad()
+    def passed_farther(self): bad()
+"""
 
 
-@pytest.mark.parametrize(("tests", "expected"), VERDICTS.values(), ids=VERDICTS.keys())
-def test_verdicts(outcomes, tests, expected):
-    outcomes(tests, **expected)
+def test_verdicts(pytester):
+    """Each test is called as it ends."""
+    pytester.makeini("[pytest]\npython_functions = failed_* passed_* skipped_*\npython_classes = Closest")
+    pytester.makepyfile(PROGRAM + VERDICTS)
+    run = pytester.inline_run("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-W", "error")
+    outcomes = zip(("passed", "skipped", "failed"), run.listoutcomes(), strict=True)
+    ended = {(name, report.nodeid.rpartition(":")[2].removeprefix("test_")) for name, rs in outcomes for report in rs}
+    ended -= {("passed", "failed_after")}  # its call, before the teardown
+    assert [end for end in ended if not end[1].startswith(end[0])] == []
+    assert len(ended) == (VERDICTS.count("def ") - 5)
 
 
 # --- what is said
@@ -158,11 +151,6 @@ def test_the_failure_lists_the_findings(outcomes):
 def test_a_test_that_fails_by_itself_shows_both(outcomes):
     result = outcomes("def test(dtype_audit): bad(); assert 1 == 2", failed=1)
     result.stdout.fnmatch_lines(["E*assert 1 == 2", "*Captured dtype_audit call*", "warning DG103 *"])
-
-
-def test_a_test_that_fails_by_itself_and_is_clean_shows_nothing_more(outcomes):
-    result = outcomes("def test(dtype_audit): good(); assert 1 == 2", failed=1)
-    result.stdout.no_fnmatch_line("*dtype_audit call*")
 
 
 def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
@@ -191,11 +179,6 @@ def test_a_broken_pyproject_is_an_error_before_the_test(outcomes, pytester):
     result = outcomes("def test(dtype_audit): print('ran')", errors=1)
     result.stdout.fnmatch_lines(["*pyproject.toml: [[]tool.dtypeguard] has no key 'ignores'*"])
     result.stdout.no_fnmatch_line("*ran*")
-
-
-def test_pyproject_chooses_rules(outcomes, pytester):
-    pytester.makepyprojecttoml("[tool.dtypeguard]\nper-file-ignores = {'test_*.py' = ['DG103']}")
-    outcomes("def test(dtype_audit): bad()", passed=1)
 
 
 def test_help_names_it(pytester):
@@ -274,16 +257,6 @@ def test_a_baseline_is_written_and_then_nothing_is_new(outcomes, pytester, ci, w
              ini=INI, passed=3, failed=1)  # fmt: skip
 
 
-def test_without_its_baseline_it_fails(outcomes, ci):
-    outcomes(TWO, failed=2, passed=1)
-
-
-def test_a_baseline_of_a_clean_run_is_empty(outcomes, pytester, ci):
-    outcomes("def test(dtype_audit): good()", "--dtypeguard-write-baseline", ini=INI, passed=1)
-    assert known(pytester) == []
-    outcomes("def test(dtype_audit): bad()", ini=INI, failed=1)
-
-
 def test_a_baseline_counts_in_assert_clean_too_unless_that_names_another(outcomes, pytester, ci):
     outcomes(TWO, "--dtypeguard-write-baseline", ini=INI, passed=3)
     outcomes("def test(dtype_audit): bad(); dtype_audit.assert_clean()", ini=INI, passed=1)
@@ -325,29 +298,3 @@ def test_writing_needs_a_path(pytester):
 
 
 # --- other plugins, and no plugin
-
-
-def test_with_workers(outcomes):
-    outcomes("@pytest.mark.parametrize('n', range(6))\ndef test(dtype_audit, n): [bad, good][n % 2]()", "-n2",
-             failed=3, passed=3)  # fmt: skip
-
-
-def test_it_can_be_turned_off(pytester):
-    pytester.makepyfile("def test(): pass")
-    pytester.runpytest("-p", "no:dtypeguard").assert_outcomes(passed=1)
-
-
-def test_loading_the_plugin_imports_neither_torch_nor_dtypeguard(pytester):
-    pytester.makepyfile("def test(): pass")
-    pytester.makeconftest(
-        "import sys\n"
-        "def pytest_unconfigure(config):\n"
-        "    assert config.pluginmanager.has_plugin('dtypeguard')\n"
-        "    loaded = {name.partition('.')[0] for name in sys.modules}\n"
-        "    print('LOADED', sorted(loaded & {'torch', 'dtypeguard'}))\n"
-    )
-    for options in (["--co", "-q"], ["-q"]):
-        command = [sys.executable, "-m", "pytest", *options, "-p", "no:hypothesispytest", "-s", "-W", "error"]
-        run = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True)
-        assert (run.returncode, run.stderr) == (0, "")
-        assert "LOADED []" in run.stdout

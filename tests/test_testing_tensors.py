@@ -4,6 +4,7 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import pickle
@@ -14,8 +15,8 @@ import time
 import types
 import typing
 import warnings
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar, Union
 
 import jaxtyping
@@ -23,9 +24,8 @@ import numpy as np
 import pytest
 import torch
 from beartype.door import is_bearable
-from hypothesis import HealthCheck, Phase, find, given, seed, settings
+from hypothesis import Phase, find, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from jaxtyping import (
     AbstractArray,
     BFloat16,
@@ -37,7 +37,6 @@ from jaxtyping import (
     Float8e4m3fn,
     Float16,
     Float32,
-    Float64,
     Int,
     Int8,
     Int32,
@@ -49,10 +48,9 @@ from jaxtyping import (
     UInt64,
     jaxtyped,
 )
-from strategies import Half, Pattern
+from strategies import Half, Pattern, drawn, holds
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
-from versions import reset_default_device
 
 import dtypeguard
 from dtypeguard import AnnotationError
@@ -75,10 +73,6 @@ Alias = TypeAliasType("Alias", list[Float32[Tensor, "n"]])
 
 
 class Plain(Tensor):
-    pass
-
-
-class Weight(nn.Parameter):
     pass
 
 
@@ -154,12 +148,6 @@ class Tree:
 
 
 @dataclasses.dataclass
-class Chain:
-    x: Float32[Tensor, "n"]
-    rest: Optional["Chain"] = None
-
-
-@dataclasses.dataclass
 class Leaf:
     x: Float32[Tensor, "n"]
 
@@ -189,7 +177,6 @@ TOKENS = [
     "1_0", "+3", "03", "dim=4", "#dim=4", "d=#b", "d=*b", "d=_", "d=", "a b d=a+b", "a<=3", "{n}=4", "a b a==b", "*",
     "#*b", "*#b c", "#a", "#a #a", "#a #b a", "#3 3", "#-1", "3.0", "True", "class True", "é", "a b a+b",
     "a b min(a,b)", "n 2*n n//2", "a b max(a,b)-a", "n n+1 n-1", "#a+1 a", "a a%2", "a abs(a-3)", "h w (h/16)*(w/16)",
-    "n n-3000",
 ]  # fmt: skip
 FAMILIES = (
     "Float32 Float Int Shaped Num Bool Float16 BFloat16 Float64 Int64 Int32 Int16 Int8 Int4 Int2 UInt UInt8 UInt16 "
@@ -203,13 +190,9 @@ OTHERS = {
     "custom dtypes": Half[Tensor, "a b"],
     "regex": Pattern[Tensor, "a b"],
     "nested": Float[Float32[Tensor, "a b"], "n"],
-    "nested dtypes": Half[Shaped[Tensor, "..."], "a"],
     "numpy": Num[np.ndarray, "a #b"],
-    "numpy bool": Bool[np.ndarray, "..."],
     "numpy complex": Complex[np.ndarray, "n"],
     "Parameter": Float[nn.Parameter, "a b"],
-    "Parameter of any dtype": Shaped[nn.Parameter, "n"],
-    "own Parameter": Float32[Weight, "n"],
     "Buffer": Float32[nn.Buffer, "n"],
     "subclass": Shaped[Plain, "a *b"],
     "Any": Float[Any, "a b"],
@@ -226,16 +209,9 @@ OTHERS = {
     "union of far sizes": Float32[Tensor, "n n-300"] | Int64[Tensor, "n n-300"],
     "list": list[X],
     "Sequence": Sequence[X],
-    "Iterable": Iterable[X],
-    "tuple of any length": tuple[X, ...],
     "tuple": tuple[X, int, Int64[Tensor, "n n"], str | None],
-    "list of tuples": list[tuple[X, Float32[Tensor, "#n m"]]],
-    "dict": dict[str, X],
-    "dict of lists": dict[int, list[X]],
     "Mapping": Mapping[str, X],
-    "MutableMapping": MutableMapping[str, X | None],
     "defaultdict": defaultdict[str, X],
-    "OrderedDict": OrderedDict[str, X],
     "NamedTuple": Pair,
     "dataclass": Batch,
     "frozen dataclass": Frozen,
@@ -244,36 +220,18 @@ OTHERS = {
     "TypedDict": Features,
     "recursive TypedDict": Nested,
     "recursive dataclass": Tree,
-    "optional recursion": Chain,
     "recursion in a union": Fork | Leaf,
-    "list of dataclasses": list[Pair],
     "TypeVar with a bound": Vector,
     "TypeVar with constraints": Either,
-    "list of a TypeVar": list[Vector],
     "NewType": Ids,
     "Annotated": Annotated[X, "of samples"],
     "alias": Alias,
     "Final": typing.Final[X],
     "variadics that broadcast": tuple[Float32[Tensor, "*#a"], Float32[Tensor, "*#a"], Float32[Tensor, "*a"]],
-    "kv cache": tuple[tuple[Half[Tensor, "b h t d"], Half[Tensor, "b h t d"]], ...],
 }  # fmt: skip
 
 
 ANNOTATIONS = ARRAYS | OTHERS
-
-
-def drawn(strategy, examples=100, start=0):
-    """Values of a strategy, the same ones in each run; hypothesis' health checks are on."""
-    values = []
-
-    @seed(start)
-    @settings(max_examples=examples, database=None, deadline=None, phases=[Phase.generate])
-    @given(strategy)
-    def collect(value):
-        values.append(value)
-
-    collect()
-    return values
 
 
 class _AllReachedError(Exception):
@@ -343,36 +301,6 @@ def _fits(hint, value):
     return is_bearable(value, hint)
 
 
-# ---------------------------------------------------------------- the law
-
-
-def _law(annotation, examples):
-    values = drawn(tensors(annotation), examples)
-    assert values
-    for value in values:
-        assert accepts(annotation, value)
-        assert dtypeguard.check(value, annotation, mode="strict") is value
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.thin(8)
-@pytest.mark.parametrize("annotation", ARRAYS.values(), ids=ARRAYS)
-def test_every_array_keeps_its_annotation_for_jaxtyping_and_for_check(annotation):
-    _law(annotation, 100)
-
-
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("annotation", OTHERS.values(), ids=OTHERS)
-@pytest.mark.parametrize("examples", [20, pytest.param(300, marks=MANY)])
-def test_every_value_keeps_its_annotation_for_jaxtyping_and_for_check(annotation, examples):
-    _law(annotation, examples)
-
-
-def test_there_are_more_than_fifty_annotations_of_each():
-    assert len(ARRAYS) > 50
-    assert len(OTHERS) > 50
-
-
 @pytest.mark.parametrize(
     ("hint", "value"),
     [
@@ -383,7 +311,6 @@ def test_there_are_more_than_fifty_annotations_of_each():
         (tuple[X, int, Int64[Tensor, "n n"], str | None], (torch.ones(2), 1, torch.ones(2, 3).long(), None)),
         (Batch, Batch(torch.ones(2, 3, 4, 4), torch.ones(3).long())),
         (Features, {"mask": torch.ones(2, 2).bool()}),
-        (Tree, Tree(torch.ones(2), [Tree(torch.ones(3), [])])),
         (X | None, 1),
     ],
 )
@@ -393,56 +320,34 @@ def test_the_judge_of_these_tests_refuses_what_is_wrong(hint, value):
 
 def test_an_annotation_may_be_a_string_that_names_what_its_caller_sees():
     Local = Float32[Tensor, "n 3"]  # noqa: F841
-    for text in ('Float32[Tensor, "n 3"]', "Local", "list[Local] | None", 'Optional["Local"]'):
+    for text in ("Local", 'list["Local"] | None'):
         for value in drawn(tensors(text), 20):
             for tensor in value if isinstance(value, list) else [value]:
                 assert tensor is None or (tensor.dtype is torch.float32 and tensor.shape[1:] == (3,))
 
 
-def test_dtypeguard_s_mode_does_not_matter(monkeypatch):
-    for mode in ("off", "warn", "lenient", "strict"):
-        with dtypeguard.mode(mode):
-            assert all(accepts(Batch, value) for value in drawn(tensors(Batch), 12))
-
-
 # ---------------------------------------------------------------- what is reached
-
-
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_each_dtype_of_the_running_torch_can_be_drawn(dtype):
-    values = drawn(tensors(Shaped[Tensor, "..."], dtypes=dtype), 10)
-    assert {value.dtype for value in values} == {dtype}
-    assert len({tuple(value.shape) for value in values}) > 2
 
 
 def _each(dtypes):
     return {dtype: lambda value, dtype=dtype: value.dtype is dtype for dtype in dtypes}
 
 
-@MANY
-def test_an_annotation_of_anything_reaches_every_dtype_of_the_running_torch():
-    assert missing(_each(DTYPES), tensors(Shaped[Tensor, "n"]), within=10_000) == set()
+@pytest.mark.parametrize(
+    "family", ["Complex", "Float", "UInt", *(pytest.param(name, marks=MANY) for name in ("Int", "Num", "Shaped"))]
+)
+def test_a_family_reaches_all_of_its_members(family):
+    annotation = getattr(jaxtyping, family)[Tensor, ""]
+    members = [d for d in DTYPES if family == "Shaped" or str(d).removeprefix("torch.") in annotation.dtypes]
+    assert len(members) > 1
+    assert missing(_each(members), tensors(annotation), within=10_000) == set()
 
 
 def test_an_annotation_of_anything_reaches_first_what_torch_computes_in():
     usual = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool]
     usual += [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-    assert missing(_each(usual), tensors(Shaped[Tensor, ""]), within=1000) == set()
-    reached = collections.Counter(x.dtype in usual for x in drawn(tensors(Shaped[Tensor, ""])))
+    reached = collections.Counter(x.dtype in usual for x in drawn(tensors(Shaped[Tensor, ""]), 100))
     assert reached[True] > reached[False]
-
-
-@pytest.mark.thin(3)
-@pytest.mark.parametrize(
-    "family",
-    ["Complex", "Float", "UInt", *(pytest.param(f, marks=MANY) for f in ("Int", "Integer", "Inexact", "Real", "Num"))],
-)
-def test_a_family_reaches_all_of_its_members(family):
-    annotation = getattr(jaxtyping, family)[Tensor, ""]
-    members = [dtype for dtype in DTYPES if str(dtype).removeprefix("torch.") in annotation.dtypes]
-    assert len(members) > 1
-    assert missing(_each(members), tensors(annotation), within=5000) == set()
 
 
 LIES = {
@@ -456,15 +361,8 @@ LIES = {
 LARGE_ENOUGH = {"b": 2, "c": 3, "h": 4, "w": 5}
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn])
-def test_every_layout_is_reached(dtype):
-    assert missing(LIES, tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype), within=300) == set()
-
-
-def test_expanded_tensors_share_their_elements():
-    for x in drawn(tensors(Num[Tensor, "b c"], axes={"b": 5, "c": 3}, layout="expanded"), 20):
-        assert x[0].data_ptr() == x[4].data_ptr()
+def test_every_layout_is_reached():
+    assert missing(LIES, tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH), within=500) == set()
 
 
 def _kinds(dtype):
@@ -494,49 +392,36 @@ def _kinds(dtype):
 
 
 @pytest.mark.thin(4)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-                         *(pytest.param(dtype, marks=MANY) for dtype in FLOATING)], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float8_e5m2, *(d for d in FLOATING if d.itemsize != 2)], ids=str
+)
 def test_every_kind_of_number_is_reached_in_every_floating_dtype(dtype):
     goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in _kinds(dtype).items()}
     assert "nan" in goals
     assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, *(pytest.param(dtype, marks=MANY) for dtype in
-                         (torch.complex32, torch.complex128))], ids=str)  # fmt: skip
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex32, torch.complex128], ids=str)
 def test_both_parts_of_complex_numbers_reach_infinity_nan_and_the_edges(dtype):
-    edge = torch.finfo(dtype).max
-    kinds = {
-        "nan": lambda x: x.isnan(),
-        "infinity": lambda x: x == math.inf,
-        "minus infinity": lambda x: x == -math.inf,
-        "max": lambda x: x == edge,
-        "zero": lambda x: x == 0,
-        "one": lambda x: x == 1,
-    }
-    goals = {
-        (name, part): lambda x, kind=kind, part=part: kind(torch.view_as_real(x.to(torch.complex128))[..., part]).any()
-        for name, kind in kinds.items()
-        for part in (0, 1)
-    }
-    goals["one part NaN"] = lambda x: torch.view_as_real(x.to(torch.complex128)).isnan().sum() % 2
+    values = (math.nan, math.inf, -math.inf, torch.finfo(dtype).max, 0, 1)
+
+    def reaches(x, value, part):
+        numbers = torch.view_as_real(x.to(torch.complex128))[..., part]
+        return (numbers.isnan() if value != value else numbers == value).any()
+
+    goals = {(value, part): functools.partial(reaches, value=value, part=part) for value in values for part in (0, 1)}
     assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64, *(pytest.param(dtype, marks=MANY) for dtype
-                         in (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32))], ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.uint64], ids=str)
 def test_the_extremes_of_integers_are_reached(dtype):
     info = torch.iinfo(dtype)
     goals = {n: lambda x, n=n: n in x.tolist() for n in {info.min, info.max, 0, 1, 2, max(info.min, -1)}}
     assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, layout="contiguous"), within=2000) == set()
 
 
-def test_bools_are_true_and_false():
-    assert {x.item() for x in drawn(tensors(Bool[Tensor, ""]), 50)} == {True, False}
-    assert {x.item() for x in drawn(tensors(Bool[np.ndarray, ""]), 50)} == {True, False}
-
-
-@pytest.mark.parametrize("width", range(1, 8))
+@pytest.mark.parametrize("width", [1, 4, 7])
 def test_integers_of_few_bits_stay_in_their_bits(width):
     values = drawn(tensors(Shaped[Tensor, "4"], dtypes=getattr(torch, f"uint{width}"), layout="contiguous"), 40)
     stored = torch.cat([value.view(torch.uint8) for value in values])
@@ -549,13 +434,7 @@ def test_shapes_are_scalars_empty_of_one_element_and_of_any_rank():
     goals |= {f"rank {n}": lambda x, n=n: x.dim() == n for n in range(4)}
     goals["empty matrix"] = lambda x: 0 in x.shape and x.dim() > 1
     assert missing(goals, tensors(Float32[Tensor, "..."]), within=1000) == set()
-    assert missing({5: lambda x: x.dim() == 5}, tensors(Float32[Tensor, "a b *rest"]), within=500) == set()
-    assert {x.dim() for x in drawn(tensors(Float32[Tensor, "a b c d e f g"]), 5)} == {7}
-
-
-def test_most_tensors_have_elements_and_differ():
     values = drawn(tensors(Float32[Tensor, "b c"]), 100)
-    assert sum(x.numel() > 0 for x in values) > 60
     assert sum(x.numel() > 1 and x.unique().numel() > 1 for x in values) > 30
 
 
@@ -568,56 +447,51 @@ def test_broadcast_axes_are_of_size_one_and_full():
     assert missing(goals, runs, within=1000) == set()
 
 
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("dims", ["a b c a+b+c", "a b c d a+b+c+d", "a b a*b", "#a b a+b", "a *rest a+1"])
-def test_axes_that_expressions_use_take_several_sizes_each(dims):
-    values = drawn(tensors(Float32[Tensor, dims]), 50)
-    for axis in range(sum(token.lstrip("#").isidentifier() for token in dims.split())):
-        assert len({x.shape[axis] for x in values}) >= 4
-
-
 @pytest.mark.parametrize(
-    ("dims", "most"), [("n 2*n", 200), ("n n n*n", 5000), ("a b c a*b*c", 300_000), ("n n-3000", 20_000_000)]
+    ("dims", "free", "most"),
+    [
+        ("n 2*n", 1, 200),
+        ("n n n*n", 1, 5000),
+        ("a b c a*b*c", 3, 300_000),
+        ("a b c d a+b+c+d", 4, 100_000),
+        ("#a b a+b", 2, 1000),
+        ("h w (h/16)*(w/16)", 2, 1 << 24),  # small ones fit if they are empty, so larger ones are tried
+        ("n n-1000", 1, 24 * 1024),
+    ],
 )
-def test_sizes_are_no_larger_than_expressions_need(dims, most):
-    assert max(x.numel() for x in drawn(tensors(Float32[Tensor, dims]), 50)) <= most
-
-
-def test_where_empty_sizes_alone_are_small_larger_ones_are_drawn():
-    values = drawn(tensors(Float32[Tensor, "h w (h/16)*(w/16)"]), 100)
-    assert sum(x.numel() > 0 for x in values) > 50
+def test_axes_that_expressions_use_take_several_sizes_no_larger_than_needed(dims, free, most):
+    values = drawn(tensors(Float32[Tensor, dims]), 50)
+    for axis in range(free):
+        assert len({x.shape[axis] for x in values}) >= (1 if most == 24 * 1024 else 4)
+    assert max(x.numel() for x in values) <= most
+    assert sum(x.numel() > 0 for x in values) > 20
 
 
 def test_gradients_are_required_where_they_can_be_and_as_asked():
-    able = tensors(Num[Tensor, "n"], requires_grad=True)
-    for x in drawn(able, 50):
+    for x in drawn(tensors(Num[Tensor, "n"], requires_grad=True), 50):
         assert x.requires_grad == (x.is_floating_point() or x.is_complex())
         assert x.is_leaf
-        assert x.grad_fn is None
-    assert {x.requires_grad for x in drawn(tensors(X, requires_grad=st.booleans()), 50)} == {True, False}
-    assert {x.requires_grad for x in drawn(tensors(X), 50)} == {False}
-    assert {x.requires_grad for x in drawn(tensors(Float32[nn.Parameter, "n"]), 50)} == {True}
+    asked = {
+        (True, False): tensors(X, requires_grad=st.booleans()),
+        (False,): tensors(X),
+        (True,): tensors(Float32[nn.Parameter, "n"]),
+    }
+    for wanted, strategy in asked.items():
+        assert {x.requires_grad for x in drawn(strategy, 50)} == set(wanted)
     assert {x.requires_grad for x in drawn(tensors(Float32[nn.Parameter, "n"], requires_grad=False), 50)} == {False}
-
-
-def test_a_gradient_flows_into_what_requires_one_in_every_layout():
-    for layout in LAYOUTS:
-        for x in drawn(tensors(Float[Tensor, "a b"], requires_grad=True, layout=layout, finite=True), 20):
-            if x.dtype.itemsize > 1:
-                x.sum().backward()
-                assert torch.equal(x.grad, torch.ones_like(x))
 
 
 def test_containers_are_empty_and_full_and_every_option_is_taken():
     assert {len(value) for value in drawn(tensors(list[X]), 40)} == {0, 1, 2, 3}
-    assert {len(value) for value in drawn(tensors(dict[str, X]), 40)} >= {0, 1, 2}
-    assert {value is None for value in drawn(tensors(X | None), 50)} == {True, False}
-    union = Float32[Tensor, "n"] | Int64[Tensor, "n"] | Bool[Tensor, ""]
-    assert {x.dtype for x in drawn(tensors(union), 40)} == {torch.float32, torch.int64, torch.bool}
+    union = Float32[Tensor, "n"] | Int64[Tensor, "n"] | Bool[Tensor, ""] | None
+    assert {type(x) if x is None else x.dtype for x in drawn(tensors(union), 60)} == {
+        type(None), torch.float32, torch.int64, torch.bool,
+    }  # fmt: skip
     keys = [{"ids"}, {"ids", "mask"}, {"ids", "name"}, {"ids", "mask", "name"}]
     assert missing({str(k): lambda v, k=k: set(v) == k for k in keys}, tensors(Features), within=300) == set()
     assert {type(value) for value in drawn(tensors(Fork | Leaf), 50)} == {Fork, Leaf}
     assert {value.mask is None for value in drawn(tensors(Batch), 50)} == {True, False}
+    assert {value.source for value in drawn(tensors(Wired), 20)} == {None}  # a class that nobody can make
 
 
 def test_recursion_goes_deeper_than_once_and_ends():
@@ -628,30 +502,12 @@ def test_recursion_goes_deeper_than_once_and_ends():
     assert max(map(depth, drawn(tensors(Tree), 30))) < 12
 
 
-def test_the_same_name_is_the_same_size_all_over_a_value():
-    for batch in drawn(tensors(list[Batch]), 50):
-        sizes = {one.label.shape[0] for one in batch} | {one.image.shape[0] for one in batch}
-        assert len(sizes) <= 1
-
-
-@pytest.mark.parametrize("container", [deque, set, frozenset])
-def test_what_the_checker_cannot_see_into_is_refused_or_agrees(container):
-    try:
-        strategy = tensors(tuple[X, container[X]], axes={"n": 3}, device="meta")
-    except AnnotationError:
-        return
-    for x, others in drawn(strategy, 50):
-        assert isinstance(others, container)
-        for other in others:
-            assert (other.shape, other.device, other.dtype) == (x.shape, x.device, x.dtype)
-
-
-@pytest.mark.parametrize("options", [{"finite": True}, {"dtypes": torch.float16}, {"layout": "offset"}], ids=str)
-@pytest.mark.parametrize("container", [Iterator])
-def test_options_that_do_not_reach_into_a_container_are_refused(container, options):
-    with pytest.raises(AnnotationError, match=f"{next(iter(options))}= does not reach into {container.__name__}"):
-        tensors(container[X], **options)
-    assert drawn(tensors(container[X], device="cpu"), 5)
+def test_options_that_do_not_reach_into_a_container_are_refused():
+    with pytest.raises(AnnotationError, match="finite= does not reach into Iterator"):
+        tensors(Iterator[X], finite=True)
+    with pytest.raises(AnnotationError, match="would not agree with the others; use list or tuple"):
+        tensors(tuple[X, Iterator[X]])
+    assert drawn(tensors(Iterator[X], device="cpu"), 5)
 
 
 # ---------------------------------------------------------------- shrinking
@@ -670,41 +526,21 @@ NAN, INF = math.nan, math.inf
 F32, F64, I64 = torch.float32, torch.float64, torch.int64
 SMALLEST = [
     ("anything", Float[Tensor, "..."], lambda x: True, F32, 0.0),
-    ("any vector", Float32[Tensor, "n"], lambda x: True, F32, [0.0]),
-    ("any of any dtype", Shaped[Tensor, "a b c"], lambda x: True, F32, [[[0.0]]]),
     ("any integers", Int[Tensor, "a b"], lambda x: True, I64, [[0]]),
     ("NaN", Float[Tensor, "a b"], lambda x: x.double().isnan().any(), F32, [[NAN]]),
-    ("NaN in any rank", Float[Tensor, "..."], lambda x: x.double().isnan().any(), F32, NAN),
     ("infinity", Float[Tensor, "n"], lambda x: x.double().isinf().any(), F32, [INF]),
-    ("minus infinity", Float[Tensor, "n"], lambda x: (x.double() == -INF).any(), F32, [-INF]),
     ("minus zero", Float32[Tensor, "n"], lambda x: ((x == 0) & x.signbit()).any(), F32, [-0.0]),
-    ("largest", Float32[Tensor, "n"], lambda x: (x == torch.finfo(F32).max).any(), F32, [torch.finfo(F32).max]),
-    ("negative", Float32[Tensor, "n"], lambda x: (x < 0).any(), F32, [-1.0]),
-    ("fraction", Float32[Tensor, "n"], lambda x: ((x > 0) & (x < 1)).any(), F32, [0.5]),
-    ("true", Bool[Tensor, "n"], lambda x: x.any(), torch.bool, [True]),
-    ("three trues", Bool[Tensor, "n"], lambda x: len(x) > 2 and x.all(), torch.bool, [True] * 3),
     ("large integer", Int64[Tensor, "n"], lambda x: (x > 1000).any(), I64, [1001]),
-    ("negative integer", Int64[Tensor, "n"], lambda x: (x < -5).any(), I64, [-6]),
-    ("largest byte", UInt8[Tensor, "n"], lambda x: (x == 255).any(), torch.uint8, [255]),
     ("imaginary", Complex64[Tensor, "n"], lambda x: (x.imag != 0).any(), torch.complex64, [1j]),
     ("bfloat16", Float[Tensor, "a b"], lambda x: x.dtype is torch.bfloat16, torch.bfloat16, [[0.0]]),
-    ("bfloat16 of any", Shaped[Tensor, "n"], lambda x: x.dtype is torch.bfloat16, torch.bfloat16, [0.0]),
     ("float8", Float[Tensor, "n"], lambda x: x.itemsize == 1, None, [0.0]),
-    ("no floats", Num[Tensor, "n"], lambda x: not x.is_floating_point() and not x.is_complex(), I64, [0]),
-    ("complex", Num[Tensor, "n"], lambda x: x.is_complex(), torch.complex64, [0j]),
     ("empty", Float[Tensor, "..."], lambda x: x.numel() == 0, F32, []),
     ("empty second axis", Float[Tensor, "a b"], lambda x: x.shape[1] == 0, F32, [[]]),
-    ("second axis above 3", Float[Tensor, "a b"], lambda x: x.shape[1] > 3, F32, [[0.0] * 4]),
     ("rank 2", Float[Tensor, "..."], lambda x: x.dim() == 2, F32, [[0.0]]),
-    ("not contiguous", Float[Tensor, "n"], lambda x: not x.is_contiguous(), F32, [0.0] * 2),
     ("not contiguous matrix", Float[Tensor, "a b"], lambda x: not x.is_contiguous(), F32, [[0.0] * 2] * 2),
-    ("offset", Float[Tensor, "n"], lambda x: x.storage_offset() > 0, F32, [0.0]),
-    ("expanded", Float[Tensor, "n"], lambda x: x.numel() > 0 and 0 in x.stride(), F32, [0.0] * 2),
     ("broadcast", Float32[Tensor, "#a #a"], lambda x: x.shape[0] > x.shape[1], F32, [[0.0]] * 2),
-    ("expression", Float32[Tensor, "n n+1"], lambda x: x.shape[0] > 1, F32, [[0.0] * 3] * 2),
     ("two values", Float32[Tensor, "n"], lambda x: len(x) > 1 and x[0] != x[1] and x.isfinite().all(), F32, None),
     ("Int64 option", Float32[Tensor, "n"] | Int64[Tensor, "n"], lambda x: x.dtype is I64, I64, [0]),
-    ("not None", None | Float32[Tensor, "n"], lambda x: x is not None, F32, [0.0]),
 ]  # fmt: skip
 
 
@@ -726,17 +562,8 @@ def test_a_failure_shrinks_to_the_smallest_shape_the_simplest_numbers_and_the_fi
     assert found.is_complex() or torch.equal(shown.signbit() & ~shown.isnan(), wanted.signbit() & ~wanted.isnan())
 
 
-def test_numbers_above_a_bound_shrink_towards_it():
-    assert smallest(X, lambda x: x.sum() > 10).abs().max() <= 100
-    assert smallest(X, lambda x: (x > 1000).any()).tolist()[0] <= 1024
-    assert smallest(Int64[Tensor, "n"], lambda x: (x > 50).any()).tolist() == [51]
-
-
 def test_containers_shrink_to_few_and_simple_values():
-    assert smallest(list[X], lambda value: True) == []
     assert [x.tolist() for x in smallest(list[X], lambda value: len(value) > 1)] == [[0.0], [0.0]]
-    assert len(smallest(list[X], lambda value: any(x.isnan().any() for x in value))) == 1
-    assert smallest(X | None, lambda value: value is None) is None
     batch = smallest(Batch, lambda value: value.label.numel() > 0)
     assert (batch.image.shape, batch.label.tolist()) == ((1, 1, 1, 1), [0])
     tree = smallest(Tree, lambda value: len(value.children) > 0)
@@ -746,39 +573,26 @@ def test_containers_shrink_to_few_and_simple_values():
 # ---------------------------------------------------------------- options
 
 
-@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("dims", "axes", "shapes"),
     [
-        ("b 3", {"b": 2}, {(2, 3)}),
-        ("b", {"b": 0}, {(0,)}),
-        ("b", {"b": np.int64(3)}, {(3,)}),
+        ("b 3", {"b": np.int64(2)}, {(2, 3)}),
         ("b b", {"b": 4}, {(4, 4)}),
         ("*rest 3", {"*rest": (2, 2)}, {(2, 2, 3)}),
         ("*rest 3", {"rest": [2, 2]}, {(2, 2, 3)}),
-        ("*rest 3", {"*rest": ()}, {(3,)}),
         ("b *b", {"b": 3, "*b": (2, 2)}, {(3, 2, 2)}),
         ("#b 1", {"b": 4}, {(4, 1), (1, 1)}),
-        ("b", {"b": st.integers(5, 7)}, {(5,), (6,), (7,)}),
         ("b", {"b": st.sampled_from([1, 100])}, {(1,), (100,)}),
         ("*rest", {"*rest": st.sampled_from([(), (2, 3)])}, {(), (2, 3)}),
         ("*#rest", {"rest": (2,)}, {(2,), (1,), ()}),
-        ("n n-3", {"n": 5}, {(5, 2)}),
+        ("n n-3000", {"n": 3002}, {(3002, 2)}),
         ("n n-3", {"n": st.integers(4, 5)}, {(4, 1), (5, 2)}),
         ("a b a-b", {"a": 7, "b": st.just(5)}, {(7, 5, 2)}),
         ("True class", {"True": 2, "class": 3}, {(2, 3)}),
-        ("b 1", {"b": 5000}, {(5000, 1)}),
     ],
 )
 def test_axes_are_what_was_asked(dims, axes, shapes):
     assert {tuple(x.shape) for x in drawn(tensors(Float32[Tensor, dims], axes=axes), 30)} == shapes
-
-
-def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
-    values = drawn(tensors(Float32[Tensor, "n m n+m *rest"], axes={"n": 5}), 50)
-    assert {x.shape[0] for x in values} == {5}
-    assert len({x.shape[1] for x in values}) > 4
-    assert len({x.dim() for x in values}) > 2
 
 
 @pytest.mark.parametrize(
@@ -789,15 +603,11 @@ def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
         ({"axes": {1: 2}}, ValueError, "no axis 1"),
         ({"axes": {"b": -1}}, ValueError, "b=-1 is not a size"),
         ({"axes": {"b": 2.0}}, ValueError, "b=2.0 is not a size"),
-        ({"axes": {"b": "2"}}, ValueError, "b='2' is not a size"),
         ({"axes": {"b": (2,)}}, ValueError, r"b=\(2,\) is not a size"),
-        ({"axes": {"b": None}}, ValueError, "b=None is not a size"),
         ({"axes": {"*rest": 2}}, ValueError, "rest=2 is not a tuple of sizes"),
         ({"axes": {"*rest": (2, -1)}}, ValueError, "not a tuple of sizes"),
         ({"axes": [("b", 3)]}, TypeError, "axes="),
-        ({"axes": {"b": st.just(-1)}}, ValueError, "b=-1 is not a size"),
         ({"axes": {"b": st.just("x")}}, ValueError, "b='x' is not a size"),
-        ({"axes": {"*rest": st.just(2)}}, ValueError, "rest=2 is not a tuple of sizes"),
         ({"layout": "bad"}, ValueError, "layout='bad'.*'contiguous', 'transposed'"),
         ({"layout": 3}, TypeError, "layout=3"),
         ({"layout": st.just("bad")}, ValueError, "layout='bad'"),
@@ -806,10 +616,7 @@ def test_an_axis_that_was_given_and_is_needed_leaves_the_others_free():
         ({"requires_grad": "yes"}, TypeError, "requires_grad='yes'"),
         ({"dtypes": "float32"}, TypeError, "dtypes='float32'"),
         ({"dtypes": [torch.float32, 3]}, TypeError, "3 is not a dtype"),
-        ({"dtypes": np.float32}, TypeError, "is not a dtype"),
-        ({"elements": 3}, TypeError, r"elements=3 .*st.floats"),
-        ({"elements": lambda: 3}, TypeError, "elements="),
-        ({"colour": "red"}, TypeError, "colour"),
+        ({"elements": lambda: 3}, TypeError, r"elements=.*st.floats"),
     ],
 )  # fmt: skip
 def test_options_that_make_no_sense_say_so(options, error, says):
@@ -820,7 +627,6 @@ def test_options_that_make_no_sense_say_so(options, error, says):
 def test_options_that_leave_nothing_are_errors_of_the_annotation():
     for annotation, options in [
         (X, {"dtypes": []}),
-        (X, {"dtypes": torch.int64}),
         (tuple[X, Int64[Tensor, "n"]], {"dtypes": torch.int64}),
         (Float32[Tensor, "n n-3"], {"axes": {"n": 2}}),
         (Float32[Tensor, "b c"], {"axes": {"b": 2**40, "c": 2**40}}),
@@ -833,9 +639,7 @@ def test_options_that_leave_nothing_are_errors_of_the_annotation():
     ("annotation", "dtypes", "reached"),
     [
         (Float[Tensor, ""], torch.bfloat16, {torch.bfloat16}),
-        (Float[Tensor, ""], [torch.bfloat16, torch.float16], {torch.bfloat16, torch.float16}),
-        (Float[Tensor, ""], {torch.float64, torch.int64}, {torch.float64}),
-        (Float[Tensor, ""], iter([torch.float64]), {torch.float64}),
+        (Float[Tensor, ""], iter([torch.float64, torch.int64]), {torch.float64}),
         (Float32[Tensor, ""] | Int64[Tensor, ""], torch.int64, {torch.int64}),
         (Shaped[Tensor, ""], (torch.uint1, torch.bits16), {torch.uint1, torch.bits16}),
     ],
@@ -847,26 +651,15 @@ def test_dtypes_narrow_those_of_the_annotation(annotation, dtypes, reached):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_layout_is_what_was_asked(layout, device):
-    asked = tensors(Float[Tensor, "b c h w"], axes=LARGE_ENOUGH, layout=layout, device=device)
+    asked = tensors(Float[Tensor, "b c h w"], axes=LARGE_ENOUGH, layout=st.just(layout), device=device)
     for x in drawn(asked, 15):
         assert x.device.type == device
         assert LIES[layout](x) or (device == "meta" and layout == "expanded" and 0 in x.stride())
+    assert {x.stride() for x in drawn(tensors(Float32[Tensor, ""], layout=layout), 3)} == {()}
+    assert all(map(LIES[layout], drawn(tensors(Float32[Tensor, "2 3 512 512"], layout=layout), 3)))
 
 
-def test_a_layout_may_be_a_strategy_and_holds_for_large_tensors_too():
-    asked = tensors(Float32[Tensor, "b c h w"], axes=LARGE_ENOUGH, layout=st.sampled_from(["offset", "strided"]))
-    assert {x.storage_offset() for x in drawn(asked, 50)} == {0, 1}
-    for layout in LAYOUTS:
-        for x in drawn(tensors(Float32[Tensor, "2 3 512 512"], layout=layout), 3):
-            assert LIES[layout](x)
-
-
-def test_a_layout_that_a_shape_has_no_room_for_is_contiguous():
-    for layout in LAYOUTS:
-        assert {x.stride() for x in drawn(tensors(Float32[Tensor, ""], layout=layout), 10)} == {()}
-
-
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype not in QUANTIZED], ids=str)
 def test_every_dtype_but_the_quantized_is_drawn_on_meta_in_every_layout(dtype):
     asked = tensors(Shaped[Tensor, "b c h w"], axes=LARGE_ENOUGH, dtypes=dtype, device="meta")
@@ -875,31 +668,24 @@ def test_every_dtype_but_the_quantized_is_drawn_on_meta_in_every_layout(dtype):
 
 
 def test_a_device_may_be_a_device_or_a_strategy_and_is_torch_s_default_otherwise():
-    assert {x.device.type for x in drawn(tensors(X, device=torch.device("meta")), 10)} == {"meta"}
     both = drawn(tensors(X, device=st.sampled_from(["cpu", torch.device("meta")])), 50)
     assert {x.device.type for x in both} == {"cpu", "meta"}
     with torch.device("meta"):
-        assert {x.device.type for x in drawn(tensors(X), 10)} == {"meta"}
+        strategy = tensors(Shaped[Tensor, "n"])
+        assert {x.device.type for x in drawn(strategy, 100)} == {"meta"}
         assert {x.device.type for x in drawn(tensors(X, device="cpu"), 10)} == {"cpu"}
-    assert {x.device.type for x in drawn(tensors(Shaped[Tensor, "n"], device="meta"), 100)} == {"meta"}
+    assert {x.device.type for x in drawn(strategy, 10)} == {"cpu"}
 
 
 HELD = [
     (Float32[Tensor, "3"], st.floats(-1, 1, width=32), lambda x: x.abs().max() <= 1),
-    (Float16[Tensor, "3"], st.floats(-1, 1), lambda x: x.abs().max() <= 1),
     (Float[Tensor, "3"], st.floats(0.25, 1), lambda x: ((x.double() >= 0.25) & (x.double() <= 1)).all()),
     (Float8e4m3fn[Tensor, "3"], st.sampled_from([448.0, -1]), lambda x: set(x.double().tolist()) <= {448.0, -1.0}),
     (Float32[Tensor, "3"], st.just(math.inf), lambda x: (x == math.inf).all()),
-    (Float32[Tensor, "3"], st.just(math.nan), lambda x: x.isnan().all()),
-    (Float32[Tensor, "3"], st.just(np.float32(1.5)), lambda x: (x == 1.5).all()),
-    (Float32[Tensor, "3"], st.integers(-9, 9), lambda x: (x == x.round()).all() and x.abs().max() <= 9),
-    (Int64[Tensor, "3"], st.integers(0, 9), lambda x: ((x >= 0) & (x <= 9)).all()),
     (Int64[Tensor, "3"], st.just(2.0), lambda x: (x == 2).all()),
     (Int8[Tensor, "3"], st.sampled_from([-128, 127]), lambda x: set(x.tolist()) <= {-128, 127}),
     (UInt64[Tensor, "3"], st.just(2**64 - 1), lambda x: x.tolist() == [2**64 - 1] * 3),
-    (Bool[Tensor, "3"], st.just(True), lambda x: x.all()),
     (Complex64[Tensor, "3"], st.just(1 + 2j), lambda x: (x == 1 + 2j).all()),
-    (Complex128[Tensor, "3"], st.floats(-1, 1), lambda x: (x.imag == 0).all()),
     (Int32[np.ndarray, "3"], st.integers(0, 9), lambda x: ((x >= 0) & (x <= 9)).all()),
     (list[Int64[Tensor, "3"]], st.just(7), lambda xs: all((x == 7).all() for x in xs)),
 ]  # fmt: skip
@@ -915,10 +701,9 @@ def test_elements_are_the_numbers_that_were_asked_for(annotation, elements, hold
 @pytest.mark.parametrize(
     ("family", "value"),
     [
-        (UInt8, -1), (UInt8, 300), (Int64, 0.5), (Int64, 2**63), (Int64, math.nan), (Int64, math.inf), (Int64, 1j),
-        (UInt64, -1), (UInt64, 2**64), (Bool, 300), (Bool, math.nan), (Float32, 1e300), (Float16, 7e4), (Float32, 1j),
-        (Float8e4m3fn, 1000.0), (Float8e4m3fn, math.inf), (Float32, "x"), (Float32, None), (Float32, [1.0, 2.0]),
-        (Float32, torch.ones(2)), (Complex64, [1.0, 2.0]), (Complex64, 1e300j),
+        (UInt8, -1), (UInt8, 300), (Int64, 0.5), (Int64, 2**63), (Int64, math.nan), (Int64, 1j), (Bool, 300),
+        (Float32, 1e300), (Float16, 7e4), (Float32, 1j), (Float8e4m3fn, 1000.0), (Float8e4m3fn, math.inf),
+        (Float32, "x"), (Float32, torch.ones(2)), (Complex64, 1e300j),
     ],
 )  # fmt: skip
 def test_an_element_that_the_dtype_cannot_hold_is_an_error_that_names_both(family, value):
@@ -935,45 +720,28 @@ def _all_finite(x):
 @pytest.mark.parametrize("dtype", [*FLOATING, torch.complex32, torch.complex64, torch.complex128], ids=str)
 def test_finite_leaves_infinity_and_nan_out(dtype):
     assert all(map(_all_finite, drawn(tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), 25)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.float8_e5m2, marks=MANY)])
-def test_finite_leaves_the_other_edges_in(dtype):
-    kinds = {name: kind for name, kind in _kinds(dtype).items() if name not in ("nan", "infinity", "minus infinity")}
-    goals = {name: lambda x, kind=kind: kind(x.to(torch.float64)).any() for name, kind in kinds.items()}
-    assert missing(goals, tensors(Shaped[Tensor, "4"], dtypes=dtype, finite=True), within=2000) == set()
-
-
-def test_finite_goes_together_with_elements():
-    assert all(map(_all_finite, drawn(tensors(Float32[Tensor, "4"], elements=st.floats(width=32), finite=True), 100)))
+    if dtype is torch.float32:
+        asked = tensors(X, elements=st.floats(width=32), finite=True)
+        assert all(map(_all_finite, drawn(asked, 100)))
 
 
 BAD_ANNOTATIONS = [
     (Float32, "write Float32"),
-    (torch.float32, "write Float32"),
-    (torch.ones(1), "a tensor is no annotation"),
     ('Float32[Tensor, "n#"]', "has its # at the end"),
     ('Float32[Tensor, "a,b"]', "has a comma"),
-    ('Float32[Tensor, "... *a"]', "more than one"),
     ('Floaty[Tensor, "n"]', "Floaty"),
     ('list["Missing"]', "Missing"),
     (Float32[Tensor, "a=b=3"], "no Python expression"),
-    (Float32[Tensor, "n )"], "no Python expression"),
     (Float32[Tensor, "-1"], "less than nothing"),
-    (Float32[Tensor, "?"], "PyTree"),
     (Float32[Tensor, "?a b"], "PyTree"),
-    (Float32[Tensor, "n+1"], "n is not bound"),
     (Float32[Tensor, "n+1 n"], "n is not bound"),
-    (Float32[Tensor, "n n/0"], "division by zero"),
     (Float32[Tensor, "n n-n-1"], "no sizes"),
     (Float32[Tensor, "n n.x"], "cannot be computed"),
     (Float32[Tensor, "{size}"], "inputs_for"),
-    (tuple[X, Float32[Tensor, "m+1"]], "m is not bound"),
     (list[Float32[Tensor, "3 -1"]], "less than nothing"),
     (Key[Tensor, ""], "prng_key"),
     (BFloat16[np.ndarray, "n"], "NumPy has no dtype called bfloat16"),
     (Float32[np.ma.MaskedArray, "n"], "MaskedArray"),
-    (Float32[np.float32, ""], "float32"),
     (Float32[nn.UninitializedParameter, "..."], "UninitializedParameter"),
     (Float32[torch._subclasses.FakeTensor, "n"], "FakeTensor"),
     (Float32[torch.masked.MaskedTensor, "n"], "MaskedTensor"),
@@ -992,8 +760,8 @@ def test_a_bad_annotation_is_refused_at_the_call(annotation, says):
 
 @pytest.mark.parametrize(
     "dims",
-    ["n n-3000", "a b c a+b+c-3000", "a b a*b-1000003", "n n-n-1", "n n/0", "a b c d e f g h a-b-c-d-e-f-g-h", "n 2**n",
-     "a b c d e f a-b b-c c-d d-e e-f f", "a b c d a/7-b/5+c/3-d/2", "n (n-17)*(n-4711)", "h w h//2-w//3 h%7-w%5"],
+    ["n n-3000", "n n-n-1", "n n/0", "a b c d e f g h a-b-c-d-e-f-g-h", "n 2**n", "a b c d a/7-b/5+c/3-d/2",
+     "n (n-17)*(n-4711)", "h w h//2-w//3 h%7-w%5"],
 )  # fmt: skip
 def test_sizes_for_hard_expressions_are_found_or_given_up_at_once(dims):
     start = time.process_time()
@@ -1009,97 +777,52 @@ def test_sizes_for_hard_expressions_are_found_or_given_up_at_once(dims):
 # ---------------------------------------------------------------- nothing is left behind
 
 
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _facts(x):
+    dense = x.clone(memory_format=torch.contiguous_format).reshape(-1)
+    return x.dtype, x.shape, x.stride(), x.requires_grad, dense.view(torch.uint8).tolist()
+
+
 def _state():
-    return {
-        "rng": torch.get_rng_state().cpu().numpy().tobytes(),
-        "numpy rng": pickle.dumps(np.random.get_state()),
-        "default dtype": torch.get_default_dtype(),
-        "default device": torch.empty(0).device,
-        "inference": torch.is_inference_mode_enabled(),
-        "grad": torch.is_grad_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warnings": list(warnings.filters),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "threads": torch.get_num_threads(),
-        "modes": (dtypeguard.get_mode(), len(dtypeguard.casts())),
-    }  # fmt: skip
+    return (
+        torch.get_rng_state().tolist(), pickle.dumps(np.random.get_state()), torch.get_default_dtype(),
+        torch.empty(0).device, torch.is_inference_mode_enabled(), torch.is_grad_enabled(), list(warnings.filters),
+        torch.is_autocast_enabled("cpu"), dtypeguard.get_mode(), len(dtypeguard.casts()),
+    )  # fmt: skip
 
 
-def _draws_that_leave_no_trace(strategy, examples=60):
-    values = []
+@pytest.mark.parametrize(
+    "around",
+    [
+        contextlib.nullcontext, torch.no_grad, torch.inference_mode, lambda: default_dtype(torch.float64),
+        lambda: torch.autocast("cpu", dtype=torch.bfloat16), lambda: dtypeguard.mode("off"),
+    ],
+    ids="alone no_grad inference dtype autocast mode".split(),
+)  # fmt: skip
+def test_what_is_drawn_depends_on_nothing_around_it_and_changes_nothing(around):
+    def facts():
+        found = []
 
-    @seed(0)
-    @settings(max_examples=examples, database=None, deadline=None, phases=[Phase.generate])
-    @given(st.data())
-    def collect(data):
-        before = _state()
-        values.append(data.draw(strategy))
-        assert _state() == before
+        def law(data):
+            before = _state()
+            found.append(_facts(data.draw(tensors(Float[Tensor, "a b"], requires_grad=True))))
+            assert _state() == before
 
-    collect()
-    return values
+        holds(st.data(), law, 25)
+        return found
 
-
-@pytest.fixture
-def restored():
-    """Torch's global settings as they were, after the test."""
-    dtype, deterministic = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
-    yield
-    torch.set_default_dtype(dtype)
-    reset_default_device()
-    torch.use_deterministic_algorithms(deterministic)
-
-
-def test_nothing_global_changes():
-    before = _state()
-    strategy = tensors(Shaped[Tensor, "a b"])
-    assert _state() == before
-    _draws_that_leave_no_trace(strategy)
-    assert _state() == before
-
-
-def _bytes(x):
-    return x.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).tolist()
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_another_default_dtype_changes_nothing(restored, dtype):
-    usual = drawn(tensors(Float[Tensor, "a b"]), 25)
-    torch.set_default_dtype(dtype)
-    others = _draws_that_leave_no_trace(tensors(Float[Tensor, "a b"]), 25)
-    assert {x.dtype for x in others} == {x.dtype for x in usual}
-    again = drawn(tensors(Float[Tensor, "a b"]), 25)
-    assert [(x.dtype, x.shape, x.stride()) for x in again] == [(x.dtype, x.shape, x.stride()) for x in usual]
-    assert list(map(_bytes, again)) == list(map(_bytes, usual))
-
-
-@pytest.mark.parametrize("annotation", [Num[Tensor, "a b"], Shaped[Tensor, "n"], Float[nn.Parameter, "n"]])
-def test_under_another_default_device_tensors_are_made_there(restored, annotation):
-    torch.set_default_device("meta")
-    values = _draws_that_leave_no_trace(tensors(annotation))
-    assert {x.device.type for x in values} == {"meta"}
-
-
-def test_deterministic_mode_and_autocast_change_nothing(restored):
-    torch.use_deterministic_algorithms(True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        values = _draws_that_leave_no_trace(tensors(Shaped[Tensor, "a b"]))
-    assert all(accepts(Shaped[Tensor, "a b"], x) for x in values)
-
-
-@pytest.mark.parametrize("annotation", [Num[Tensor, "a b"], Float[nn.Parameter, "n"], Float32[Plain, "n"]])
-@pytest.mark.parametrize("region", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_gradients_are_as_asked_in_every_region(annotation, region):
-    with region():
-        for x in _draws_that_leave_no_trace(tensors(annotation, requires_grad=True), 20):
-            assert x.requires_grad == (x.is_floating_point() or x.is_complex())
-            assert accepts(annotation, x)
-
-
-def test_a_strategy_made_in_one_region_draws_in_another(restored):
-    with torch.inference_mode(), torch.device("meta"):
-        strategy = tensors(Shaped[Tensor, "n"])
-    assert {(x.device.type, x.is_inference()) for x in drawn(strategy, 100)} == {("cpu", False)}
+    usual = facts()
+    with around():
+        assert facts() == usual
 
 
 @pytest.mark.thin(4)
@@ -1118,15 +841,9 @@ def test_values_are_fresh_each_time(annotation, layout):
     spoil()
 
 
-def test_arrays_of_numpy_are_writable_and_fresh():
-    for array in drawn(tensors(Int64[np.ndarray, "3"], elements=st.just(1), layout="contiguous"), 20):
-        assert (array == 1).all()
-        array[:] = 7
-
-
-@pytest.mark.thin(4)
-@pytest.mark.parametrize("family", [Float32, Float64, Int8, Complex128, Num, Shaped])
-@pytest.mark.parametrize("dims", ["3 1024 1024", "b 1000000", "3 4096 4096"])
+@pytest.mark.thin(3)
+@pytest.mark.parametrize("family", [Float32, Complex128, Num, Shaped])
+@pytest.mark.parametrize("dims", ["3 1024 1024", "a b c d e f g h i j k l", "3 4096 4096"])
 def test_large_tensors_are_drawn_fast_and_take_no_room(family, dims):
     start = time.process_time()
     most = max(x.untyped_storage().nbytes() for x in drawn(tensors(family[Tensor, dims]), 20) if not x.is_quantized)
@@ -1134,126 +851,10 @@ def test_large_tensors_are_drawn_fast_and_take_no_room(family, dims):
     assert most <= 32 << 20
 
 
-@pytest.mark.parametrize("family", [Float64, Complex128])
-def test_many_axes_take_no_room_either(family):
-    values = drawn(tensors(family[Tensor, "a b c d e f g h i j k l"]), 50)
-    assert max(x.untyped_storage().nbytes() for x in values) <= 32 << 20
-
-
-# ---------------------------------------------------------------- as a strategy among others
-
-
-@pytest.mark.parametrize(
-    ("annotation", "text"),
-    [
-        (Float32[Tensor, "b c"], 'Float32[Tensor, "b c"]'),
-        (X | None, 'Float32[Tensor, "n"] | None'),
-        (Batch, "Batch"),
-    ],
-)
-def test_a_strategy_s_repr_is_its_annotation(annotation, text):
-    assert repr(tensors(annotation)) == f"tensors({text})"
-    assert f"tensors({text})" in repr(tensors(annotation).map(len))
-
-
-@pytest.mark.filterwarnings("ignore::hypothesis.errors.NonInteractiveExampleWarning")  # it is for interactive use
-def test_an_example_is_given():
-    assert accepts(Y, tensors(Y).example())
-
-
-def test_it_is_combined_like_any_other_strategy():
-    one = tensors(X)
-    assert {type(v) for v in drawn(st.one_of(one, st.none()), 50)} == {Tensor, type(None)}
-    assert {type(v) for v in drawn(one | st.integers(), 50)} == {Tensor, int}
-    assert all(v.dtype is F64 for v in drawn(one.map(Tensor.double), 30))
-    assert all(v.numel() > 0 for v in drawn(one.filter(lambda x: x.numel() > 0), 50))
-    same = one.flatmap(lambda x: st.tuples(st.just(x), tensors(X, axes={"n": x.shape[0]})))
-    assert all(x.shape == y.shape for x, y in drawn(same, 50))
-    assert {len(v) for v in drawn(st.lists(one, max_size=3), 50)} == {0, 1, 2, 3}
-    assert all(accepts(X, v["x"]) for v in drawn(st.fixed_dictionaries({"x": one}), 30))
-    assert all(accepts(X, v) for v in drawn(st.deferred(lambda: one), 30))
-    assert all(accepts(X, v) for v in drawn(st.builds(lambda x: x, one), 30))
-
-
-def test_it_is_drawn_inside_a_test():
-    @settings(max_examples=50, database=None, deadline=None)
-    @given(st.data(), st.integers(1, 4))
-    def matmul(data, inner):
-        a = data.draw(tensors(Float64[Tensor, "m k"], axes={"k": inner}, finite=True), label="a")
-        b = data.draw(tensors(Float64[Tensor, "k n"], axes={"k": inner}, finite=True))
-        assert (a @ b).shape == (a.shape[0], b.shape[1])
-
-    matmul()
-
-
-def test_it_drives_a_stateful_test():
-    class Window(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.seen = []
-
-        @rule(x=tensors(Float32[Tensor, "3"], finite=True))
-        def push(self, x):
-            self.seen.append(x)
-
-        @rule(data=st.data())
-        def push_two(self, data):
-            self.seen += [data.draw(tensors(Float32[Tensor, "3"])), data.draw(tensors(Float32[Tensor, "3"]))]
-
-        @invariant()
-        def stackable(self):
-            assert not self.seen or torch.stack(self.seen).shape == (len(self.seen), 3)
-
-    run_state_machine_as_test(
-        Window, settings=settings(max_examples=8, stateful_step_count=8, database=None, deadline=None)
-    )
-
-
-@pytest.mark.thin(3)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_failing_value_of_any_dtype_can_be_reported(dtype):
-    @settings(max_examples=5, database=None, phases=[Phase.generate], deadline=None)
-    @given(x=tensors(Shaped[Tensor, "2"], dtypes=dtype))
-    def fails(x):
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError) as caught:
-        fails()
-    notes = "\n".join(caught.value.__notes__)
-    assert "fails(" in notes
-    assert "x=" in notes
-
-
-def test_no_health_check_fires_for_wide_and_deep_annotations():
-    wide = dataclasses.make_dataclass("Wide", [(f"x{n}", Float32[Tensor, "a b c"]) for n in range(20)])
-    deep = list[list[list[Float32[Tensor, "a b c"]]]]
-    for annotation in (wide, deep, list[Batch], dict[str, dict[str, list[Y]]], Tree, Nested):
-        for start in range(2):
-            assert drawn(tensors(annotation), 12, start)
-
-
-def test_settings_of_hypothesis_hold():
-    @settings(max_examples=7, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(tensors(Float32[Tensor, "a b"]))
-    def count(x):
-        count.calls = getattr(count, "calls", 0) + 1
-
-    count()
-    assert count.calls == 7
-
-
-def test_an_unset_field_of_a_hint_that_nobody_can_make_keeps_its_default():
-    for value in drawn(tensors(Wired), 20):
-        assert accepts(X, value.x)
-        assert value.source is None
-
-
-@pytest.mark.parametrize("family", [Float32, Num])
-def test_parameters_can_be_stepped_by_an_optimizer(family):
-    for parameter in drawn(tensors(family[nn.Parameter, "a b"]), 60):
-        if parameter.requires_grad and parameter.itemsize > 1:
-            parameter.grad = torch.ones_like(parameter)
-            torch.optim.SGD([parameter], lr=1.0).step()
+def test_a_strategy_s_repr_is_its_annotation():
+    texts = {Y: 'Float32[Tensor, "a b"]', X | None: 'Float32[Tensor, "n"] | None', Batch: "Batch"}
+    for annotation, text in texts.items():
+        assert repr(tensors(annotation)) == f"tensors({text})"
 
 
 PROGRAM = """

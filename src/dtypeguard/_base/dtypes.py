@@ -52,6 +52,7 @@ _ROWS: dict[str, tuple[Kind, int, int, bool]] = {
     "float16": (Kind.FLOAT, 11, 15, True),
     "float32": (Kind.FLOAT, 24, 127, True),
     "float64": (Kind.FLOAT, 53, 1023, True),
+    "bcomplex32": (Kind.COMPLEX, 8, 127, True),
     "complex32": (Kind.COMPLEX, 11, 15, True),
     "complex64": (Kind.COMPLEX, 24, 127, True),
     "complex128": (Kind.COMPLEX, 53, 1023, True),

@@ -56,43 +56,31 @@ class Inputs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def named(self) -> Iterator[tuple[Path, Any]]:
-        for name, value in self.signature.bind(*self.args, **self.kwargs).arguments.items():
-            kind = self.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                yield from (((name, ("item", n)), item) for n, item in enumerate(value))
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                yield from (((name, ("item", key)), item) for key, item in value.items())
-            else:
-                yield (name,), value
+    def named(self) -> dict[str, Any]:
+        return self._bound().arguments
+
+    def _bound(self) -> inspect.BoundArguments:
+        return self.signature.bind(*self.args, **self.kwargs)
 
     def floats(self) -> list[Leaf]:
         """The floating tensors: what can be of a wrong dtype."""
         return [leaf for leaf in self.tensors() if leaf.tensor.dtype in FLOATING]
 
     def tensors(self) -> list[Leaf]:
-        return [leaf for path, value in self.named() for leaf in _tensors(value, path, True)]
+        return [leaf for name, value in self.named().items() for leaf in _tensors(value, (name,), True)]
 
     def map(self, change: Change) -> "Inputs":
         """The same with other tensors; one that stands in two places is changed once, if it becomes the same."""
         known: dict[Any, tuple[Tensor, Tensor]] = {}
-        new = {path[-1]: _mapped(value, path, change, known) for path, value in self.named()}
-        bound = self.signature.bind(*self.args, **self.kwargs)
-        for name, value in bound.arguments.items():
-            kind = self.signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                bound.arguments[name] = tuple(new["item", n] for n in range(len(value)))
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                bound.arguments[name] = {key: new["item", key] for key in value}
-            else:
-                bound.arguments[name] = new[name]
+        bound = self._bound()
+        bound.arguments = {name: _mapped(value, (name,), change, known) for name, value in bound.arguments.items()}
         return Inputs(self.signature, bound.args, bound.kwargs)
 
     def fresh(self) -> "Inputs":
         return Inputs(self.signature, *copy.deepcopy((self.args, self.kwargs)))
 
     def __str__(self) -> str:
-        return ", ".join(f"{written(path)} = {summary(value)}" for path, value in self.named())
+        return ", ".join(f"{name} = {summary(value)}" for name, value in self.named().items())
 
 
 def _tensors(value: Any, path: Path, rebuildable: bool) -> Iterator[Leaf]:

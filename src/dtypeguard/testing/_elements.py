@@ -85,28 +85,18 @@ def _signed_pairs(magnitudes: tuple[Any, ...]) -> st.SearchStrategy[Any]:
     return st.tuples(st.sampled_from(magnitudes), st.booleans()).map(lambda pair: -pair[0] if pair[1] else pair[0])
 
 
-@functools.cache
-def _infinite(dtype: torch.dtype) -> frozenset[int]:
-    """Of a dtype of one byte, the bits that stand for infinity or NaN."""
-    values = torch.arange(256, device="cpu").to(torch.uint8).view(dtype).to(torch.float32)
-    return frozenset(n for n, good in enumerate(values.isfinite().tolist()) if not good)
+def _is_finite(bits: int, dtype: torch.dtype) -> bool:
+    raw = torch.tensor([_signed(bits, dtype)], dtype=_RAW[dtype.itemsize], device="cpu")
+    return bool(raw.view(dtype).to(torch.float64).isfinite())
 
 
-@functools.cache
-def _is_finite(dtype: torch.dtype) -> Any:
-    """Whether bits stand for a finite number."""
-    if not dtype.is_floating_point or TABLE[dtype].name == _FLOAT4:
-        return None
-    if dtype.itemsize == 1:
-        bad = _infinite(dtype)
-        return lambda bits: bits not in bad
-    exponent = _bits([float("inf")], dtype)[0]
-    return lambda bits: bits & exponent != exponent
+def _has_numbers(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and TABLE[dtype].name != _FLOAT4
 
 
 def _edges(dtype: torch.dtype) -> list[int]:
     """The bits of float8's edges."""
-    if not dtype.is_floating_point or TABLE[dtype].name == _FLOAT4:
+    if not _has_numbers(dtype):
         return []
     real = torch.finfo(dtype)
     numbers = (1.0, real.max, real.tiny, real.eps, 0.0, math.inf, math.nan)
@@ -122,8 +112,8 @@ def elements(dtype: torch.dtype, finite: bool) -> st.SearchStrategy[tuple[int, .
     bits: st.SearchStrategy[int] = st.integers(0, top) | st.sampled_from((0, 1, top, *_edges(lane)))
     if TABLE[lane].kind in (Kind.INT, Kind.FLOAT):
         bits = _numbers(lane).map(lambda number: _bits([number], lane)[0])
-    good = _is_finite(lane) if finite else None
-    bits = bits if good is None else bits.filter(good)
+    if finite and _has_numbers(lane):
+        bits = bits.filter(lambda pattern: _is_finite(pattern, lane))
     return st.tuples(bits, bits) if dtype in _LANES else st.tuples(bits)
 
 

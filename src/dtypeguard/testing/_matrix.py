@@ -62,20 +62,15 @@ class Cell:
         return f"parameters {_dtype(self.parameter_dtype)}, input {_dtype(self.input_dtype)}, {region}, {places}"
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "parameter_dtype": self.parameter_dtype and name_of(self.parameter_dtype),
-            "input_dtype": self.input_dtype and name_of(self.input_dtype),
-            "autocast": self.autocast and name_of(self.autocast),
-            "parameter_device": str(self.parameter_device),
-            "input_device": str(self.input_device),
-            "status": self.status,
-            "bare": self.bare,
-            "outputs": [name_of(dtype) for dtype in self.outputs],
-            "ideal": self.ideal,
-            "guard": self.guard,
-            "trap": self.trap,
-            "inputs": self.inputs,
-        }
+        return {name: _plain(value) for name, value in vars(self).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, torch.device):
+        return str(value)
+    return name_of(value) if isinstance(value, torch.dtype) else value
 
 
 @dataclass(eq=False)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis.errors import Flaky
+from hypothesis import HealthCheck, Phase, Verbosity, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky, NoSuchExample
 from torch import Tensor, nn
 
 from .._base.dtypes import FLOATING
@@ -24,8 +25,8 @@ T = TypeVar("T")
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REGIONS = (None, torch.float16, torch.bfloat16)
 _BACKEND = "aot_eager"
-_LESS = 5  # inside autocast a fifth of the inputs is drawn
 _ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may be filtered
+_LESS = 5  # inside autocast a fifth of the inputs is drawn
 
 
 def check_module(
@@ -173,60 +174,57 @@ class _Drawn:
     def __init__(self, bench: Bench, axes: Any, elements: Any, count: int) -> None:
         self._bench, self._options, self._count = bench, {"axes": axes, "elements": elements}, count
         self._shrunk: set[str] = set()
-        seen = []
-        self._explore(None, torch.device("cpu"), lambda inputs: seen.append(bool(inputs.floats())), count)
+        seen: list[bool] = []
+        _each(self._inputs(None, torch.device("cpu")), lambda inputs: seen.append(bool(inputs.floats())), count)
         self.floating = any(seen)
 
     def examine(self, cell: Cell) -> list[Failure]:
         found: list[Failure] = []
+        inputs = self._inputs(cell.input_dtype, cell.parameter_device)
 
-        def judge_all(inputs: Inputs) -> None:
+        def judge_all(one: Inputs) -> None:
             if not found:
                 rows = [row for row in PROPERTIES if not row.once or cell.status == "unsupported"]
-                found.extend(_enter(cell, Trial(self._bench, cell, inputs), rows)[:1])
+                found.extend(_enter(cell, Trial(self._bench, cell, one), rows)[:1])
 
-        def judge_one(inputs: Inputs) -> None:
-            failures = judge(Trial(self._bench, cell, inputs), [row])
-            if failures:
-                found[:] = failures
-                raise _Found
+        def judge_one(one: Inputs) -> list[Failure]:
+            return judge(Trial(self._bench, cell, one), [row])
 
-        where = cell.input_dtype, cell.parameter_device
-        count = self._count if cell.autocast is None else -(-self._count // _LESS)
-        self._explore(*where, judge_all, count)
+        _each(inputs, judge_all, self._count if cell.autocast is None else -(-self._count // _LESS))
         if found and found[0].property not in self._shrunk:
             row = next(row for row in PROPERTIES if row.name == found[0].property)
             self._shrunk.add(row.name)
-            self._explore(*where, judge_one, self._count, Phase.shrink)
+            with contextlib.suppress(NoSuchExample, Flaky):
+                smallest = find(inputs, lambda one: bool(judge_one(one)), settings=_settings(self._count))
+                found = judge_one(smallest) or found
         return found
 
-    def _explore(
-        self, dtype: torch.dtype | None, device: torch.device, use: Callable[[Inputs], Any], count: int, *more: Phase
-    ) -> None:
-        """Draw inputs; with `Phase.shrink` down to the smallest that raises `_Found`."""
+    def _inputs(self, dtype: torch.dtype | None, device: torch.device) -> st.SearchStrategy[Inputs]:
         model = self._bench.template(dtype if self._bench.floating else None, device)
         signature = self._bench.signature
         try:
             drawn = inputs_for(model, device=device, **self._options)
         except AnnotationError as error:
             raise AnnotationError(f"{error}; or give check_module an example=") from None
-        inputs = drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: _leaf(t)))
-        with contextlib.suppress(_Found, Flaky):
-            settings(
-                max_examples=count,
-                phases=[Phase.generate, *more],
-                database=None,
-                deadline=None,
-                derandomize=True,
-                print_blob=False,
-                report_multiple_bugs=False,
-                suppress_health_check=_ALL_CHECKS,
-                verbosity=Verbosity.quiet,
-            )(given(inputs)(use))()
+        return drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: _leaf(t)))
 
 
-class _Found(Exception):
-    """What tells hypothesis that an input breaks a property."""
+def _each(inputs: st.SearchStrategy[Inputs], use: Callable[[Inputs], Any], count: int) -> None:
+    settings(_settings(count), phases=[Phase.generate])(given(inputs)(use))()
+
+
+def _settings(count: int) -> settings:
+    return settings(
+        max_examples=count,
+        phases=[Phase.generate, Phase.shrink],
+        database=None,
+        deadline=None,
+        derandomize=True,
+        print_blob=False,
+        report_multiple_bugs=False,
+        suppress_health_check=_ALL_CHECKS,
+        verbosity=Verbosity.quiet,
+    )
 
 
 def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
@@ -246,12 +244,17 @@ def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
 
 def _several(name: str, value: Any, legal: Iterable[T]) -> tuple[T, ...]:
     known = ", ".join(sorted(map(str, legal)))
-    if isinstance(value, torch.dtype | str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}={value!r} is not several: write {name}=({value!r},)")
-    asked = tuple(dict.fromkeys(value))
+    asked = _listed(name, value, known)
     for item in asked:
         if item not in legal:
             raise ValueError(f"{name}: {item!r} is none of {known}")
+    return asked
+
+
+def _listed(name: str, value: Any, known: str) -> tuple[Any, ...]:
+    if isinstance(value, torch.dtype | torch.device | str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}={value!r} is not several: write {name}=({value!r},)")
+    asked = tuple(dict.fromkeys(value))
     if not asked:
         raise ValueError(f"{name} is empty: name at least one of {known}")
     return asked
@@ -259,11 +262,8 @@ def _several(name: str, value: Any, legal: Iterable[T]) -> tuple[T, ...]:
 
 def _places(devices: Any) -> tuple[torch.device, ...]:
     present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    asked = present if devices is None else devices
-    if isinstance(asked, str | torch.device) or not isinstance(asked, Iterable):
-        raise TypeError(f"devices={asked!r} is not several: write devices=({asked!r},)")
     found = []
-    for device in asked:
+    for device in _listed("devices", present if devices is None else devices, ", ".join(present)):
         try:
             place = torch.empty(0, device=device).device
         except (RuntimeError, AssertionError, TypeError) as error:
@@ -272,8 +272,6 @@ def _places(devices: Any) -> tuple[torch.device, ...]:
         if place.type == "meta":
             raise ValueError("devices: nothing is computed on meta")
         found.append(place)
-    if not found:
-        raise ValueError(f"devices is empty: name at least one of {', '.join(present)}")
     return tuple(dict.fromkeys(found))
 
 

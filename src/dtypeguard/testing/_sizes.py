@@ -32,8 +32,8 @@ _FLIP = st.booleans()
 _MOST = 1 << 48  # elements of a tensor; above some, one of them is seen many times
 _KEPT = 64  # solutions to choose from
 _TRIED = 600  # at random, where not all can be
-_SMALL = (1, 2, 3, 4, 5, 6, 7, 8, 0)
-_ROUND = (16, 32, 64, 10, 12, 20, 24, 48, 96, 100, 128, 256, 512, 768, 1000, 1024)  # what models are made of
+_SMALL = (1, 2, 3, 4, 5, 6, 7, 0)
+_ROUND = (10, 12, 16, 24, 32, 48, 64, 96, 100, 128, 256, 512, 768, 1000, 1024)  # what models are made of
 NAME = re.compile(r"[^\W\d]\w*")
 
 
@@ -41,13 +41,29 @@ class Unfit(Exception):
     """These sizes give no shape."""
 
 
-def tensors_in(spec: Spec | None, *seen: Spec) -> Iterable[TensorSpec]:
-    """The tensors of a spec in the order of checks."""
-    if isinstance(spec, TensorSpec):
+def every(spec: Spec | None, *outer: Spec) -> Iterable[Spec]:
+    """A spec and all in it, in the order of checks; not again what a recursive class holds of its own kind."""
+    if spec is not None and not any(spec is one for one in outer):
         yield spec
-    elif spec is not None and not any(spec is outer for outer in seen):
         for part in parts(spec):
-            yield from tensors_in(part, *seen, spec)
+            yield from every(part, *outer, spec)
+
+
+def tensors_in(spec: Spec | None) -> list[TensorSpec]:
+    return [one for one in every(spec) if isinstance(one, TensorSpec)]
+
+
+def each(spec: Spec, inside: Iterable[Spec | None], judge: Callable[[Spec | None], None]) -> None:
+    """Raise what is raised of something in a spec; in a union, only if it is of every option."""
+    faults: list[Exception] = []
+    inside = list(inside)
+    for part in inside:
+        try:
+            judge(part)
+        except (Unfit, AnnotationError) as fault:
+            faults.append(fault)
+    if faults and (not isinstance(spec, UnionSpec) or len(faults) == len(inside)):
+        raise faults[0]
 
 
 @dataclass
@@ -124,85 +140,49 @@ class Plan:
         return self._solved[key]
 
     def _solve(self, names: list[str], fixed: dict[str, int]) -> list[dict[str, int]]:
-        """With all options of unions, or where that cannot be, with one of each."""
         free = [name for name in names if name not in fixed]
+        known = {name: fixed[name] for name in names if name in fixed}
+        empty: list[dict[str, int]] = []
         faults: list[Exception] = []
-        for whole in (True, False):
-            empty: list[dict[str, int]] = []
-            for candidates in itertools.islice(_candidates(len(free)), None if self.constant else 2):
-                found = [
-                    {name: trial[name] for name in names}
-                    for sizes in candidates
-                    if self._fits(trial := {**fixed, **dict(zip(free, sizes, strict=True))}, whole, faults)
-                ]
-                full = [sizes for sizes in found if all(sizes.values())]
-                empty += [sizes for sizes in found if not all(sizes.values())]
-                if full:
-                    return _spread(full) + empty[: _KEPT // 8]
-            if empty:
-                return _spread(empty)
-        if self.constant and not (self.shared and fixed):
+        for sizes in (_SMALL, _ROUND):
+            trials = [known | dict(zip(free, product, strict=True)) for product in _products(sizes, len(free))]
+            found = [trial for trial in trials if self._fits(fixed | trial, faults)]
+            full = [trial for trial in found if all(trial.values())]
+            empty += [trial for trial in found if not all(trial.values())]
+            if full:
+                return full[:_KEPT] + empty[: _KEPT // 8]
+        if not empty and self.constant and not (self.shared and fixed):
             fault = next((fault for fault in faults if isinstance(fault, AnnotationError)), None)
             text = "no sizes of its axes were found that fit each other" if fault is None else str(fault)
             raise AnnotationError(f"no value is made: {text}") from fault
-        return []
+        return empty[:_KEPT]
 
-    def _fits(self, trial: dict[str, int], whole: bool, faults: list[Exception]) -> bool:
+    def _fits(self, trial: dict[str, int], faults: list[Exception]) -> bool:
         sizes = Sizes(self, self.call, {**dict.fromkeys(self.names, 1), **trial}, dict.fromkeys(self.runs, ()))
         try:
             for spec in self.specs:
-                _try(spec, sizes, whole)
+                _try(spec, sizes)
         except (Unfit, AnnotationError) as fault:
-            faults[:] = (*faults[:1], fault)
+            faults.append(fault)
             return False
         return True
 
 
-def _try(spec: Spec | None, sizes: "Sizes", whole: bool, *seen: Spec) -> None:
+def _products(sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Sizes to try for some axes, the smallest first: all products of a few, chance among those of many."""
+    if count < 4:
+        return sorted(itertools.product(sizes, repeat=count), key=lambda product: max(product, default=0))
+    chance = random.Random(0)
+    return sorted((tuple(chance.choices(sizes[:6], k=count)) for _ in range(_TRIED)), key=max)
+
+
+def _try(spec: Spec | None, sizes: "Sizes", *seen: Spec) -> None:
     """Raise Unfit or AnnotationError where a spec has no shape with these sizes."""
     if isinstance(spec, TensorSpec):
         if not any("{" in dim.text for dim in spec.dims):  # braces ask for arguments
             sizes.shape(spec, _first)
-        return
-    if spec is None or any(spec is outer for outer in seen):
-        return
-    faults: list[Exception] = []
-    for part in parts(spec):
-        try:
-            _try(part, sizes, whole, *seen, spec)
-        except (Unfit, AnnotationError) as fault:
-            if whole or not isinstance(spec, UnionSpec):
-                raise
-            faults.append(fault)
-    if faults and len(faults) == len(parts(spec)):
-        raise faults[0]
-
-
-def _candidates(count: int) -> Iterable[Iterable[tuple[int, ...]]]:
-    """Sizes to try for some axes: all small ones where they are few, then round ones, then chance."""
-    chance = random.Random(0)
-
-    def some(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-        return [tuple(chance.choices(sizes, k=count)) for _ in range(_TRIED)]
-
-    few = count < 4
-    yield (
-        sorted(itertools.product(_SMALL, repeat=count), key=max)
-        if few and count
-        else some(_SMALL[:5])
-        if count
-        else [()]
-    )
-    yield itertools.product(_ROUND, repeat=count) if count in (1, 2) else some(_ROUND)
-    for top in (16, 128, 1 << 10, 1 << 12, 1 << 14, 1 << 17, 1 << 20) if count else ():
-        yield some(range(top))
-
-
-def _spread(solutions: list[dict[str, int]]) -> list[dict[str, int]]:
-    """A few of many: the smallest, and others from all over."""
-    rest = solutions[_KEPT // 4 :]
-    kept = sorted(random.Random(0).sample(range(len(rest)), min(len(rest), _KEPT - _KEPT // 4)))
-    return solutions[: _KEPT // 4] + [rest[n] for n in kept]
+    elif spec is not None and not any(spec is outer for outer in seen):
+        each(spec, parts(spec), lambda part: _try(part, sizes, *seen, spec))
 
 
 def _first(strategy: st.SearchStrategy[Any]) -> Any:

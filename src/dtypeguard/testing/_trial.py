@@ -260,7 +260,7 @@ class Trial:
     def loses(self) -> bool:
         """Whether a repair makes a finite value infinite, or another number of a whole one."""
         readable = [(old, right) for old, right in self._repairs() if old.layout is torch.strided and not old.is_nested]
-        pairs = [(old, old.to(right.tensor.dtype)) for old, right in readable]
+        pairs = [(old, cast(old, right.tensor.dtype, old.device)) for old, right in readable]
         return any(bool((new.isinf() & old.isfinite()).any()) or changed(old, new) is not None for old, new in pairs)
 
     @cached_property

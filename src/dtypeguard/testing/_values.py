@@ -37,7 +37,7 @@ from .._contract.spec import (
 )
 from ._elements import allocatable, converted, elements, tensor_of
 from ._layouts import LAYOUTS, layout_of
-from ._sizes import SIZE, Draw, Sizes, Unfit, chosen
+from ._sizes import SIZE, Draw, Sizes, Unfit, chosen, each
 
 _EMPTY = inspect.Parameter.empty
 _SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -242,17 +242,12 @@ def check_possible(spec: Spec | None, options: Options, *seen: Spec) -> None:
     elif spec is not None and not any(spec is outer for outer in seen):
         if math.isinf(height(spec)):
             raise AnnotationError(f"no value of {spec.hint} is made: it would hold another one without end")
-        faults = []
-        for part in _all_parts(spec):
+        inside = _all_parts(spec)
+        for part in inside:
             if isinstance(part, OtherSpec) and is_array_hint(part.annotation):  # which nobody checks
                 odd = f"arrays in {show(part.annotation)} would not agree with the others"
                 raise AnnotationError(f"no value of {spec.hint} is made: {odd}; use list or tuple")
-            try:
-                check_possible(part, options, *seen, spec)
-            except AnnotationError as fault:
-                faults.append(fault)
-        if faults and (not isinstance(spec, UnionSpec) or len(faults) == len(parts(spec))):
-            raise faults[0]
+        each(spec, inside, lambda part: check_possible(part, options, *seen, spec))
 
 
 def _all_parts(spec: Spec) -> tuple[Spec | None, ...]:

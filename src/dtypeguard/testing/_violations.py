@@ -5,7 +5,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from hypothesis import reject
@@ -27,11 +27,10 @@ from .._contract.spec import (
     TensorSpec,
     TupleSpec,
     UnionSpec,
-    parts,
 )
 from ._elements import allocatable
 from ._inputs import Recipe, contract_of, judged, options_of
-from ._sizes import SIZE, Axes, Draw, Unfit, tensors_in
+from ._sizes import SIZE, Axes, Draw, Unfit, every, tensors_in
 from ._values import NUMPY, Maker, Options, array_of, dtypes_for, is_numpy, weighed
 
 _TRIES = 5
@@ -90,37 +89,21 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
 _Break = tuple[Spec, str, int]  # what to break, how, and at which of its occurrences
 
 
-def _breaks_of(spec: Spec | None, *seen: Spec) -> Iterable[_Break]:
+def _breaks_of(spec: Spec | None) -> Iterable[_Break]:
     """What may be wrong with a value, from the outside in."""
-    if spec is None or any(spec is outer for outer in seen):
-        return
-    for kind, possible, _ in _WAYS:
-        if isinstance(spec, _KINDS[kind]) and possible(spec):
-            yield spec, kind, 0
-    for part in parts(spec):
-        yield from _breaks_of(part, *seen, spec)
-    if not seen and not isinstance(spec, TensorSpec):
-        yield from _disagreements(spec)
-
-
-def _disagreements(spec: Spec) -> Iterable[_Break]:
-    """Tensors whose axes another one may have bound: an earlier one, or the same in a list or a recursive class."""
-    named: set[tuple[bool, str]] = set()
-    for tensor in tensors_in(spec):
-        own = {(dim.variadic, dim.text) for dim in tensor.dims if dim.kind is DimKind.NAMED}
-        if own & named:
-            yield tensor, "axis", 0
-        if own:
-            yield tensor, "axis", 1
-        named |= own
-
-
-def _all(spec: Spec, *seen: Spec) -> Iterable[Spec]:
-    if not any(spec is outer for outer in seen):
-        yield spec
-        for part in parts(spec):
-            if part is not None:
-                yield from _all(part, *seen, spec)
+    for one in every(spec):
+        for kind, way in _WAYS.items():
+            if isinstance(one, way.specs) and way.possible(one):
+                yield one, kind, 0
+    if not isinstance(spec, TensorSpec):  # an earlier tensor may have bound an axis, or the same in a list
+        named: set[tuple[bool, str]] = set()
+        for tensor in tensors_in(spec):
+            own = {(dim.variadic, dim.text) for dim in tensor.dims if dim.kind is DimKind.NAMED}
+            if own & named:
+                yield tensor, "axis", 0
+            if own:
+                yield tensor, "axis", 1
+            named |= own
 
 
 @dataclass
@@ -137,7 +120,7 @@ class _Breaker(Maker):
             self.done = self.skip == 0
             self.skip -= 1
             if self.done:
-                return _WRONG[self.kind](self, spec)
+                return _WAYS[self.kind].make(self, spec)
         return super().value(spec)
 
     def made(self, spec: FieldsSpec, values: dict[str, Any]) -> Any:
@@ -152,7 +135,7 @@ class _Breaker(Maker):
         return _unasked(spec.origin, values)
 
     def wants(self, spec: Spec | None) -> bool:
-        return not self.done and spec is not None and any(part is self.target for part in _all(spec))
+        return not self.done and spec is not None and any(part is self.target for part in every(spec))
 
 
 @dataclass(repr=False)
@@ -177,7 +160,7 @@ class _Breaches(Recipe):
         maker = _Breaker(draw, self.sizes(draw), self.options, None, 0, target, kind, skip)
         value = maker.value(self.contract.params[0].spec)
         found = judged(self.contract, (value,)).violations if maker.done else []
-        as_meant = len(found) == 1 and found[0].error is _ERRORS[kind]  # options of a union may see it otherwise
+        as_meant = len(found) == 1 and found[0].error is _WAYS[kind].error  # options of a union may see it otherwise
         return Breach(value, kind, headline(found[0]), found[0].error) if as_meant else None
 
 
@@ -295,28 +278,24 @@ def _names_an_axis(spec: TensorSpec) -> bool:
     return fixed or any(count > 1 for count in named.values())
 
 
-def _always(spec: Any) -> bool:
-    return True
+class _Way(NamedTuple):
+    """A kind of breach: of which specs, the error of it, what makes it, and whether it is possible."""
+
+    specs: Any
+    error: type[DtypeGuardError]
+    make: Callable[[Any, Any], Any]
+    possible: Callable[[Any], bool] = lambda spec: True
 
 
-# kind, whether it is possible, what makes it
-_WAYS: tuple[tuple[str, Callable[[Any], bool], Callable[[Any, Any], Any]], ...] = (
-    ("dtype", lambda spec: bool(_odd_dtypes(spec)), _odd_dtype),
-    ("rank", lambda spec: len(spec.dims) != 1 or spec.variadic is None, _odd_rank),
-    ("axis", _names_an_axis, _odd_axis),
-    ("type", _always, _odd_type),
-    ("length", _always, _odd_length),
-    ("key", lambda spec: spec.origin is dict and bool(spec.required), _odd_key),
-    ("hint", lambda spec: not bearable(spec, object()) or not bearable(spec, None), _stranger),
-)
-_WRONG: dict[str, Callable[[Any, Any], Any]] = {kind: make for kind, _, make in _WAYS}
-_KINDS: dict[str, Any] = {
-    "dtype": TensorSpec,
-    "rank": TensorSpec,
-    "axis": TensorSpec,
-    "type": TensorSpec | CollectionSpec | MappingSpec | FieldsSpec | TupleSpec | UnionSpec | NoneSpec,
-    "length": TupleSpec,
-    "key": FieldsSpec,
-    "hint": OtherSpec,
+_HOLDERS = TensorSpec | CollectionSpec | MappingSpec | FieldsSpec | TupleSpec | UnionSpec | NoneSpec
+_WAYS = {
+    "dtype": _Way(TensorSpec, DtypeError, _odd_dtype, lambda spec: bool(_odd_dtypes(spec))),
+    "rank": _Way(TensorSpec, ShapeError, _odd_rank, lambda spec: len(spec.dims) != 1 or spec.variadic is None),
+    "axis": _Way(TensorSpec, ShapeError, _odd_axis, _names_an_axis),
+    "type": _Way(_HOLDERS, HintError, _odd_type),
+    "length": _Way(TupleSpec, HintError, _odd_length),
+    "key": _Way(FieldsSpec, HintError, _odd_key, lambda spec: spec.origin is dict and bool(spec.required)),
+    "hint": _Way(
+        OtherSpec, HintError, _stranger, lambda spec: not bearable(spec, object()) or not bearable(spec, None)
+    ),
 }
-_ERRORS = dict.fromkeys(_KINDS, HintError) | {"dtype": DtypeError, "rank": ShapeError, "axis": ShapeError}
