@@ -225,6 +225,20 @@ def test_a_device_that_autocast_does_not_know_has_no_region():
             model(x.double())
 
 
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_the_autocast_that_counts_is_that_of_the_device_where_the_body_gets_a_tensor():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return x
+
+    for device, moved in (("cpu", ("cpu", BF16)), ("meta", ("meta", F32))):
+        model, given = guard(Net(2, 2, device=device)), [ones(BF16, 1, 2), torch.tensor(1.0, dtype=BF16)]
+        with region(BF16):
+            x, scalar = model.forward(given)
+        assert (x.device.type, x.dtype) == moved
+        assert scalar is given[1]  # it stays where it is
+
+
 def test_what_is_accepted_inside_a_region_is_not_remembered_outside():
     model = guard(nn.Linear(3, 2), mode="lenient")
     x = ones(BF16, 2, 3)

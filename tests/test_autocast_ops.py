@@ -27,7 +27,8 @@ from autocast_rows import (
     region,
     step,
 )
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float32
+from support import same
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
 from torch.utils.checkpoint import checkpoint
@@ -119,38 +120,6 @@ def test_autocast_makes_of_an_input_what_the_table_says(row, fact):
             (kind,) = {result.dtype for result in results} or {None}
             found += letters[kind]
         assert found == fact
-
-
-@pytest.mark.parametrize("row", [row for row in ROWS if "Norm" in row and "," not in row])
-def test_which_dtypes_a_float32_norm_takes_by_itself(row):
-    def result(dtype):
-        cell = Cell(row, (dtype,), None)
-        return next((tensor.dtype for tensor in step(cell, cell.model()).results), None)
-
-    widest = F64 if row in ("RMSNorm", "InstanceNorm1d without parameters") else None
-    assert [result(dtype) for dtype in FLOATS] == [F16, BF16, F32, widest]
-
-
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("row", ["Linear", "matmul", "sdpa", "Conv2d, BatchNorm2d, ReLU"])
-def test_no_region_helps_a_float64_module(row, half):
-    for dtype in (F16, BF16, F32):
-        cell = Cell(row, (dtype,), half, params=F64)
-        assert isinstance(step(cell, cell.model()).error, RuntimeError)
-
-
-@pytest.mark.thin(5)
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@each_row
-def test_an_error_of_torch_that_the_contract_lets_through_names_the_module(row, depth):
-    for half in HALVES:
-        for cell in cells(row, half):
-            if row == "LSTM" or not all(accepts(cell.model(), dtype, half) for dtype in cell.dtypes):
-                continue
-            model = guard(cell.model(), mode="strict", depth=depth)
-            error = step(cell, model).error
-            if error is not None:
-                assert f"raised inside {type(cell.model()).__name__}" in "".join(getattr(error, "__notes__", []))
 
 
 # ---------------------------------------------------------------- ways through a model
@@ -305,17 +274,17 @@ def test_a_repair_counts_also_where_the_operation_then_fails():
 # ---------------------------------------------------------------- custom autograd functions
 
 
-def product(style="forward with ctx", cast=None, contract=None, hint=Float32):
+def product(style="forward with ctx", cast=None, contract=None):
     """A matrix product with a backward of its own; the contract of its forward above or below `custom_fwd`."""
 
-    def forward(ctx, x: hint[Tensor, "b i"], w: hint[Tensor, "i o"]) -> Float[Tensor, "b o"]:
+    def forward(ctx, x: Float32[Tensor, "b i"], w: Float32[Tensor, "i o"]) -> Float[Tensor, "b o"]:
         ctx.save_for_backward(x, w)
         return x @ w
 
-    def compute(x: hint[Tensor, "b i"], w: hint[Tensor, "i o"]) -> Float[Tensor, "b o"]:
+    def compute(x: Float32[Tensor, "b i"], w: Float32[Tensor, "i o"]) -> Float[Tensor, "b o"]:
         return x @ w
 
-    def setup_context(ctx, inputs: tuple[hint[Tensor, "b i"], hint[Tensor, "i o"]], output):
+    def setup_context(ctx, inputs: tuple[Float32[Tensor, "b i"], Float32[Tensor, "i o"]], output):
         ctx.save_for_backward(*inputs)
 
     def backward(ctx, grad):
@@ -387,12 +356,6 @@ def trained(model, dtype, within, by_hand=False):
     return y, x.grad, model.weight.grad
 
 
-def same(a, b):
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    return all(one.dtype is other.dtype and torch.equal(one, other) for one, other in zip(a, b, strict=True))
-
-
 @each_region
 @pytest.mark.parametrize(
     ("entrance", "style", "cast"),
@@ -458,57 +421,6 @@ def test_follow_makes_a_custom_function_as_tolerant_as_a_module(entrance):
             trained(Net(Product.apply), dtype, within)
 
 
-def test_what_custom_fwd_casts_by_itself():
-    fixed, half = product(cast=F32), torch.ones(3, 2, dtype=BF16)
-    assert fixed(half.mT, half).dtype is BF16  # nothing, outside a region
-    with region(BF16):
-        assert fixed(half.mT, half).dtype is F32
-        assert fixed(half.mT, half.float()).dtype is F32
-        with pytest.raises(RuntimeError, match="dtype"):  # and never float64
-            fixed(half.mT.double(), half)
-
-
-@pytest.mark.parametrize("style", ["forward with ctx", "setup_context"])
-@pytest.mark.parametrize("cast", [None, F32])
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_gradients_and_gradients_of_gradients_in_float64(entrance, style, cast):
-    if entrance == "function":
-
-        @enforce
-        def function(x: Float64[Tensor, "b i"], w: Float64[Tensor, "i o"]) -> Float64[Tensor, "b o"]:
-            return product(style, cast)(x, w)
-
-        model = Net(function)
-    else:
-        model = ENTRANCES[entrance](style=style, cast=cast, hint=Float64)
-    model.double()
-    x = torch.randn(4, 3, dtype=F64, requires_grad=True)
-
-    def of_both(x, w):
-        return torch.func.functional_call(model, {"weight": w}, x)
-
-    with dtypeguard.mode("strict"):
-        assert torch.autograd.gradcheck(of_both, (x, model.weight))
-        assert torch.autograd.gradgradcheck(of_both, (x, model.weight))
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
-@pytest.mark.parametrize("style", ["forward with ctx", "setup_context"])
-@pytest.mark.parametrize("entrance", ["guard", "method", "function"])
-def test_gradients_of_gradients_go_through_a_repair(entrance, style):
-    def second(model, by_hand):
-        x = torch.linspace(-1, 1, 12, dtype=F64).reshape(4, 3).requires_grad_()
-        y = model(x.float() if by_hand else x)
-        (first,) = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
-        return first, *torch.autograd.grad(first.square().sum(), [x, model.weight])
-
-    got = second(ENTRANCES[entrance](style=style), by_hand=False)
-    expected = second(Net(product(style)), by_hand=True)
-    assert [tensor.dtype for tensor in got] == [F64, F64, F32]
-    assert all(map(torch.equal, got, expected))
-
-
 # A function without `custom_fwd`, https://github.com/pytorch/pytorch/issues/47906: backward runs outside the region,
 # where a half gradient meets float32 tensors that were saved.
 
@@ -523,33 +435,6 @@ class Proj(torch.autograd.Function):
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         return grad @ weight.mT, x.mT @ grad
-
-
-class FixedProj(Proj):
-    forward = staticmethod(custom_fwd(Proj.forward, device_type="cpu", cast_inputs=F32))
-    backward = staticmethod(custom_bwd(Proj.backward, device_type="cpu"))
-
-
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda function: guard(Net(function)),
-        lambda function: guard(Net(function), depth="all"),
-        EnforcedNet,
-        lambda function: Net(around(function)),
-    ],
-    ids=["guard", "guard, all", "method", "function"],
-)
-def test_a_function_without_custom_fwd_fails_in_backward_as_ever_and_the_mended_one_is_silent(wrap, half):
-    bare = trained(Net(Proj.apply), F32, half)
-    assert "same dtype" in bare
-    with dtypeguard.mode("strict"):
-        assert trained(wrap(Proj.apply), F32, half) == bare
-        got = trained(wrap(FixedProj.apply), F32, half)
-    assert same(got, trained(Net(FixedProj.apply), F32, half))
-    assert [tensor.dtype for tensor in got] == [F32] * 3
-    assert dtypeguard.casts() == []
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -35,6 +35,7 @@ from dtypeguard import (
     ShapeError,
     enforce,
 )
+from dtypeguard._doors.enforce import contract_behind
 
 pytestmark = pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 Row = Float32[Tensor, "n"]
@@ -301,17 +302,6 @@ def test_an_inherited_field_is_read_in_the_module_that_wrote_it():
         child(f64())
 
 
-def test_a_forward_reference_is_resolved_once_it_exists():
-    namespace = {"enforce": enforce, "Float32": Float32, "Tensor": Tensor}
-    exec("@enforce\ndef f(x: 'Later') -> 'Later':\n    return x\n", namespace)
-    with pytest.raises(dtypeguard.AnnotationError, match="Later"):
-        namespace["f"](f32())
-    namespace["Later"] = Row
-    assert namespace["f"](f32()).dtype is torch.float32
-    with dtypeguard.mode("strict"), pytest.raises(DtypeError):
-        namespace["f"](f64())
-
-
 LOCAL = """
 from __future__ import annotations
 from dtypeguard import enforce
@@ -357,6 +347,39 @@ def test_a_class_inside_a_function_may_name_itself(strict):
         Node.of(3)
     with pytest.raises(dtypeguard.AnnotationError, match=r"'Later'.*define it above"):
         Node().later(3)
+
+
+def test_a_dataclass_inside_a_function_may_hold_its_own_kind(strict):
+    @enforce
+    @dataclass
+    class Node:
+        value: Row
+        next: "Node | None" = None
+
+    node = Node(f32(), Node(f32()))
+    with pytest.raises(DtypeError, match="`value` is float64"):
+        Node(f64())
+    node.next.value = f64()
+    with pytest.raises(DtypeError, match=r"`next\.value` is float64"):
+        Node(f32(), node.next)
+
+
+def test_the_contract_behind_a_function():
+    def bare(x: Row, y=None) -> Row:
+        return x
+
+    namespace = {"enforce": enforce}
+    exec("@enforce\ndef later(x: 'Later') -> 'Later':\n    return x\n", namespace)
+    later = namespace["later"]
+    with pytest.raises(dtypeguard.AnnotationError, match="Later"):
+        contract_behind(later)
+    namespace["Later"] = Row
+    for function, named in ((bare, "bare"), (enforce(bare), "bare"), (later, "later")):
+        contract = contract_behind(function)
+        assert contract.function.endswith(named)
+        assert contract.params[0].spec.hint == 'Float32[Tensor, "n"]'
+        assert contract.returns is None or function is not bare
+    assert later(f32(2)).shape == (2,)
 
 
 def test_type_parameters_of_a_function_are_names_in_its_strings(strict):
@@ -1246,6 +1269,8 @@ def test_a_member_of_a_union_that_did_not_fit_binds_nothing(strict):
         (str, "a", 3),
         (bool, True, "yes"),
         (Literal["mean", "sum"], "sum", "max"),
+        (list[float], [1], ["1"]),  # an integer is a float, and a float is complex
+        (tuple[complex, ...], (1, 2.0), ("1",)),
         (int | None, None, "a"),
         (list[int], [1, 2], ["a"]),
         (tuple[int, int], (1, 2), (1, 2, 3)),
@@ -1591,3 +1616,52 @@ def test_a_module_that_hides_builtins_is_decorated_all_the_same():
     assert namespace["f"](f32()).dtype is torch.float32
     with pytest.warns(CastWarning):
         assert namespace["f"](f64()).dtype is torch.float32
+
+
+# ---------------------------------------------------------------- axes
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5), (2,), (3,), (2, 3, 1), (1, 2, 3), ()])
+def test_axes_of_one_name_agree_from_the_first_to_the_last(shape, strict):
+    @enforce
+    def same(x: Float32[Tensor, "*s"], y: Float32[Tensor, "*s"]):
+        return x
+
+    same(torch.zeros(2, 3), torch.zeros(2, 3))
+    with pytest.raises(ShapeError, match=r"`y` has axes \*s=.*, but \*s=\[2, 3\] in `x`"):
+        same(torch.zeros(2, 3), torch.zeros(shape))
+
+
+@pytest.mark.parametrize("axes", ["{n}", "{n!s}", "{n:d}", "{n}-1+1", "{len(text)}"])
+def test_braces_are_those_of_an_f_string(axes, strict):
+    @enforce
+    def sized(n, text, x: Float32[Tensor, axes]):
+        return x
+
+    sized(3, "abc", f32(3))
+    with pytest.raises(ShapeError, match=r"`x` has size 4 in axis 0, but .* is 3"):
+        sized(3, "abc", f32(4))
+
+
+def test_braces_mean_the_argument_where_an_axis_has_its_name_too(strict):
+    @enforce
+    def grow(x: Float32[Tensor, "n {n}+1"], n: int):
+        return x
+
+    grow(torch.zeros(5, 3), 2)
+    with pytest.raises(ShapeError, match=r"`x` has size 6 in axis 1, but `{n}\+1` is 3"):
+        grow(torch.zeros(5, 6), 2)
+
+
+def test_three_shapes_that_broadcast(strict):
+    @enforce
+    def add(x: Float32[Tensor, "*#s"], y: Float32[Tensor, "*#s"], z: Float32[Tensor, "*#s"], w: Float32[Tensor, "*s"]):
+        return x + y + z + w
+
+    def summed(*shapes):
+        return add(*map(torch.zeros, shapes)).shape
+
+    assert summed((3,), (2, 1), (5, 1, 3), (5, 2, 3)) == (5, 2, 3)
+    assert summed((5, 1, 3), (2, 1), (3,), (5, 2, 3)) == (5, 2, 3)
+    with pytest.raises(ShapeError):
+        summed((3,), (2, 1), (5, 2, 4), (5, 2, 3))

@@ -302,6 +302,8 @@ def test_a_method_of_a_module_converts_to_its_own_dtype():
         net = Net().to(dtype)
         with pytest.warns(CastWarning):
             assert net(np.ones((2, 3)), array("int64", 2)).dtype is dtype
+    with pytest.warns(CastWarning):
+        assert net.to("meta")(np.ones((2, 3))).is_meta
 
 
 def test_an_array_that_is_written_to_is_not_converted():
