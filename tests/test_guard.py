@@ -180,27 +180,6 @@ def test_nothing_that_follows_wrapped_takes_the_guard_off():
     assert refusal(model, ones(F64)).argument == "x"
 
 
-def test_hooks_run_in_their_order_and_the_guard_sees_what_pre_hooks_return():
-    model, order = Net(), []
-
-    def before(module, args):
-        order.append("pre")
-        return (args[0].float(), *args[1:])
-
-    def after(module, args, result):
-        order.append("post")
-        return result.double()
-
-    model.register_forward_pre_hook(before)
-    guard(model, mode="strict")
-    model.register_forward_hook(after)
-    assert model(ones(F64)).dtype is F64
-    assert order == ["pre", "post"]
-    model.register_forward_pre_hook(lambda module, args: (args[0].double(),))
-    assert refusal(model, ones()).argument == "x"
-    assert order == ["pre", "post", "pre"]
-
-
 def test_a_call_of_the_model_and_of_its_forward_are_checked():
     model = guard(Net().to(BF16), mode="strict")
     for call in (model, model.forward):
@@ -604,19 +583,15 @@ class Counted(nn.Linear):
         return made
 
 
-def test_a_class_that_makes_its_instances_itself_goes_on_doing_so():
-    model = guard(Counted(3, 2), mode="strict")
-    other = type(model)(5, out_features=7)
-    assert other.given == ((5,), {"out_features": 7})
-    assert other(ones(F32, 2, 5)).shape == (2, 7)
-    assert holds(other, ones(F64, 2, 5))
-
-
 class OfMixin(GuardedModule, Counted):
     pass
 
 
-def test_a_guarded_module_class_makes_its_instances_as_its_bases_do():
+def test_classes_that_make_their_instances_themselves_go_on_doing_so():
+    model = guard(Counted(3, 2), mode="strict")
+    other = type(model)(5, out_features=7)
+    assert other.given == ((5,), {"out_features": 7})
+    assert holds(other, ones(F64, 2, 5))
     assert OfMixin(3, out_features=2).given == ((3,), {"out_features": 2})
     assert Own(nn.ReLU(), inplace=True)(ones()).shape == (2, 2)
 
@@ -629,15 +604,6 @@ def test_what_the_class_of_a_guarded_model_constructs_can_be_copied(again):
     assert holds(part)
     twin = again(part)
     assert torch.equal(twin(ones()), part(ones()))
-
-
-def test_functional_call_is_held_to_the_parameters_it_is_given():
-    model = guard(Net(), mode="strict")
-    halves = {name: p.detach().to(BF16) for name, p in model.named_parameters()}
-    assert torch.func.functional_call(model, halves, (ones(BF16),)).dtype is BF16
-    with pytest.raises(DtypeError):
-        torch.func.functional_call(model, halves, (ones(),))
-    assert model(ones()).dtype is F32
 
 
 # ---------------------------------------------------------------- generated code
@@ -832,32 +798,26 @@ def test_dtype_and_device_override_the_parameters():
     assert guard(nn.ReLU(), mode="strict", device="meta")(ones().to("meta")).is_meta
 
 
-def test_output_dtype_is_what_floating_results_become():
-    class Many(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
 
-        def forward(self, x):
-            y = self.fc(x)
-            return {"y": y, "parts": [y, (y, None)], "ids": y.argmax(-1), "name": "y"}
+    def forward(self, x):
+        y = self.fc(x)
+        return {"y": y, "parts": [y, (y, None)], "ids": y.argmax(-1), "name": "y"}
 
-    model = guard(Many().to(BF16), mode="lenient", output_dtype=F32)
+
+def test_output_dtype_is_what_floating_results_of_the_root_become():
+    model = guard(Many().to(BF16), mode="lenient", output_dtype=F32, depth="all")
     with pytest.warns(CastWarning):
         out = model(ones(BF16))
     assert out["y"].dtype is out["parts"][0].dtype is out["parts"][1][0].dtype is F32
     assert out["ids"].dtype is torch.int64
     assert (out["parts"][1][1], out["name"]) == (None, "y")
-    error = refusal(guard(Net().to(BF16), mode="strict", output_dtype=F32), ones(BF16))
-    assert (error.actual, error.expected) == (BF16, F32)
+    error = refusal(guard(model, mode="strict", output_dtype=F32, depth="all"), ones(BF16))
+    assert (error.actual, error.expected, error.function) == (BF16, F32, "Many.forward")
     assert "result" in str(error)
-
-
-def test_output_dtype_is_the_roots_alone():
-    model = guard(Net(), mode="strict", depth="all", output_dtype=F32)
-    assert model(ones()).dtype is F32
-    with torch.autocast("cpu", BF16):
-        assert refusal(model, ones()).function == "Net.forward"
 
 
 class Ids(nn.Module):
@@ -879,25 +839,9 @@ def test_move_args_moves_integers_too_and_reaches_into_containers():
     assert refusal(model, ids.to("meta"), {"mask": [ids]}, error=DeviceError).argument == "batch['mask'][0]"
 
 
-def test_verify_looks_for_values_that_became_infinite():
-    huge = torch.full((2, 3), 1e30)
-    with pytest.raises(CastError, match=r"clamp.*skip_args"):
-        guard(Net().half(), mode="lenient")(huge)
-    with pytest.warns(CastWarning):
-        guard(Net().half(), mode="lenient", verify="never")(huge)
-
-
-BAD_OPTIONS = [
+BAD_OPTIONS = [  # the words are in tests/golden/errors.txt
     ({"mode": "strictly"}, ValueError, "lenient"),
-    ({"casting": "kind"}, ValueError, "precision"),
-    ({"depth": "deep"}, ValueError, "boundary"),
-    ({"autocast": "on"}, ValueError, "ignore"),
-    ({"verify": "sometimes"}, ValueError, "always"),
-    ({"skip_args": "x"}, TypeError, r"skip_args=\('x',\)"),
-    ({"skip_modules": "body"}, TypeError, r"skip_modules=\('body',\)"),
-    ({"move_args": "x"}, TypeError, r"move_args=\('x',\)"),
     ({"skip_args": ("y",)}, ValueError, "no argument 'y'.*x, scale, bias"),
-    ({"move_args": ("y",)}, ValueError, "no argument 'y'"),
     ({"dtype": torch.int8}, ValueError, "int8"),
     ({"dtype": "bfloat16"}, ValueError, "bfloat16"),
     ({"output_dtype": torch.bool}, ValueError, "bool"),
@@ -920,17 +864,11 @@ def test_bad_options_are_refused_before_anything_changes(options, error, match):
 # ---------------------------------------------------------------- refused models
 
 
-REFUSED = {
-    "class": (lambda: Net, r"guard\(Net\(\.\.\.\)\)"),
-    "function": (lambda: lambda x: x, "enforce"),
+REFUSED = {  # beside those of tests/golden/errors.txt
     "bound method": (lambda: Net().forward, "enforce"),
-    "script": (lambda: torch.jit.script(nn.Linear(3, 2)), r"guard the model\b.*script"),
     "trace": (lambda: torch.jit.trace(nn.Linear(3, 2), ones()), r"guard the model\b.*trace"),
-    "lazy inside": (lambda: nn.Sequential(nn.Linear(3, 2), nn.LazyBatchNorm1d()), "'1' is lazy.*call the model once"),
-    "ModuleDict": (lambda: nn.ModuleDict({"a": nn.Linear(3, 2)}), "no forward"),
     "no forward": (lambda: nn.Module(), "no forward"),
     "dict": (lambda: Net().state_dict(), "nn.Module"),
-    "tensor": (lambda: ones(), "nn.Module"),
 }
 
 
@@ -1245,20 +1183,6 @@ def test_what_happens_to_parameters_after_the_guard_needs_no_refresh():
     assert refusal(model, ones()).expected is BF16
     model.to("meta")
     assert refusal(model, ones(BF16), error=DeviceError).expected == torch.device("meta")
-
-
-def test_replaced_layers_and_parameters_need_no_refresh():
-    model = guard(Net(), mode="strict")
-    model.body = nn.Sequential(nn.Identity(), nn.Linear(3, 4))
-    assert holds(model)
-    model.body = nn.Linear(3, 4, dtype=BF16)
-    model.head = nn.Linear(4, 2, dtype=BF16)
-    assert model(ones(BF16)).dtype is BF16
-    model.body.weight = nn.Parameter(model.body.weight.double())
-    model.body.bias = nn.Parameter(model.body.bias.double())
-    model.head = nn.Linear(4, 2, dtype=F64)
-    assert model(ones(F64)).dtype is F64
-    assert refusal(model, ones(BF16)).expected is F64
 
 
 # ---------------------------------------------------------------- parametrize, weight_norm, prune
@@ -1631,11 +1555,6 @@ def test_a_model_compiled_in_place(compiled, depth):
     twin = guard(Net(), mode="strict")
     twin.compile(backend="eager", fullgraph=True)
     unguard(twin)(ones())
-
-
-def test_a_guarded_graph_module_compiles(compiled, graph):
-    guard(graph, mode="strict")
-    assert torch.equal(compiled(graph)(ones()), graph(ones()))
 
 
 def test_export_of_a_guarded_model():
