@@ -534,33 +534,3 @@ def test_the_policy_of_fsdp2_says_in_which_dtype_a_root_computes():
     assert caught.value.expected is BF16
     model.policy = None
     assert accepted(model) == {F32}
-
-
-@pytest.fixture
-def process_group():
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("first", ["guard", "shard"])
-def test_a_guard_inside_fsdp2_raises_no_alarm(process_group, first):
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    policy = MixedPrecisionPolicy(param_dtype=BF16, output_dtype=F32)
-    steps = [
-        lambda: fully_shard(model, mesh=mesh, mp_policy=policy),
-        lambda: guard(model, mode="strict", depth="all"),
-    ]
-    for step in steps if first == "shard" else reversed(steps):
-        step()
-    assert isinstance(model, torch.distributed.fsdp.FSDPModule)
-    for _ in range(2):
-        model(ones()).sum().backward()
-    assert model[0].weight.grad is not None
-    unguard(model)
-    assert isinstance(model, torch.distributed.fsdp.FSDPModule)
-    model(ones()).sum().backward()

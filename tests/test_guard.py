@@ -470,24 +470,6 @@ def test_names_of_modules_and_parameters_may_be_anything(name):
 # ---------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("mode", ["strict", "lenient"])
-def test_a_guard_keeps_neither_model_nor_tensors_alive(mode):
-    model = guard(Net(), mode=mode, depth="all")
-    x = ones(F64)
-    with contextlib.suppress(DtypeError), warnings.catch_warnings():
-        warnings.simplefilter("ignore", CastWarning)
-        for _ in range(3):
-            model(x)
-    dead = [weakref.ref(thing) for thing in (model, model.head, model.head.weight, x)]
-    gc.collect()
-    gc.disable()
-    try:
-        del model, x
-        assert [ref() for ref in dead] == [None] * 4
-    finally:
-        gc.enable()
-
-
 def test_a_class_that_is_no_longer_used_can_be_forgotten():
     def used():
         class Local(nn.Linear):
@@ -1312,26 +1294,6 @@ def test_a_data_parallel_wrapper_passes_the_guard_on(wrapper, monkeypatch):
     assert type(unguard(wrapped).module) is Net
 
 
-@pytest.mark.parametrize("first", ["guard", "wrap"])
-def test_distributed_data_parallel_trains_a_guarded_model(first):
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
-    try:
-        model = Net()
-        if first == "guard":
-            guard(model, mode="strict")
-        wrapped = nn.parallel.DistributedDataParallel(model)
-        if first == "wrap":
-            assert guard(wrapped, mode="strict") is wrapped
-        wrapped(ones()).sum().backward()
-        assert model.head.bias.grad is not None
-        assert refusal(wrapped, ones(F64)).argument == "x"
-        assert is_guarded(wrapped)
-        unguard(wrapped)
-        assert type(model) is Net
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 # ---------------------------------------------------------------- jit, fx, compile, export
 
 
@@ -1515,23 +1477,6 @@ def compiled():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("first", ["guard", "compile"])
-@pytest.mark.parametrize("make", [Net, Annotated])
-def test_guard_and_compile_in_either_order(compiled, first, make):
-    bare = make()
-    expected = bare(ones())
-    model = compiled(guard(bare, mode="strict")) if first == "guard" else guard(compiled(bare), mode="strict")
-    assert isinstance(model, torch._dynamo.OptimizedModule)
-    assert is_guarded(model)
-    assert is_guarded(bare)
-    assert torch.equal(model(ones()), expected)
-    with pytest.raises(Exception, match="argument `x` is float64, the module's parameters are float32"):
-        model(ones(F64))
-    assert unguard(model) is model
-    assert type(bare) is make
-    assert torch.equal(model(ones()), expected)
-
-
 def test_a_guard_takes_hold_of_a_model_that_ran_compiled_before(compiled):
     model = compiled(Net())
     model(ones())
@@ -1542,25 +1487,6 @@ def test_a_guard_takes_hold_of_a_model_that_ran_compiled_before(compiled):
     guard(model, mode="lenient")
     with pytest.warns(CastWarning):
         assert model(ones(F64)).dtype is F32
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_a_model_compiled_in_place(compiled, depth):
-    model = guard(Net(), mode="strict", depth=depth)
-    expected = model(ones())
-    model.compile(backend="eager", fullgraph=True)
-    assert torch.equal(model(ones()), expected)
-    with pytest.raises(Exception, match="argument `x` is float64"):
-        model(ones(F64))
-    twin = guard(Net(), mode="strict")
-    twin.compile(backend="eager", fullgraph=True)
-    unguard(twin)(ones())
-
-
-def test_export_of_a_guarded_model():
-    model = guard(Annotated(), mode="strict")
-    exported = torch.export.export(model, (ones(),)).module()
-    assert torch.equal(exported(ones()), model(ones()))
 
 
 # ---------------------------------------------------------------- torch's own errors

@@ -279,17 +279,6 @@ def test_a_cast_of_a_result_is_differentiable():
     assert torch.equal(x.grad, torch.full((3,), 2.0, dtype=torch.float64))
 
 
-def test_casts_pass_through_vmap_and_grad():
-    @enforce
-    def f(x: Row):
-        return (x * x).sum()
-
-    with pytest.warns(CastWarning):
-        assert torch.equal(torch.func.grad(f)(f64()), 2 * f64())
-    with pytest.warns(CastWarning):
-        assert torch.func.vmap(f)(torch.ones(4, 3, dtype=torch.float64)).shape == (4,)
-
-
 # ---------------------------------------------------------------- strides and memory
 
 EXPANDED = {
