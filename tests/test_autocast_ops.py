@@ -31,7 +31,6 @@ from jaxtyping import Float, Float32
 from support import same
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
-from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CastWarning, ContractWarning, DtypeError, enforce, guard
@@ -214,23 +213,6 @@ def test_a_half_body_with_float32_norms(body, within, depth):
             got = model(x)
         assert len(said) == 1
         assert torch.equal(got, x + bare.out(bare.act(bare.fc(bare.norm(x.float())))))
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_a_checkpointed_block_is_recomputed_in_the_region_that_it_ran_in(depth, reentrant):
-    def train(model):
-        x = torch.linspace(-1, 1, 20).reshape(5, 4).bfloat16().requires_grad_()
-        with region(BF16):
-            y = checkpoint(model, x, use_reentrant=reentrant)
-        y.float().square().sum().backward()
-        return [y, x.grad, *(p.grad for p in model.parameters())]
-
-    bare = Residual()
-    with dtypeguard.mode("strict"):
-        got, expected = train(guard(copy.deepcopy(bare), depth=depth)), train(bare)
-    assert all(map(torch.equal, got, expected))
-    assert dtypeguard.casts() == []
 
 
 class Both(nn.Linear):

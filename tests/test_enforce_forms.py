@@ -798,43 +798,6 @@ def test_a_coroutines_result_is_checked(strict):
 # ---------------------------------------------------------------- autograd.Function and custom operators
 
 
-class Square(torch.autograd.Function):
-    @staticmethod
-    @enforce
-    def forward(ctx, x: Row) -> Row:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    @enforce
-    def backward(ctx, grad: Row) -> Row:
-        (x,) = ctx.saved_tensors
-        return 2 * x * grad
-
-
-def test_a_repair_under_apply_gives_the_gradient_in_the_callers_dtype():
-    x = f64().requires_grad_()
-    with pytest.warns(CastWarning):
-        Square.apply(x).sum().backward()
-    assert x.grad.dtype is torch.float64
-    assert torch.equal(x.grad, 2 * f64())
-
-
-def test_backward_of_an_autograd_function_is_held_to_its_annotations(strict):
-    class Wrong(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        @enforce
-        def backward(ctx, grad: Float32[Tensor, "2"]):
-            return grad
-
-    with pytest.raises(ShapeError, match="grad"):
-        Wrong.apply(f32(3).requires_grad_()).sum().backward()
-
-
 @pytest.fixture
 def library():
     """A namespace of operators that is gone after the test."""

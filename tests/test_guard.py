@@ -13,7 +13,6 @@ import re
 import subprocess
 import sys
 import types
-import warnings
 import weakref
 from typing import Generic, TypeVar
 
@@ -576,16 +575,6 @@ def test_classes_that_make_their_instances_themselves_go_on_doing_so():
     assert holds(other, ones(F64, 2, 5))
     assert OfMixin(3, out_features=2).given == ((3,), {"out_features": 2})
     assert Own(nn.ReLU(), inplace=True)(ones()).shape == (2, 2)
-
-
-@pytest.mark.parametrize("again", AGAIN)
-def test_what_the_class_of_a_guarded_model_constructs_can_be_copied(again):
-    """A slice of a Sequential is made by its class."""
-    part = guard(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), mode="strict")[:2]
-    assert isinstance(part, nn.Sequential)
-    assert holds(part)
-    twin = again(part)
-    assert torch.equal(twin(ones()), part(ones()))
 
 
 # ---------------------------------------------------------------- generated code
@@ -1315,16 +1304,6 @@ def test_scripting_takes_the_model_without_its_guard_and_says_so(depth):
     assert torch.equal(scripted(ones()), model(ones()))
     assert holds(model)
     assert is_guarded(model.fc) == (depth == "all")
-
-
-@jit
-@pytest.mark.parametrize("make", [Net, Annotated, EnforcedCounting])
-def test_tracing_goes_through_the_guard_without_a_word_but_about_axes(make, recwarn):
-    if make is not Net:  # an axis that is compared is a constant of the trace, and jit says so
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)
-    model = guard(make(), mode="strict")
-    traced = torch.jit.trace(model, ones())
-    assert torch.equal(traced(ones()), model(ones()))
 
 
 @jit
