@@ -3,7 +3,6 @@
 The table and its law stand in `autocast_rows`; `test_autocast` has the rule alone, without operations.
 """
 
-import copy
 import itertools
 import random
 
@@ -20,7 +19,6 @@ from autocast_rows import (
     REGIONS,
     ROWS,
     Cell,
-    Residual,
     accepts,
     cells,
     hold,
@@ -124,58 +122,6 @@ def test_autocast_makes_of_an_input_what_the_table_says(row, fact):
 # ---------------------------------------------------------------- ways through a model
 
 
-class Decorated(nn.Linear):
-    @torch.autocast("cpu", dtype=BF16)
-    def forward(self, input):
-        return super().forward(input)
-
-
-class EnforcedOutside(nn.Linear):
-    @enforce
-    @torch.autocast("cpu", dtype=BF16)
-    def forward(self, input: Float[Tensor, "..."]):
-        return super().forward(input)
-
-
-class EnforcedInside(nn.Linear):
-    @torch.autocast("cpu", dtype=BF16)
-    @enforce
-    def forward(self, input: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return super().forward(input)
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrap", "inside"),
-    [
-        (Decorated, guard, False),
-        (Decorated, lambda model: guard(model, depth="all"), False),
-        (EnforcedOutside, lambda model: model, False),
-        (EnforcedOutside, guard, False),
-        (EnforcedInside, lambda model: model, True),
-    ],
-    ids=["guard", "guard, all", "enforce above", "guard on enforce above", "enforce below"],
-)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_autocast_as_a_decorator_of_a_forward(kind, wrap, inside, dtype):
-    """A contract above the decorator stands outside the region, one below it inside."""
-    bare = Decorated(3, 2)
-    model = kind(3, 2)
-    model.load_state_dict(bare.state_dict())
-    model, x = wrap(model), torch.randn(4, 3).to(dtype)
-    if dtype is F32 or (inside and dtype is not F64):
-        with dtypeguard.mode("strict"):
-            assert torch.equal(model(x), bare(x))
-        assert dtypeguard.casts() == []
-        return
-    with dtypeguard.mode("strict"), pytest.raises(DtypeError) as caught:
-        model(x)
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("input", dtype, F32)
-    with pytest.warns(CastWarning, match="`input` was cast") as said:
-        got = [model(x) for _ in range(2)]
-    assert len(said) == 1
-    assert all(y.dtype is BF16 and torch.equal(y, bare(x.float())) for y in got)
-
-
 def test_a_half_result_that_leaves_a_region_inside_the_forward_is_named():
     class Net(nn.Linear):
         @enforce
@@ -189,30 +135,6 @@ def test_a_half_result_that_leaves_a_region_inside_the_forward_is_named():
     assert (caught.value.argument, caught.value.actual) == ("result", BF16)
     with region(BF16), dtypeguard.mode("strict"):
         assert model(x).dtype is BF16
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@pytest.mark.parametrize("within", HALVES)
-@pytest.mark.parametrize("body", HALVES)
-def test_a_half_body_with_float32_norms(body, within, depth):
-    """Such a model asks nothing of its own input; PyTorch's modules inside are asked one by one."""
-    bare = Residual().to(body)
-    bare.norm.float()
-    model = guard(copy.deepcopy(bare), depth=depth)
-    for dtype in (F16, BF16, F32):
-        x = torch.randn(5, 4).to(dtype)
-        with region(within), dtypeguard.mode("strict"):
-            assert torch.equal(model(x), bare(x))
-    assert dtypeguard.casts() == []
-    x = torch.randn(5, 4, dtype=F64)
-    with region(within):
-        with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="argument `input` is float64") as caught:
-            model(x)
-        assert caught.value.module_path == "Residual.norm"
-        with pytest.warns(CastWarning) as said:
-            got = model(x)
-        assert len(said) == 1
-        assert torch.equal(got, x + bare.out(bare.act(bare.fc(bare.norm(x.float())))))
 
 
 class Both(nn.Linear):

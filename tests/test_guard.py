@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from support import BF16, F16, F32, F64, same
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations, parametrize, prune
+from torch.nn.utils import parametrize
 
 import dtypeguard
 from dtypeguard import (
@@ -162,17 +162,6 @@ def test_nothing_that_follows_wrapped_takes_the_guard_off():
     for model in (guard(Net()), guard(EnforcedCounting()), guard(NoGrad())):
         assert not hasattr(model.forward, "__wrapped__")
         assert inspect.unwrap(model.forward) == model.forward
-
-    class Enforced(Net):
-        @enforce(mode="strict")
-        @torch.no_grad()
-        def forward(self, x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
-            return super().forward(x)
-
-    model = Enforced()
-    model.forward = types.MethodType(inspect.unwrap(model.forward), model)
-    assert model(ones()).shape == (2, 2)
-    assert refusal(model, ones(F64)).argument == "x"
 
 
 def test_a_call_of_the_model_and_of_its_forward_are_checked():
@@ -325,29 +314,6 @@ def test_a_decorator_may_take_other_arguments_than_the_forward_inside(decorator,
     assert refusal(model, ones(F64)).argument == name
     if annotated and name == "x":
         assert refusal(model, ones(F32, 4), error=ShapeError).argument == name
-
-
-class cython_function_or_method:  # noqa: N801
-    """What Cython makes of a method: no function, but bound like one."""
-
-    def __init__(self, function):
-        functools.update_wrapper(self, function)
-        self.function, self.__signature__ = self.__dict__.pop("__wrapped__"), inspect.signature(function)
-
-    def __call__(self, *args, **kwargs):
-        return self.function(*args, **kwargs)
-
-    def __get__(self, instance, owner):
-        return self if instance is None else types.MethodType(self, instance)
-
-
-def test_a_compiled_forward_is_guarded():
-    class Compiled(Net):
-        forward = cython_function_or_method(Net.forward)
-
-    model = guard(Compiled(), mode="strict")
-    assert model(ones()).shape == (2, 2)
-    assert refusal(model, ones(F64)).argument == "x"
 
 
 def annotated(x: Float[Tensor, "b 3"]) -> Float[Tensor, "b 2"]:
@@ -898,16 +864,6 @@ def test_a_guard_of_a_graph_module_outlives_one_that_failed(graph, last):
     assert not graph._forward_pre_hooks
 
 
-@jit
-def test_a_scripted_submodule_is_left_alone_or_refused_as_a_whole():
-    model = nn.Sequential(nn.Linear(3, 3), torch.jit.script(nn.Linear(3, 2)))
-    expected = model(ones())
-    with contextlib.suppress(TypeError):
-        guard(model, mode="strict", depth="all")
-    assert is_guarded(model) == is_guarded(model[0])
-    assert torch.equal(model(ones()), expected)
-
-
 # ---------------------------------------------------------------- annotations
 
 
@@ -1136,59 +1092,6 @@ class Doubled(nn.Module):
         return weight / 2
 
 
-def old_weight_norm(layer):
-    with pytest.warns(FutureWarning):
-        nn.utils.weight_norm(layer)
-
-
-REPARAMETRIZATIONS = {
-    "parametrize": (
-        lambda layer: parametrize.register_parametrization(layer, "weight", Doubled()),
-        lambda layer: parametrize.remove_parametrizations(layer, "weight"),
-    ),
-    "weight_norm": (parametrizations.weight_norm, lambda layer: parametrize.remove_parametrizations(layer, "weight")),
-    "spectral_norm": (
-        parametrizations.spectral_norm,
-        lambda layer: parametrize.remove_parametrizations(layer, "weight"),
-    ),
-    "old weight_norm": (old_weight_norm, nn.utils.remove_weight_norm),
-    "prune": (lambda layer: prune.l1_unstructured(layer, "weight", 0.5), lambda layer: prune.remove(layer, "weight")),
-}
-ORDERS = ["gaRu", "agRu", "aguR", "gauR", "agguR", "gagRu"]  # guard, apply, Remove, unguard
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("what", REPARAMETRIZATIONS)
-@pytest.mark.parametrize("root", [False, True])
-def test_reparametrizations_come_and_go_in_any_order(what, order, root):
-    """At every step the layer computes what it would without a guard, and a guard holds."""
-    torch.manual_seed(0)
-    model = nn.Linear(3, 2) if root else nn.Sequential(nn.Linear(3, 2), nn.ReLU())
-    layer = model if root else model[0]
-    twin = copy.deepcopy(model)
-    twin_layer = twin if root else twin[0]
-    apply, remove = REPARAMETRIZATIONS[what]
-    guarded = False
-    for step in order:
-        if step in "gu":
-            guarded = step == "g"
-            guard(model, mode="strict", depth="all") if guarded else unguard(model)
-        for each in (layer, twin_layer):
-            torch.manual_seed(1)
-            if step == "a":
-                apply(each)
-            elif step == "R":
-                remove(each)
-        model.eval(), twin.eval()
-        assert is_guarded(model) == guarded
-        assert torch.equal(model(ones()), twin(ones()))
-        assert holds(model) == guarded
-        assert type(layer).__name__ == type(twin_layer).__name__
-    assert type(layer) is nn.Linear
-    assert list(model.state_dict()) == list(twin.state_dict())
-    assert not any("_dtypeguard" in vars(module) for module in model.modules())
-
-
 def test_a_class_that_was_changed_on_top_of_the_guard_survives_unguard():
     """FSDP2 and parametrize make a subclass of whatever class they find."""
     model = guard(Net(), mode="strict")
@@ -1400,41 +1303,6 @@ def test_a_copy_of_a_guarded_graph_module_is_guarded_and_can_be_unguarded(graph,
     unguard(twin)
     assert not holds(twin)
     assert holds(graph)
-
-
-def test_a_graph_module_inside_a_guarded_model(graph):
-    class Holder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = torch.fx.symbolic_trace(Annotated())
-            self.inner.extra = nn.Parameter(torch.ones(1))
-
-        def forward(self, x):
-            return self.inner(x.double())
-
-    model = guard(Holder(), mode="strict", depth="all")
-    assert refusal(model, ones()).module_path == "Holder.inner"
-    unguard(model)
-    assert not model.inner._forward_pre_hooks
-
-
-@pytest.fixture
-def compiled():
-    torch._dynamo.reset()
-    yield functools.partial(torch.compile, backend="eager", fullgraph=True)
-    torch._dynamo.reset()
-
-
-def test_a_guard_takes_hold_of_a_model_that_ran_compiled_before(compiled):
-    model = compiled(Net())
-    model(ones())
-    guard(model, mode="strict")
-    with pytest.raises(Exception, match="argument `x` is float64"):
-        model(ones(F64))
-    unguard(model)
-    guard(model, mode="lenient")
-    with pytest.warns(CastWarning):
-        assert model(ones(F64)).dtype is F32
 
 
 # ---------------------------------------------------------------- torch's own errors

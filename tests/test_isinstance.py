@@ -115,15 +115,6 @@ def test_an_argument_that_was_left_out_leaves_its_axes_to_the_body(strict):
         f(f32(4), f32(3))
 
 
-def test_isinstance_may_name_arguments_in_its_axes(strict):
-    @enforce
-    def f(x: Row, n: int, y: Tensor) -> bool:
-        return isinstance(y, Float32[Tensor, "{n}"])
-
-    assert f(f32(), 4, f32(4))
-    assert not f(f32(), 4, f32(5))
-
-
 def _is_row(y):
     return isinstance(y, Row)
 

@@ -439,38 +439,6 @@ def test_a_repair_made_by_many_threads_is_counted_exactly():
 # ---------------------------------------------------------------- asyncio
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["own objects", "one shared object"])
-def test_interleaved_tasks_each_keep_their_mode(shared):
-    """Tasks enter one after the other and leave in the order they came, not in reverse."""
-    strict = mode("strict")
-
-    async def work(name, barrier, turn):
-        block = strict if shared and name == "strict" else mode(name)
-        seen = [get_mode()]
-        await barrier.wait()
-        with block:
-            for _ in range(5):
-                await barrier.wait()
-                seen.append(outcome())
-            for _ in range(turn):
-                await asyncio.sleep(0)
-            seen.append(get_mode())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return [*seen, get_mode()]
-
-    async def run():
-        names = ["strict", "warn", "strict", "off"]
-        barrier = asyncio.Barrier(len(names))
-        tasks = [asyncio.create_task(work(name, barrier, turn)) for turn, name in enumerate(names)]
-        for name, seen in zip(names, await asyncio.gather(*tasks), strict=True):
-            assert seen == ["lenient", *[name] * 6, "lenient"]
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-    assert get_mode() == "lenient"
-    assert outcome() == "lenient"
-
-
 def test_enforced_coroutines_that_interleave_keep_their_axes_apart():
     """jaxtyping's own scope is one for each thread, and mixes them up."""
 
