@@ -88,6 +88,24 @@ def fields(cls, function):
     return call
 
 
+def make_positional_only(decorate, seen):
+    @decorate
+    def f(x: Row, y: Row, /) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return f
+
+
+def make_keyword_only(decorate, seen):
+    @decorate
+    def f(*, x: Row, y: Row) -> Row:
+        seen.extend((x, y))
+        return x + y
+
+    return lambda x, y: f(y=y, x=x)
+
+
 def make_all_kinds(decorate, seen):
     @decorate
     def f(x: Row, /, n: int, *rest: Row, y: Row, flag: bool = True, **more: Row) -> Row:
@@ -221,6 +239,8 @@ FORMS = {
     "over lru_cache": lambda d, f, m, s: d(functools.lru_cache(f)),
 }
 LONGER = {
+    "positional-only": make_positional_only,
+    "keyword-only": make_keyword_only,
     "all kinds of parameters": make_all_kinds,
     "string annotations": make_string_annotations,
     "property setter": make_setter,
