@@ -469,18 +469,37 @@ class Named(Net):
         return Named, (3, 2), self.__dict__
 
 
+class Made(Net):
+    """Or by a function that makes it, with weights of its own."""
+
+    def __reduce__(self):
+        return made, (self.head.out_features,)
+
+
+def made(width):
+    return Made(out=width)
+
+
+class Partly(Net):
+    """Or by half a call."""
+
+    def __reduce__(self):
+        return functools.partial(type(self), 3, out=2), (), self.__dict__
+
+
 AGAIN = [copy.copy, copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))]
 
 
+@pytest.mark.parametrize("make", [Named, Made, Partly])
 @pytest.mark.parametrize("again", AGAIN)
-def test_a_model_that_is_pickled_in_its_own_way_comes_back_guarded(again):
-    model = guard(Named(), mode="strict")
+def test_a_model_that_is_pickled_in_its_own_way_comes_back_guarded(make, again):
+    model = guard(make(), mode="strict")
     twin = again(model)
     assert twin is not model
     assert type(twin) is type(model)
     assert holds(twin)
-    assert type(unguard(twin)) is Named
-    assert type(again(unguard(model))) is Named
+    assert type(unguard(twin)) is make
+    assert type(again(unguard(model))) is make
     single = guard(type("Single", (Net,), {"__reduce__": lambda self: "single"})())
     assert copy.deepcopy(single) is copy.copy(single) is single
 
