@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
@@ -70,12 +70,6 @@ class Init:
         self.total = self.x + y
 
 
-@enforce
-class Named(NamedTuple):
-    x: Row
-    y: Row
-
-
 @dataclass
 class Node:
     x: Row
@@ -93,65 +87,40 @@ async def stream(x: Row, y: Row) -> AsyncIterator[Row]:
     yield x + y
 
 
-def local_alias(x: Tensor, y: Tensor) -> Tensor:
+@enforce
+class Named(NamedTuple):
+    x: Row
+    y: Row
+
+
+def local() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Forms that are written inside a function, whose names no module has."""
     Local = Float32[Tensor, "n"]
 
     @enforce
-    def inner(x: Local, y: Local) -> Local:
+    def function(x: Local, y: Local) -> Local:
         return x + y
-
-    return inner(x, y)
-
-
-def local_class(x: Tensor, y: Tensor) -> Tensor:
-    Local = Float32[Tensor, "n"]
 
     class Inner:
         @enforce
         def method(self, x: Local, y: Local) -> Local:
             return x + y
 
-    return Inner().method(x, y)
-
-
-def local_module(x: Tensor, y: Tensor) -> Tensor:
-    Local = Float32[Tensor, "n"]
-
     @enforce
-    class Inner(nn.Module):
+    class Module(nn.Module):
         def forward(self, x: Local, y: Local) -> Local:
             return x + y
 
-    return Inner()(x, y)
-
-
-def local_dataclass(x: Tensor, y: Tensor) -> Tensor:
-    Local = Float32[Tensor, "n"]
-
     @enforce
     @dataclass
-    class Inner:
+    class Rows:
         x: Local
         y: Local
-
-    inner = Inner(x, y)
-    return inner.x + inner.y
-
-
-def local_named_tuple(x: Tensor, y: Tensor) -> Tensor:
-    Local = Float32[Tensor, "n"]
 
     @enforce
-    class Inner(NamedTuple):
+    class Tuple(NamedTuple):
         x: Local
         y: Local
-
-    inner = Inner(x, y)
-    return inner.x + inner.y
-
-
-def local_dataclass_argument(x: Tensor, y: Tensor) -> Tensor:
-    Local = Float32[Tensor, "n"]
 
     @dataclass
     class Batch:
@@ -159,10 +128,17 @@ def local_dataclass_argument(x: Tensor, y: Tensor) -> Tensor:
         y: Local
 
     @enforce
-    def inner(batch: Batch) -> Local:
+    def batched(batch: Batch) -> Local:
         return batch.x + batch.y
 
-    return inner(Batch(x, y))
+    return {
+        "function in a function": function,
+        "class in a function": Inner().method,
+        "module class in a function": Module(),
+        "dataclass in a function": lambda x, y: Rows(x, y).y,
+        "NamedTuple in a function": lambda x, y: Tuple(x, y).y,
+        "local dataclass as argument": lambda x, y: batched(Batch(x, y)),
+    }
 
 
 DefinedBelow = Float32[Tensor, "n"]

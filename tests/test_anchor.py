@@ -5,13 +5,16 @@ import types
 import pytest
 import torch
 from jaxtyping import Bool, Float, Float32, Int, Int64
+from support import BF16, F8, F16, F32, F64
 from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastWarning, DeviceError, DtypeError, enforce, guard, is_guarded, unguard
+from dtypeguard._check.reference import same_device
+from dtypeguard._contract.anchor import facts
 
-F8, F16, BF16, F32, F64 = torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64
 FLOATS = (F16, BF16, F32, F64)
+
 CPU, META = torch.device("cpu"), torch.device("meta")
 
 
@@ -56,11 +59,12 @@ def ones(dtype=F32, *shape, device="cpu"):
 
 
 def accepted(model, candidates=FLOATS, make=ones):
-    """The dtypes that strict mode lets pass."""
+    """The dtypes that strict mode lets pass, as the same objects."""
     passed = set()
     for candidate in candidates:
+        x = make(candidate)
         try:
-            model(make(candidate))
+            assert model(x) is x or not isinstance(model, (Guarded, Enforced))
         except DtypeError:
             continue
         passed.add(candidate)
@@ -76,14 +80,9 @@ ANCHORS = {
     "parameters that agree": (lambda: {"w": parameter(F16), "b": parameter(F16)}, {F16}),
     "parameters that do not": (lambda: {"w": parameter(F32), "b": parameter(BF16)}, set(FLOATS)),
     "deep inside": (lambda: {"a": nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(2, 2))).double()}, {F64}),
-    "children that agree": (lambda: {"a": nn.Linear(2, 2), "b": nn.Conv1d(1, 1, 1)}, {F32}),
-    "children that do not": (lambda: {"a": nn.Linear(2, 2), "b": nn.Linear(2, 2).half()}, set(FLOATS)),
+    "children that do not agree": (lambda: {"a": nn.Linear(2, 2), "b": nn.Linear(2, 2).half()}, set(FLOATS)),
     "an own scale over a narrower body": (
         lambda: {"scale": parameter(F32), "body": nn.Linear(2, 2).to(BF16)},
-        set(FLOATS),
-    ),
-    "a narrower scale over a wider body": (
-        lambda: {"scale": parameter(BF16), "body": nn.Linear(2, 2)},
         set(FLOATS),
     ),
     "integer parameters beside": (lambda: {"n": parameter(torch.int64), "w": parameter(BF16)}, {BF16}),
@@ -91,6 +90,17 @@ ANCHORS = {
     "complex parameters alone": (lambda: {"w": parameter(torch.complex64)}, set(FLOATS)),
     "float8 weights beside": (lambda: {"w": parameter(F8), "b": parameter(BF16)}, {BF16}),
     "float8 weights alone": (lambda: {"w": parameter(F8)}, set(FLOATS)),
+    "float8 weights, their scale and a bias": (
+        lambda: {"weight": parameter(F8), "weight_scale": parameter(F32), "bias": parameter(BF16)},
+        {BF16},
+    ),
+    "float8 weights with a scale inside": (
+        lambda: {
+            "a": nn.Linear(2, 2).to(BF16),
+            "b": door(nn.Module, {"weight": parameter(F8), "weight_scale_inv": parameter(F32)}),
+        },
+        {BF16},
+    ),
     "a parameter and another buffer": (lambda: {"table": buffer(F64), "w": parameter(F32)}, {F32}),
     "a buffer": (lambda: {"mean": buffer(F32)}, {F32}),
     "buffers that agree": (lambda: {"mean": buffer(F16), "n": buffer(torch.int64), "std": buffer(F16)}, {F16}),
@@ -108,13 +118,6 @@ def test_an_anchor_is_what_all_floating_parameters_agree_on(what, cls):
 
 
 @pytest.mark.parametrize("cls", [Guarded, Enforced])
-def test_an_accepted_argument_is_the_same_object(cls):
-    x = ones(BF16)
-    assert door(cls, {"w": parameter(BF16)})(x) is x
-    assert door(cls, {"w": parameter(BF16), "b": parameter(F32)})(x) is x
-
-
-@pytest.mark.parametrize("cls", [Guarded, Enforced])
 def test_the_message_names_the_parameter_that_speaks(cls):
     with pytest.raises(DtypeError, match=r"parameters are bfloat16(.|\n)*bfloat16 like body\.1\.weight \(bf16\[2,2\]"):
         door(cls, {"body": nn.Sequential(nn.ReLU(), nn.Linear(2, 2)).to(BF16)})(ones())
@@ -122,35 +125,24 @@ def test_the_message_names_the_parameter_that_speaks(cls):
         door(cls, {"mean": buffer(F64)})(ones())
 
 
-INSTANCES = [
-    (lambda: {"table": buffer(F32)}, {F32}),
-    (lambda: {"table": buffer(F32), "w": parameter(BF16)}, {BF16}),
-    (lambda: {"w": parameter(F16)}, {F16}),
-    (lambda: {"body": nn.Linear(2, 2).double()}, {F64}),
-    (lambda: {}, set(FLOATS)),
-    (lambda: {"w": parameter(F8), "b": parameter(F32)}, {F32}),
-    (lambda: {"w": parameter(F32), "b": parameter(BF16)}, set(FLOATS)),
-]
+INSTANCES = [ANCHORS[name] for name in (
+    "a buffer", "a parameter and another buffer", "parameters that agree", "deep inside", "nothing",
+    "float8 weights beside", "parameters that do not",
+)]  # fmt: skip
 
 
 @pytest.mark.parametrize("first", range(len(INSTANCES)))
 @pytest.mark.parametrize("kind", [Guarded, Enforced])
 def test_each_instance_has_its_own_anchor_whichever_was_called_first(kind, first):
-    class Fresh(kind):
-        @enforce(mode="strict")
-        def forward(self, x: Float[Tensor, "..."]):
-            return x
+    def forward(self, x: Float[Tensor, "..."]):
+        return x
 
-    class Bare(kind):
-        def forward(self, x):
-            return x
-
-    cls = Fresh if kind is Enforced else Bare
-    order = [*range(first, len(INSTANCES)), *range(first)]
-    models = {i: door(cls, INSTANCES[i][0]()) for i in order}
-    if cls is Bare:
-        models = {i: guard(model, mode="strict", depth="boundary") for i, model in models.items()}
-    assert {i: accepted(model) for i, model in models.items()} == {i: INSTANCES[i][1] for i in order}
+    fresh = type("Fresh", (nn.Module,), {"forward": enforce(forward, mode="strict") if kind is Enforced else forward})
+    order = [*INSTANCES[first:], *INSTANCES[:first]]
+    models = [door(fresh, things()) for things, _ in order]
+    if kind is Guarded:
+        models = [guard(model, mode="strict", depth="boundary") for model in models]
+    assert [accepted(model) for model in models] == [expected for _, expected in order]
 
 
 @pytest.mark.parametrize("cls", [Guarded, Enforced])
@@ -176,19 +168,12 @@ def test_any_method_of_a_module_follows_it():
         def _private(this, x: Float[Tensor, "..."]):  # noqa: N805
             return x
 
-    model = Model(2, 2).to(BF16)
-    assert accepted(model.encode) == accepted(model._private) == {BF16}
-
-
-def test_a_function_that_takes_self_may_become_a_method():
-    class Model(nn.Linear):
-        pass
-
-    def encode(self, x: Float[Tensor, "..."]):
+    def late(self, x: Float[Tensor, "..."]):
         return x
 
-    Model.encode = enforce(encode, mode="strict")
-    assert accepted(Model(2, 2).to(BF16).encode) == {BF16}
+    Model.late = enforce(late, mode="strict")
+    model = Model(2, 2).to(BF16)
+    assert accepted(model.encode) == accepted(model._private) == accepted(model.late) == {BF16}
 
 
 def test_a_constructor_does_not_follow_what_it_is_about_to_make():
@@ -242,7 +227,7 @@ class Tower(nn.Module):
         return self.neck(self.blocks(x)) * self.logit_scale
 
 
-def test_a_mixed_root_checks_no_dtype_but_its_owners_do():
+def test_a_mixed_root_checks_no_dtype_and_never_widens_its_input_but_its_owners_do():
     model = guard(Tower(), mode="strict")
     assert is_guarded(model)
     assert model(ones(BF16)).dtype is BF16
@@ -250,22 +235,12 @@ def test_a_mixed_root_checks_no_dtype_but_its_owners_do():
         model(ones())
     assert caught.value.module_path == "Tower.blocks.0.fc"
     assert (caught.value.actual, caught.value.expected) == (F32, BF16)
-
-
-def test_a_mixed_root_never_widens_its_input():
-    model = guard(Tower(), mode="lenient")
+    guard(model, mode="lenient")
     assert model(ones(BF16)).dtype is BF16
     assert not dtypeguard.casts()
     with pytest.warns(CastWarning, match=r"Linear\.forward: `input` was cast from float32 to bfloat16"):
         model(ones())
-
-
-def test_owners_with_descendants_of_another_dtype_have_no_anchor():
-    block = guard(Block(), mode="strict")
-    assert accepted(block) == {BF16}  # its own gain is float32; `fc` is who refuses
-    with pytest.raises(DtypeError) as caught:
-        block(ones())
-    assert caught.value.module_path == "Block.fc"
+    assert accepted(guard(Tower(), mode="strict", dtype=BF16)) == {BF16}
 
 
 OWNERS = {"", "blocks.0.fc", "blocks.1.fc", "neck.0"}
@@ -289,46 +264,23 @@ def test_a_habit_of_repair_ends_when_the_root_becomes_mixed():
     assert results == [F32, F32, F32, F64, F64]
 
 
-def test_an_overriding_dtype_makes_a_mixed_root_agree():
-    model = guard(Tower(), mode="strict", dtype=BF16)
-    assert accepted(model) == {BF16}
-    assert not is_guarded(model.blocks)
-
-
 # ---------------------------------------------------------------- losses
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda weight: nn.CrossEntropyLoss(weight=weight),
-        lambda weight: nn.NLLLoss(weight=weight),
-        lambda weight: nn.MultiMarginLoss(weight=weight),
-    ],
-)
-def test_a_loss_does_not_follow_its_class_weights(make):
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("make", [nn.CrossEntropyLoss, nn.MultiMarginLoss])
+def test_a_loss_does_not_follow_its_class_weights(make, mode):
     """A float64 class weight must not widen the logits; it is the weight that is wrong, and named."""
-    loss = make(torch.ones(3, dtype=F64))
+    loss = guard(make(weight=torch.ones(3, dtype=F64)), mode=mode)
     target = torch.tensor([0, 1])
     with pytest.raises((RuntimeError, DtypeError)) as caught:
-        guard(loss, mode="strict")(ones(), target)
+        loss(ones(), target)
     told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     assert "weight" in told
     assert "float64" in told
     assert "argument `input` is float32" not in told
-    assert guard(loss, mode="strict")(ones(F64), target).dtype is F64
-
-
-def test_no_loss_ever_widens_its_input():
-    loss = guard(nn.CrossEntropyLoss(weight=torch.ones(3, dtype=F64)), mode="lenient")
-    with pytest.raises((RuntimeError, DtypeError)):
-        loss(ones(), torch.tensor([0, 1]))
     assert not dtypeguard.casts()
-
-
-def test_a_loss_with_matching_weights_raises_no_alarm():
-    loss = guard(nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)), mode="strict")
-    assert loss(ones(), ones()).dtype is F32
+    assert loss(ones(F64), target).dtype is F64
 
 
 # ---------------------------------------------------------------- norms
@@ -336,12 +288,10 @@ def test_a_loss_with_matching_weights_raises_no_alarm():
 
 NORMS = {
     "batch": (lambda: nn.BatchNorm1d(4), (3, 4)),
-    "batch 2d": (lambda: nn.BatchNorm2d(4), (3, 4, 2, 2)),
     "batch without affine": (lambda: nn.BatchNorm1d(4, affine=False), (3, 4)),
     "sync batch": (lambda: nn.SyncBatchNorm(4).eval(), (3, 4)),
     "layer": (lambda: nn.LayerNorm(4), (2, 4)),
     "group": (lambda: nn.GroupNorm(2, 4), (2, 4, 3)),
-    "instance": (lambda: nn.InstanceNorm1d(4, affine=True), (2, 4, 3)),
     "instance with statistics": (lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True), (2, 4, 3)),
     "rms": (lambda: nn.RMSNorm(4), (2, 4)),
 }
@@ -349,68 +299,24 @@ fused = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weig
 
 
 @fused
-@pytest.mark.parametrize("dtype", [F32, BF16, F16])
+@pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("name", NORMS)
 def test_a_norm_takes_narrower_input_as_its_kernel_does_but_not_wider(name, dtype):
     make, shape = NORMS[name]
     model = guard(make().to(dtype), mode="strict")
     expected = {F32, BF16, F16} if dtype is F32 else {dtype}
     assert accepted(model, make=lambda d: torch.ones(shape, dtype=d)) == expected
+    guard(model, mode="lenient")
     for narrow in expected:
         assert model(torch.ones(shape, dtype=narrow)).dtype is narrow
-
-
-@fused
-@pytest.mark.parametrize("name", NORMS)
-def test_lenient_casts_a_wider_input_of_a_norm_and_leaves_a_narrower_alone(name):
-    make, shape = NORMS[name]
-    norm = guard(make().to(BF16), mode="lenient")
-    with pytest.warns(CastWarning, match="from float32 to bfloat16"):
-        assert norm(torch.ones(shape)).dtype is BF16
-    dtypeguard.reset_casts()
-    assert guard(make(), mode="lenient")(torch.ones(shape, dtype=BF16)).dtype is BF16
     assert not dtypeguard.casts()
-
-
-def test_a_norm_inside_a_mixed_model_accepts_narrower_input():
-    """A bfloat16 model with its norms kept in float32."""
-    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 4)).to(BF16)
-    model[1].float()
-    expected = model(ones(BF16, 2, 4))
-    assert torch.equal(guard(model, mode="strict")(ones(BF16, 2, 4)), expected)
+    with pytest.warns(CastWarning, match=f"from float64 to {str(dtype)[6:]}"):
+        assert model(torch.ones(shape, dtype=F64)).dtype is dtype
 
 
 def test_what_only_contains_a_norm_is_none():
     model = guard(nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 3)), mode="strict")
     assert accepted(model) == {F32}
-
-
-# ---------------------------------------------------------------- float8
-
-
-def test_a_float8_layer_is_not_judged_by_its_scale():
-    """float8 weights with a float32 scale compute in the input's dtype."""
-
-    class Float8Linear(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = parameter(F8)
-            self.weight_scale_inv = nn.Parameter(torch.ones(()))
-
-        def forward(self, x):
-            return x @ (self.weight.float() * self.weight_scale_inv).to(x.dtype)
-
-    model = guard(nn.Sequential(nn.Linear(2, 2).to(BF16), Float8Linear()), mode="strict")
-    assert model(ones(BF16, 2, 2)).dtype is BF16
-
-
-def test_float8_inputs_are_never_cast():
-    @enforce(mode="lenient")
-    def function(x: Float32[Tensor, "..."]):
-        return x
-
-    with pytest.raises(dtypeguard.CastError, match="float8_e4m3fn"):
-        function(ones().to(F8))
 
 
 # ---------------------------------------------------------------- integers, bools, complex
@@ -433,76 +339,70 @@ def meta(cls=Guarded):
 
 @pytest.mark.parametrize("cls", [Guarded, Enforced])
 def test_floating_tensors_must_be_on_the_modules_device(cls):
-    model = meta(cls)
-    x = ones(device="meta")
-    assert model(x) is x
-    with pytest.raises(DeviceError) as caught:
-        model(ones())
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", CPU, META)
-    with pytest.raises(DeviceError):
-        door(cls, {"w": parameter(F32)})(ones(device="meta"))
-
-
-@pytest.mark.parametrize("cls", [Guarded, Enforced])
-def test_a_wrong_dtype_and_a_wrong_device_are_both_named(cls):
-    with pytest.raises((DtypeError, DeviceError)) as caught:
-        meta(cls)(ones(F64))
-    assert "float64" in str(caught.value)
-    assert "cpu" in str(caught.value)
-    assert "meta" in str(caught.value)
-
-
-@pytest.mark.parametrize("cls", [Guarded, Enforced])
-def test_cpu_scalars_are_accepted_anywhere(cls):
-    scalar = torch.tensor(1.0)
-    assert meta(cls)(scalar) is scalar
+    """But for numbers on the CPU, which every device takes."""
+    model, home = meta(cls), door(cls, {"w": parameter(F32)})
+    for x in (ones(device="meta"), torch.tensor(1.0)):
+        assert model(x) is x
+    for wrong in (ones(), torch.ones(1)):
+        with pytest.raises(DeviceError) as caught:
+            model(wrong)
+        assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("x", CPU, META)
+    for wrong in (ones(device="meta"), torch.ones((), device="meta")):
+        with pytest.raises(DeviceError):
+            home(wrong)
     with pytest.raises(DtypeError):
-        meta(cls)(scalar.double())
-    with pytest.raises(DeviceError):
-        meta(cls)(torch.ones(1))
+        model(torch.tensor(1.0, dtype=F64))
+    with pytest.raises((DtypeError, DeviceError)) as caught:
+        model(ones(F64))
+    for word in ("float64", "cpu", "meta"):
+        assert word in str(caught.value)
 
 
-def test_scalars_of_other_devices_are_not():
-    with pytest.raises(DeviceError):
-        door(Guarded, {"w": parameter(F32)})(torch.ones((), device="meta"))
+def test_a_device_without_a_number_is_any_of_its_kind():
+    cuda, first, second, cpu = (torch.device(name) for name in ("cuda", "cuda:0", "cuda:1", "cpu"))
+    same = [(a, b) for a in (cuda, first, second, cpu) for b in (cuda, first, second, cpu) if same_device(a, b)]
+    assert same == [
+        *((cuda, other) for other in (cuda, first, second)),
+        *((first, other) for other in (cuda, first)),
+        *((second, other) for other in (cuda, second)),
+        (cpu, cpu),
+    ]
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_a_plain_tensor_is_its_own_facts():
+    for tensor in (ones(), nn.Parameter(ones()), nn.Buffer(ones())):
+        assert facts(tensor) is tensor
+    known = facts(ones().as_subclass(type("Sub", (Tensor,), {})))
+    assert (known.dtype, known.shape, known.ndim, known.is_cpu) == (F32, (2, 3), 2, True)
+    with pytest.raises(TypeError):
+        facts([1])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
 def test_unannotated_integers_on_the_cpu_are_accepted_anywhere(dtype):
     """`pack_padded_sequence` wants its lengths on the CPU."""
     lengths = torch.ones(2).to(dtype)
     assert meta()(lengths) is lengths
     assert meta()(ones(device="meta"), [lengths, {"mask": lengths}]).is_meta
-
-
-def test_integers_of_other_devices_are_not():
-    with pytest.raises(DeviceError) as caught:
-        door(Guarded, {"w": parameter(F32)})(torch.ones(2, dtype=torch.int64, device="meta"))
-    assert caught.value.argument == "x"
+    with pytest.raises(DeviceError):
+        door(Guarded, {"w": parameter(F32)})(lengths.to("meta"))
 
 
 def test_annotated_integers_must_be_on_the_modules_device():
-    class Model(nn.Linear):
-        def forward(self, ids: Int64[Tensor, "n"], mask: Bool[Tensor, "n"] | None = None, free=None):
-            return ids
+    def forward(self, ids: Int64[Tensor, "n"], mask: Bool[Tensor, "n"] | None = None, free=None):
+        return ids
 
-    model = guard(Model(2, 2).to("meta"), mode="strict")
+    guarded = guard(type("Model", (nn.Linear,), {"forward": forward})(2, 2, device="meta"), mode="strict")
+    enforced = type("Model", (nn.Linear,), {"forward": enforce(forward, mode="strict")})(2, 2, device="meta")
     ids = torch.ones(2, dtype=torch.int64)
-    with pytest.raises(DeviceError) as caught:
-        model(ids, free=ids)
-    assert caught.value.argument == "ids"
-    assert len(caught.value.violations) == 1
-    with pytest.raises(DeviceError) as caught:
-        model(ids.to("meta"), ids.bool())
-    assert caught.value.argument == "mask"
-    assert enforced_is_equally_strict(Model, ids)
-
-
-def enforced_is_equally_strict(cls, ids):
-    enforced = type("Model", (cls,), {"forward": enforce(mode="strict")(cls.forward)})(2, 2).to("meta")
-    with pytest.raises(DeviceError):
-        enforced(ids)
-    return True
+    for model in (guarded, enforced):
+        with pytest.raises(DeviceError) as caught:
+            model(ids, free=ids)
+        assert caught.value.argument == "ids"
+        assert len(caught.value.violations) == 1
+        with pytest.raises(DeviceError) as caught:
+            model(ids.to("meta"), ids.bool())
+        assert caught.value.argument == "mask"
 
 
 def test_lenient_moves_what_must_be_moved():
@@ -545,14 +445,6 @@ def test_parts_of_a_spread_module_have_their_own():
         assert model(ones()).is_meta
 
 
-def test_devices_that_come_to_agree_are_checked():
-    model = door(Guarded, {"a": parameter(F32), "b": parameter(F32, "meta")})
-    model(ones(device="meta"))
-    model.to("meta")
-    with pytest.raises(DeviceError):
-        model(ones())
-
-
 # ---------------------------------------------------------------- plain functions
 
 
@@ -566,34 +458,29 @@ def test_a_plain_function_has_no_anchor_and_checks_no_device():
 
 
 @enforce(mode="strict", anchor="pred")
-def follow(target: Float[Tensor, "n"], pred: Float[Tensor, "n"], weight: Float[Tensor, "n"] | None = None, free=None):
+def follow(
+    target: Float[Tensor, "n"],
+    pred: Float[Tensor, "n"] | None = None,
+    weight: Float[Tensor, "n"] | None = None,
+    fixed: Float32[Tensor, "n"] | None = None,
+    free=None,
+):
     return target
 
 
 def test_the_named_argument_is_what_the_others_follow():
     for dtype in FLOATS:
         assert accepted(lambda x, dtype=dtype: follow(x, ones(dtype, 2)), make=lambda d: ones(d, 2)) == {dtype}
+    assert accepted(follow, make=lambda d: ones(d, 2)) == set(FLOATS), "an anchor that was not given is none"
     with pytest.raises(DtypeError, match=r"`weight` is float32, `pred` is bfloat16") as caught:
-        follow(ones(BF16, 2), pred=ones(BF16, 2), weight=ones(F32, 2), free=ones(F64, 2))
+        follow(ones(BF16, 2), pred=ones(BF16, 2), weight=ones(F32, 2), fixed=ones(F32, 2), free=ones(F64, 2))
     assert (caught.value.argument, caught.value.expected) == ("weight", BF16)
-    assert "pred" in str(caught.value)
-
-
-def test_the_named_argument_is_where_the_others_must_be():
+    with pytest.raises(DtypeError, match="`fixed` is bfloat16, the annotation wants float32"):
+        follow(ones(BF16, 2), ones(BF16, 2), fixed=ones(BF16, 2))
     with pytest.raises(DeviceError) as caught:
         follow(ones(F32, 2), ones(F32, 2, device="meta"))
     assert (caught.value.argument, caught.value.expected) == ("target", META)
     follow(ones(F32, 2, device="meta"), ones(F32, 2, device="meta"))
-
-
-def test_concrete_dtypes_are_their_own_whatever_the_anchor():
-    @enforce(mode="strict", anchor="pred")
-    def loss(pred: Float[Tensor, "n"], weight: Float32[Tensor, "n"], labels: Int64[Tensor, "n"]):
-        return weight
-
-    loss(ones(BF16, 2), ones(F32, 2), ones(torch.int64, 2))
-    with pytest.raises(DtypeError):
-        loss(ones(BF16, 2), ones(BF16, 2), ones(torch.int64, 2))
 
 
 def test_the_others_follow_what_the_named_argument_is_repaired_to():
@@ -607,59 +494,21 @@ def test_the_others_follow_what_the_named_argument_is_repaired_to():
     assert len(told) == 1
 
 
-def test_lenient_casts_the_others_and_their_gradients_come_back():
-    @enforce(mode="lenient", anchor="pred")
-    def loss(pred: Float[Tensor, "n"], target: Float[Tensor, "n"]) -> Float[Tensor, ""]:
-        return (pred - target).square().sum()
-
-    pred = ones(F32, 2).requires_grad_()
-    target = ones(F64, 2).mul(3).requires_grad_()
-    with pytest.warns(CastWarning):
-        value = loss(pred, target)
-    value.backward()
-    assert value.dtype is pred.grad.dtype is F32
-    assert target.grad.dtype is F64
-    assert target.grad.tolist() == [4.0, 4.0]
-
-
-def test_an_anchor_that_was_not_given_is_none():
-    @enforce(mode="strict", anchor="pred")
-    def loss(target: Float[Tensor, "n"], pred: Float[Tensor, "n"] | None = None):
-        return target
-
-    assert accepted(loss, make=lambda d: ones(d, 2)) == set(FLOATS)
-
-
-def test_an_anchor_must_be_a_parameter():
-    with pytest.raises(ValueError, match=r"no parameter 'prediction'.*pred, target"):
-
-        @enforce(anchor="prediction")
-        def loss(pred: Float[Tensor, "n"], target: Float[Tensor, "n"]):
-            return pred
-
-
 def test_a_method_may_follow_an_argument_instead_of_its_module():
     class Model(nn.Linear):
         @enforce(mode="strict", anchor="x")
         def forward(self, x: Float[Tensor, "..."], y: Float[Tensor, "..."]):
             return x
 
-    model = Model(2, 2)
-    model(ones(BF16), ones(BF16))
-    with pytest.raises(DtypeError, match="`x` is bfloat16"):
-        model(ones(BF16), ones())
-
-
-def test_a_class_method_may_follow_an_argument():
-    class Model(nn.Linear):
         @enforce(mode="strict", anchor="x")
         @classmethod
         def join(cls, x: Float[Tensor, "..."], y: Float[Tensor, "..."]):
             return x
 
-    Model.join(ones(BF16), ones(BF16))
-    with pytest.raises(DtypeError, match="`x` is bfloat16"):
-        Model.join(ones(BF16), ones())
+    for call in (Model(2, 2), Model.join):
+        call(ones(BF16), ones(BF16))
+        with pytest.raises(DtypeError, match="`x` is bfloat16"):
+            call(ones(BF16), ones())
 
 
 # ---------------------------------------------------------------- FSDP2
@@ -679,44 +528,9 @@ class Sharded(nn.Linear):
 
 def test_the_policy_of_fsdp2_says_in_which_dtype_a_root_computes():
     model = guard(Sharded(3, 2), mode="strict")
-    x = ones(BF16)
-    assert model(x).dtype is BF16
+    assert accepted(model) == {BF16, F32}  # FSDP casts float32 itself
     with pytest.raises(DtypeError) as caught:
         model(ones(F64))
     assert caught.value.expected is BF16
-
-
-def test_a_policy_without_a_dtype_leaves_the_parameters_their_say():
-    model = guard(Sharded(3, 2), mode="strict")
     model.policy = None
     assert accepted(model) == {F32}
-
-
-@pytest.fixture
-def process_group():
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
-    yield
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("first", ["guard", "shard"])
-def test_a_guard_inside_fsdp2_raises_no_alarm(process_group, first):
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    policy = MixedPrecisionPolicy(param_dtype=BF16, output_dtype=F32)
-    steps = [
-        lambda: fully_shard(model, mesh=mesh, mp_policy=policy),
-        lambda: guard(model, mode="strict", depth="all"),
-    ]
-    for step in steps if first == "shard" else reversed(steps):
-        step()
-    assert isinstance(model, torch.distributed.fsdp.FSDPModule)
-    for _ in range(2):
-        model(ones()).sum().backward()
-    assert model[0].weight.grad is not None
-    unguard(model)
-    assert isinstance(model, torch.distributed.fsdp.FSDPModule)
-    model(ones()).sum().backward()

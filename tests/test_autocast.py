@@ -14,7 +14,7 @@ from jaxtyping import Float, Float16, Float32, Float64
 from torch import Tensor, nn
 
 import dtypeguard
-from dtypeguard import CastError, CastWarning, DtypeError, GuardedModule, enforce, guard
+from dtypeguard import CastWarning, DtypeError, enforce, guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -131,49 +131,6 @@ def test_only_disable_runs_the_body_with_autocast_off(door, option, given):
     assert call(ones(given))[1] is False
 
 
-# ---------------------------------------------------------------- defaults
-
-
-def test_forwards_follow_by_default_and_functions_do_not():
-    class Model(nn.Linear):
-        @enforce(mode="strict")
-        def forward(self, x: Float[Tensor, "b 3"]):
-            return super().forward(x)
-
-    class Derived(GuardedModule):
-        def __init__(self):
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x: Float[Tensor, "b 3"]):
-            return self.fc(x)
-
-    @enforce(mode="strict")
-    def loss(pred: Float32[Tensor, "..."]):
-        return pred
-
-    x = ones(BF16, 2, 3)
-    with region(BF16), dtypeguard.mode("strict"):
-        for model in (Model(3, 2), Derived(), guard(nn.Linear(3, 2), mode="strict")):
-            assert model(x).dtype is BF16
-            with pytest.raises(DtypeError):
-                model(x.double())
-        with pytest.raises(DtypeError):
-            loss(x)
-        assert loss(x.float()).dtype is F32
-
-
-def test_a_half_prediction_of_a_loss_is_widened():
-    """What leaves an autocast region in half belongs into a loss in float32."""
-
-    @enforce(mode="lenient")
-    def loss(pred: Float32[Tensor, "n"], target: Float32[Tensor, "n"]) -> Float32[Tensor, ""]:
-        return (pred - target).square().mean()
-
-    with region(BF16), pytest.warns(CastWarning, match="`pred` was cast from bfloat16 to float32"):
-        assert loss(ones(BF16), ones()).dtype is F32
-
-
 # ---------------------------------------------------------------- regions
 
 
@@ -199,11 +156,6 @@ def test_regions_nest(door):
     assert refuses()
 
 
-def test_a_disabled_region_is_none():
-    with torch.autocast("cpu", BF16, enabled=False), pytest.raises(DtypeError):
-        guard(nn.Linear(3, 2), mode="strict")(ones(F16, 2, 3))
-
-
 @pytest.mark.parametrize("door", ["guard", "method"])
 def test_a_region_of_another_device_type_does_not_count(door):
     call = open_door(door, "Float", F32, "follow", "strict")
@@ -225,6 +177,20 @@ def test_a_device_that_autocast_does_not_know_has_no_region():
             model(x.double())
 
 
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_the_autocast_that_counts_is_that_of_the_device_where_the_body_gets_a_tensor():
+    class Net(nn.Linear):
+        def forward(self, x):
+            return x
+
+    for device, moved in (("cpu", ("cpu", BF16)), ("meta", ("meta", F32))):
+        model, given = guard(Net(2, 2, device=device)), [ones(BF16, 1, 2), torch.tensor(1.0, dtype=BF16)]
+        with region(BF16):
+            x, scalar = model.forward(given)
+        assert (x.device.type, x.dtype) == moved
+        assert scalar is given[1]  # it stays where it is
+
+
 def test_what_is_accepted_inside_a_region_is_not_remembered_outside():
     model = guard(nn.Linear(3, 2), mode="lenient")
     x = ones(BF16, 2, 3)
@@ -235,21 +201,6 @@ def test_what_is_accepted_inside_a_region_is_not_remembered_outside():
     with region(BF16):
         model(x)
     assert [record.count for record in dtypeguard.casts()] == [1]
-
-
-def test_float64_is_refused_with_its_name_inside_a_region():
-    with region(BF16), pytest.raises(DtypeError, match="`input` is float64") as caught:
-        guard(nn.Linear(3, 2), mode="strict")(ones(F64, 2, 3))
-    assert caught.value.expected is F32
-
-
-def test_a_float64_model_is_not_helped_by_a_region():
-    """autocast does not cast its weights either: the mix would fail in the kernel."""
-    with region(BF16):
-        for given in (F16, BF16, F32):
-            with pytest.raises(DtypeError):
-                guard(nn.Linear(3, 2, dtype=F64), mode="strict")(ones(given, 2, 3))
-        assert guard(nn.Linear(3, 2, dtype=F64), mode="strict")(ones(F64, 2, 3)).dtype is F64
 
 
 def test_containers_get_the_same_second_chance():
@@ -289,16 +240,12 @@ RESULTS = [
     # option, annotation, what the body returns, what comes out: of strict mode only if it is the same
     ("follow", Float32[Tensor, "..."], BF16, BF16),
     ("follow", Float32[Tensor, "..."], F64, F32),
-    ("follow", Float[Tensor, "..."], BF16, BF16),
     ("follow", Float[Tensor, "..."], F16, F16),
-    ("follow", Float[Tensor, "..."], F32, F32),
     ("follow", Float[Tensor, "..."], F64, F32),
     ("follow", Float16[Tensor, "..."], BF16, F16),
     ("ignore", Float32[Tensor, "..."], BF16, F32),
-    ("ignore", Float32[Tensor, "..."], F32, F32),
-    ("ignore", Float[Tensor, "..."], BF16, F32),
+    ("ignore", Float[Tensor, "..."], F32, F32),
     ("disable", Float[Tensor, "..."], BF16, F32),
-    ("disable", Float[Tensor, "..."], F32, F32),
 ]
 
 
@@ -342,12 +289,6 @@ def test_disable_computes_in_the_parameters_dtype():
         assert plain(ones(F32, 2, 3)).dtype is BF16
 
 
-def test_disable_refuses_what_follow_would_take():
-    model = guard(nn.Linear(3, 2), mode="strict", autocast="disable")
-    with region(BF16), pytest.raises(DtypeError):
-        model(ones(BF16, 2, 3))
-
-
 def test_disable_ends_with_the_body_even_if_it_raises():
     @enforce(mode="strict", autocast="disable")
     def fails(x: Float32[Tensor, "n"]):
@@ -359,67 +300,7 @@ def test_disable_ends_with_the_body_even_if_it_raises():
         assert torch.is_autocast_enabled("cpu")
 
 
-def test_disable_is_refused_for_bodies_that_run_later_than_the_call():
-    def stream(x: Float32[Tensor, "n"]):
-        yield x
-
-    async def answer(x: Float32[Tensor, "n"]):
-        return x
-
-    async def answers(x: Float32[Tensor, "n"]):
-        yield x
-
-    for function in (stream, answer, answers):
-        with pytest.raises(TypeError, match="plain function"):
-            enforce(autocast="disable")(function)
-
-
-def test_narrowing_under_disable_is_still_refused_where_it_overflows():
-    model = guard(nn.Linear(3, 2).half(), mode="lenient", autocast="disable")
-    with region(BF16), pytest.raises(CastError, match="infinite"):
-        model(torch.full((2, 3), 1e30))
-
-
 # ---------------------------------------------------------------- training
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(1, 4, 3, padding=1)
-        self.norm = nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-        self.head = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
-
-    def forward(self, x):
-        x = self.norm(self.conv(x))
-        return self.head(x + self.attention(x, x, x, need_weights=False)[0]).squeeze(-1)
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@pytest.mark.parametrize("dtype", [BF16, F16])
-def test_training_under_autocast_is_bit_identical_and_says_nothing(depth, dtype):
-    torch.manual_seed(0)
-    bare = Net()
-    model = guard(copy.deepcopy(bare), mode="strict", depth=depth)
-    x, y = torch.randn(2, 1, 8), torch.randn(2, 4)
-    histories = []
-    for net in (bare, model):
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cpu", enabled=dtype is F16)
-        losses = []
-        for _ in range(3):
-            with region(dtype):
-                loss = nn.functional.mse_loss(net(x), y)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        histories.append(losses)
-    assert histories[0] == histories[1]
-    assert all(torch.equal(a, b) for a, b in zip(bare.parameters(), model.parameters(), strict=True))
-    assert not dtypeguard.casts()
 
 
 @pytest.mark.parametrize("given", [F32, BF16])

@@ -3,7 +3,6 @@
 The table and its law stand in `autocast_rows`; `test_autocast` has the rule alone, without operations.
 """
 
-import copy
 import itertools
 import random
 
@@ -20,17 +19,16 @@ from autocast_rows import (
     REGIONS,
     ROWS,
     Cell,
-    Residual,
     accepts,
     cells,
     hold,
     region,
     step,
 )
-from jaxtyping import Float, Float32, Float64
+from jaxtyping import Float, Float32
+from support import same
 from torch import Tensor, nn
 from torch.amp import custom_bwd, custom_fwd
-from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CastWarning, ContractWarning, DtypeError, enforce, guard
@@ -121,91 +119,7 @@ def test_autocast_makes_of_an_input_what_the_table_says(row, fact):
         assert found == fact
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "Norm" in row and "," not in row])
-def test_which_dtypes_a_float32_norm_takes_by_itself(row):
-    def result(dtype):
-        cell = Cell(row, (dtype,), None)
-        return next((tensor.dtype for tensor in step(cell, cell.model()).results), None)
-
-    widest = F64 if row in ("RMSNorm", "InstanceNorm1d without parameters") else None
-    assert [result(dtype) for dtype in FLOATS] == [F16, BF16, F32, widest]
-
-
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("row", ["Linear", "matmul", "sdpa", "Conv2d, BatchNorm2d, ReLU"])
-def test_no_region_helps_a_float64_module(row, half):
-    for dtype in (F16, BF16, F32):
-        cell = Cell(row, (dtype,), half, params=F64)
-        assert isinstance(step(cell, cell.model()).error, RuntimeError)
-
-
-@pytest.mark.thin(5)
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@each_row
-def test_an_error_of_torch_that_the_contract_lets_through_names_the_module(row, depth):
-    for half in HALVES:
-        for cell in cells(row, half):
-            if row == "LSTM" or not all(accepts(cell.model(), dtype, half) for dtype in cell.dtypes):
-                continue
-            model = guard(cell.model(), mode="strict", depth=depth)
-            error = step(cell, model).error
-            if error is not None:
-                assert f"raised inside {type(cell.model()).__name__}" in "".join(getattr(error, "__notes__", []))
-
-
 # ---------------------------------------------------------------- ways through a model
-
-
-class Decorated(nn.Linear):
-    @torch.autocast("cpu", dtype=BF16)
-    def forward(self, input):
-        return super().forward(input)
-
-
-class EnforcedOutside(nn.Linear):
-    @enforce
-    @torch.autocast("cpu", dtype=BF16)
-    def forward(self, input: Float[Tensor, "..."]):
-        return super().forward(input)
-
-
-class EnforcedInside(nn.Linear):
-    @torch.autocast("cpu", dtype=BF16)
-    @enforce
-    def forward(self, input: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return super().forward(input)
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrap", "inside"),
-    [
-        (Decorated, guard, False),
-        (Decorated, lambda model: guard(model, depth="all"), False),
-        (EnforcedOutside, lambda model: model, False),
-        (EnforcedOutside, guard, False),
-        (EnforcedInside, lambda model: model, True),
-    ],
-    ids=["guard", "guard, all", "enforce above", "guard on enforce above", "enforce below"],
-)
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_autocast_as_a_decorator_of_a_forward(kind, wrap, inside, dtype):
-    """A contract above the decorator stands outside the region, one below it inside."""
-    bare = Decorated(3, 2)
-    model = kind(3, 2)
-    model.load_state_dict(bare.state_dict())
-    model, x = wrap(model), torch.randn(4, 3).to(dtype)
-    if dtype is F32 or (inside and dtype is not F64):
-        with dtypeguard.mode("strict"):
-            assert torch.equal(model(x), bare(x))
-        assert dtypeguard.casts() == []
-        return
-    with dtypeguard.mode("strict"), pytest.raises(DtypeError) as caught:
-        model(x)
-    assert (caught.value.argument, caught.value.actual, caught.value.expected) == ("input", dtype, F32)
-    with pytest.warns(CastWarning, match="`input` was cast") as said:
-        got = [model(x) for _ in range(2)]
-    assert len(said) == 1
-    assert all(y.dtype is BF16 and torch.equal(y, bare(x.float())) for y in got)
 
 
 def test_a_half_result_that_leaves_a_region_inside_the_forward_is_named():
@@ -221,47 +135,6 @@ def test_a_half_result_that_leaves_a_region_inside_the_forward_is_named():
     assert (caught.value.argument, caught.value.actual) == ("result", BF16)
     with region(BF16), dtypeguard.mode("strict"):
         assert model(x).dtype is BF16
-
-
-@pytest.mark.parametrize("depth", ["auto", "all"])
-@pytest.mark.parametrize("within", HALVES)
-@pytest.mark.parametrize("body", HALVES)
-def test_a_half_body_with_float32_norms(body, within, depth):
-    """Such a model asks nothing of its own input; PyTorch's modules inside are asked one by one."""
-    bare = Residual().to(body)
-    bare.norm.float()
-    model = guard(copy.deepcopy(bare), depth=depth)
-    for dtype in (F16, BF16, F32):
-        x = torch.randn(5, 4).to(dtype)
-        with region(within), dtypeguard.mode("strict"):
-            assert torch.equal(model(x), bare(x))
-    assert dtypeguard.casts() == []
-    x = torch.randn(5, 4, dtype=F64)
-    with region(within):
-        with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="argument `input` is float64") as caught:
-            model(x)
-        assert caught.value.module_path == "Residual.norm"
-        with pytest.warns(CastWarning) as said:
-            got = model(x)
-        assert len(said) == 1
-        assert torch.equal(got, x + bare.out(bare.act(bare.fc(bare.norm(x.float())))))
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("depth", ["auto", "all"])
-def test_a_checkpointed_block_is_recomputed_in_the_region_that_it_ran_in(depth, reentrant):
-    def train(model):
-        x = torch.linspace(-1, 1, 20).reshape(5, 4).bfloat16().requires_grad_()
-        with region(BF16):
-            y = checkpoint(model, x, use_reentrant=reentrant)
-        y.float().square().sum().backward()
-        return [y, x.grad, *(p.grad for p in model.parameters())]
-
-    bare = Residual()
-    with dtypeguard.mode("strict"):
-        got, expected = train(guard(copy.deepcopy(bare), depth=depth)), train(bare)
-    assert all(map(torch.equal, got, expected))
-    assert dtypeguard.casts() == []
 
 
 class Both(nn.Linear):
@@ -305,17 +178,17 @@ def test_a_repair_counts_also_where_the_operation_then_fails():
 # ---------------------------------------------------------------- custom autograd functions
 
 
-def product(style="forward with ctx", cast=None, contract=None, hint=Float32):
+def product(style="forward with ctx", cast=None, contract=None):
     """A matrix product with a backward of its own; the contract of its forward above or below `custom_fwd`."""
 
-    def forward(ctx, x: hint[Tensor, "b i"], w: hint[Tensor, "i o"]) -> Float[Tensor, "b o"]:
+    def forward(ctx, x: Float32[Tensor, "b i"], w: Float32[Tensor, "i o"]) -> Float[Tensor, "b o"]:
         ctx.save_for_backward(x, w)
         return x @ w
 
-    def compute(x: hint[Tensor, "b i"], w: hint[Tensor, "i o"]) -> Float[Tensor, "b o"]:
+    def compute(x: Float32[Tensor, "b i"], w: Float32[Tensor, "i o"]) -> Float[Tensor, "b o"]:
         return x @ w
 
-    def setup_context(ctx, inputs: tuple[hint[Tensor, "b i"], hint[Tensor, "i o"]], output):
+    def setup_context(ctx, inputs: tuple[Float32[Tensor, "b i"], Float32[Tensor, "i o"]], output):
         ctx.save_for_backward(*inputs)
 
     def backward(ctx, grad):
@@ -387,12 +260,6 @@ def trained(model, dtype, within, by_hand=False):
     return y, x.grad, model.weight.grad
 
 
-def same(a, b):
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    return all(one.dtype is other.dtype and torch.equal(one, other) for one, other in zip(a, b, strict=True))
-
-
 @each_region
 @pytest.mark.parametrize(
     ("entrance", "style", "cast"),
@@ -458,57 +325,6 @@ def test_follow_makes_a_custom_function_as_tolerant_as_a_module(entrance):
             trained(Net(Product.apply), dtype, within)
 
 
-def test_what_custom_fwd_casts_by_itself():
-    fixed, half = product(cast=F32), torch.ones(3, 2, dtype=BF16)
-    assert fixed(half.mT, half).dtype is BF16  # nothing, outside a region
-    with region(BF16):
-        assert fixed(half.mT, half).dtype is F32
-        assert fixed(half.mT, half.float()).dtype is F32
-        with pytest.raises(RuntimeError, match="dtype"):  # and never float64
-            fixed(half.mT.double(), half)
-
-
-@pytest.mark.parametrize("style", ["forward with ctx", "setup_context"])
-@pytest.mark.parametrize("cast", [None, F32])
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_gradients_and_gradients_of_gradients_in_float64(entrance, style, cast):
-    if entrance == "function":
-
-        @enforce
-        def function(x: Float64[Tensor, "b i"], w: Float64[Tensor, "i o"]) -> Float64[Tensor, "b o"]:
-            return product(style, cast)(x, w)
-
-        model = Net(function)
-    else:
-        model = ENTRANCES[entrance](style=style, cast=cast, hint=Float64)
-    model.double()
-    x = torch.randn(4, 3, dtype=F64, requires_grad=True)
-
-    def of_both(x, w):
-        return torch.func.functional_call(model, {"weight": w}, x)
-
-    with dtypeguard.mode("strict"):
-        assert torch.autograd.gradcheck(of_both, (x, model.weight))
-        assert torch.autograd.gradgradcheck(of_both, (x, model.weight))
-    assert dtypeguard.casts() == []
-
-
-@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
-@pytest.mark.parametrize("style", ["forward with ctx", "setup_context"])
-@pytest.mark.parametrize("entrance", ["guard", "method", "function"])
-def test_gradients_of_gradients_go_through_a_repair(entrance, style):
-    def second(model, by_hand):
-        x = torch.linspace(-1, 1, 12, dtype=F64).reshape(4, 3).requires_grad_()
-        y = model(x.float() if by_hand else x)
-        (first,) = torch.autograd.grad(y.sin().sum(), x, create_graph=True)
-        return first, *torch.autograd.grad(first.square().sum(), [x, model.weight])
-
-    got = second(ENTRANCES[entrance](style=style), by_hand=False)
-    expected = second(Net(product(style)), by_hand=True)
-    assert [tensor.dtype for tensor in got] == [F64, F64, F32]
-    assert all(map(torch.equal, got, expected))
-
-
 # A function without `custom_fwd`, https://github.com/pytorch/pytorch/issues/47906: backward runs outside the region,
 # where a half gradient meets float32 tensors that were saved.
 
@@ -523,33 +339,6 @@ class Proj(torch.autograd.Function):
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
         return grad @ weight.mT, x.mT @ grad
-
-
-class FixedProj(Proj):
-    forward = staticmethod(custom_fwd(Proj.forward, device_type="cpu", cast_inputs=F32))
-    backward = staticmethod(custom_bwd(Proj.backward, device_type="cpu"))
-
-
-@pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda function: guard(Net(function)),
-        lambda function: guard(Net(function), depth="all"),
-        EnforcedNet,
-        lambda function: Net(around(function)),
-    ],
-    ids=["guard", "guard, all", "method", "function"],
-)
-def test_a_function_without_custom_fwd_fails_in_backward_as_ever_and_the_mended_one_is_silent(wrap, half):
-    bare = trained(Net(Proj.apply), F32, half)
-    assert "same dtype" in bare
-    with dtypeguard.mode("strict"):
-        assert trained(wrap(Proj.apply), F32, half) == bare
-        got = trained(wrap(FixedProj.apply), F32, half)
-    assert same(got, trained(Net(FixedProj.apply), F32, half))
-    assert [tensor.dtype for tensor in got] == [F32] * 3
-    assert dtypeguard.casts() == []
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -4,11 +4,10 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, NamedTuple, TypeVar
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -31,22 +30,14 @@ def body(x: Float32[Tensor, "n"], y: int = 0) -> Float32[Tensor, "n"]:
 
 # ---------------------------------------------------------------- options
 
-BAD_OPTIONS = [
-    ({"mode": "loud"}, ValueError, ["mode='loud'", *MODES]),
+BAD_OPTIONS = [  # beside those of tests/golden/errors.txt
     ({"mode": ""}, ValueError, ["mode=''", *MODES]),
-    ({"mode": 3}, ValueError, ["mode=3", *MODES]),
     ({"mode": True}, ValueError, ["mode=True", *MODES]),
-    ({"casting": "same_kind"}, ValueError, ["casting='same_kind'", *CASTING]),
     ({"casting": torch.float32}, ValueError, ["casting=torch.float32", *CASTING]),
-    ({"autocast": "on"}, ValueError, ["autocast='on'", "'follow'", "'ignore'", "'disable'"]),
     ({"autocast": False}, ValueError, ["autocast=False", "'disable'"]),
-    ({"verify": "sometimes"}, ValueError, ["verify='sometimes'", "'first'", "'always'", "'never'"]),
     ({"verify": None}, ValueError, ["verify=None", "'never'"]),
-    ({"anchor": "z"}, ValueError, ["'z'", "x, y"]),
     ({"anchor": 3}, (TypeError, ValueError), ["3"]),
-    ({"mutates": ("z",)}, ValueError, ["'z'", "x, y"]),
     ({"mutates": ("x", "z")}, ValueError, ["'z'", "x, y"]),
-    ({"mutates": "x"}, TypeError, ["mutates='x'", "('x',)"]),
     ({"mutates": (3,)}, (TypeError, ValueError), ["3"]),
     ({"strict": True}, TypeError, ["strict"]),
 ]
@@ -62,23 +53,14 @@ def test_a_bad_option_is_refused_at_decoration(options, error, words):
         assert word in str(caught.value)
 
 
-def test_mutates_takes_any_iterable_of_names():
+def test_mutates_takes_any_iterable_of_names_and_a_decorator_may_be_used_many_times():
     for names in (["x"], {"x"}, (name for name in ["x"]), iter(("x", "y"))):
-        assert enforce(mutates=names)(body)(torch.zeros(1)).dtype is torch.float32
-
-
-def test_a_decorator_with_options_may_be_used_many_times():
-    decorate = enforce(mode="strict", mutates=(name for name in ["x"]))
-    for _ in range(2):
-        with pytest.raises(dtypeguard.DtypeError):
-            decorate(body)(torch.zeros(1, dtype=torch.float64))
-
-
-def test_options_are_keywords():
-    with pytest.raises(TypeError):
-        enforce(body, "strict")
-    with pytest.raises(TypeError, match="'strict'"):
-        enforce("strict")
+        decorate = enforce(mode="strict", mutates=names)
+        for _ in range(2):
+            f = decorate(body)
+            assert f(torch.zeros(1)).dtype is torch.float32
+            with pytest.raises(dtypeguard.DtypeError):
+                f(torch.zeros(1, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "generator", "async generator"])
@@ -97,14 +79,14 @@ def test_autocast_disable_needs_a_plain_function(kind):
 
 
 BAD_CALLS = [
-    (lambda: set_mode("loud"), ValueError, ["mode='loud'", *MODES]),
     (lambda: set_mode(3), ValueError, ["mode=3", *MODES]),
-    (lambda: mode("loud"), ValueError, ["mode='loud'", *MODES]),
     (lambda: mode(None), ValueError, ["mode=None", *MODES]),
     (lambda: mode(), TypeError, []),
     (lambda: check(torch.zeros(1), Tensor, mode="loud"), ValueError, ["mode='loud'", *MODES]),
     (lambda: check(torch.zeros(1), Tensor, casting="same_kind"), ValueError, ["'same_kind'", *CASTING]),
     (lambda: check(torch.zeros(1)), TypeError, []),
+    (lambda: enforce(body, "strict"), TypeError, []),
+    (lambda: enforce("strict"), TypeError, ["'strict'"]),
 ]
 
 
@@ -131,14 +113,6 @@ class Callables:
         return x
 
 
-class Colour(Enum):
-    RED = 1
-
-
-class PlainClass:
-    pass
-
-
 class Holder:
     @functools.cached_property
     def value(self):
@@ -150,45 +124,27 @@ class Holder:
 
 
 BAD_TARGETS = {
-    "builtin": (len, "len"),
     "torch function": (torch.add, "add"),
     "instance with __call__": (Callables(), "Callables"),
     "partial": (functools.partial(body, y=1), "partial"),
     "partialmethod": (vars(Holder)["method"], "partialmethod"),
     "cached_property": (vars(Holder)["value"], "cached_property"),
-    "module instance": (nn.Linear(1, 1), "guard"),
-    "Sequential": (nn.Sequential(), "guard"),
-    "plain class": (PlainClass, "PlainClass"),
-    "Enum": (Colour, "Colour"),
     "builtin class": (int, "int"),
-    "exception class": (ValueError, "ValueError"),
     "Tensor class": (Tensor, "Tensor"),
     "string": ("body", "'body'"),
-    "number": (3, "3"),
     "tensor": (torch.zeros(1), "tensor"),
     "annotation": (Float32[Tensor, "n"], "n"),
     "module": (torch, "torch"),
-    "list of functions": ([body], "body"),
 }
 
 
 @pytest.mark.parametrize(("target", "word"), BAD_TARGETS.values(), ids=BAD_TARGETS.keys())
-@pytest.mark.parametrize("decorate", [enforce, enforce(mode="strict")], ids=["bare", "with options"])
-def test_a_bad_target_is_refused_with_advice(target, word, decorate):
-    with pytest.raises(TypeError) as caught:
-        decorate(target)
-    assert not isinstance(caught.value, dtypeguard.DtypeGuardError)
-    assert word in str(caught.value)
-
-
-def test_a_class_that_is_no_dataclass_yet_is_refused():
-    """`@dataclass` over `@enforce` would write a constructor of its own over the enforced one."""
-    with pytest.raises(TypeError, match="dataclass"):
-
-        @dataclass
-        @enforce
-        class Wrong:
-            x: Float32[Tensor, "n"]
+def test_a_bad_target_is_refused_with_advice(target, word):
+    for decorate in (enforce, enforce(mode="strict")):
+        with pytest.raises(TypeError) as caught:
+            decorate(target)
+        assert not isinstance(caught.value, dtypeguard.DtypeGuardError)
+        assert word in str(caught.value)
 
 
 def test_a_subclass_of_a_dataclass_that_is_none_itself_yet_keeps_its_contract_or_is_refused():
@@ -312,12 +268,6 @@ BAD_AXES = [*BAD_TOKENS, "... *b", "*a *b", "... ..."]
 
 
 @pytest.mark.parametrize("axes", BAD_AXES)
-def test_jaxtyping_itself_refuses_these_axes(axes):
-    with pytest.raises(ValueError, match=r".*"):
-        Float32[Tensor, axes]
-
-
-@pytest.mark.parametrize("axes", BAD_AXES)
 @pytest.mark.parametrize("around", ["{}", "{} | None", "list[{}]", "dict[str, tuple[{}, ...]]", "'{}'"])
 def test_malformed_axes_raise_at_decoration_and_name_argument_and_token(axes, around):
     def f(fine, x, y): ...
@@ -329,16 +279,6 @@ def test_malformed_axes_raise_at_decoration_and_name_argument_and_token(axes, ar
     assert caught.value.function == "f"
     assert "`x`" in str(caught.value)
     assert f"`{axes}`" in str(caught.value) or all(f"{token}" in str(caught.value) for token in axes.split())
-
-
-@pytest.mark.parametrize("axes", BAD_AXES)
-def test_malformed_axes_of_a_result_are_reported_too(axes):
-    def f(x): ...
-
-    f.__annotations__ = {"return": f'Float32[Tensor, "{axes}"]'}
-    with pytest.raises(AnnotationError, match="result") as caught:
-        enforce(f)
-    assert caught.value.argument == "return"
 
 
 # Each is legal for jaxtyping, so it is for us.
@@ -397,24 +337,13 @@ def test_a_malformed_annotation_is_found_at_decoration_even_beside_a_forward_ref
 
 
 def test_malformed_fields_are_found_at_decoration():
-    with pytest.raises(AnnotationError, match="`x`"):
+    hints = {"x": 'Float32[Tensor, "a#"]'}
 
-        @enforce
-        @dataclass
-        class Data:
-            x: 'Float32[Tensor, "a#"]'
+    def forward(self, x: 'Float32[Tensor, "a#"]'): ...
 
-    with pytest.raises(AnnotationError, match="`x`"):
-
-        @enforce
-        class Named(NamedTuple):
-            x: 'Float32[Tensor, "a#"]'
-
-    with pytest.raises(AnnotationError, match="`x`"):
-
-        @enforce
-        class Net(nn.Module):
-            def forward(self, x: 'Float32[Tensor, "a#"]'): ...
+    for made in (NamedTuple("Named", hints.items()), type("Net", (nn.Module,), {"forward": forward})):
+        with pytest.raises(AnnotationError, match="`x`"):
+            enforce(made)
 
 
 def test_an_alias_that_means_nothing_is_refused_at_decoration():
@@ -471,15 +400,6 @@ def test_a_pytree_is_refused_at_decoration():
     )
     assert "the structure 'T' is never bound" in second
     assert "the structure 'S T' is never bound" in third
-
-
-def test_malformed_items_of_a_generator_are_found_at_decoration():
-    def f(x) -> 'Iterator[Float32[Tensor, "a#"]]':
-        yield x
-
-    assert Iterator
-    with pytest.raises(AnnotationError, match="`a#`"):
-        enforce(f)
 
 
 def test_check_reports_a_malformed_annotation_by_its_name():
@@ -578,7 +498,7 @@ class Silent:
         raise ValueError("no")
 
 
-HARD = [np.float32, Mock(), MagicMock(), Silent(), [Silent()], {"a": Silent()}]
+HARD = [np.float32, MagicMock(), Silent(), [Silent()], {"a": Silent()}]
 
 
 @pytest.mark.parametrize("value", HARD, ids=lambda value: type(value).__name__)

@@ -75,73 +75,31 @@ def packed(r):
     return pack_padded_sequence(r(4, 3, 5), torch.tensor([4, 3, 1]))
 
 
-def probabilities(r, *shape):
-    return r(*shape).sigmoid()
-
-
+# What tests/integration/test_module_db.py has not: kinds of arguments, and models of one's own.
 # name: a module, and its arguments made with r(*shape), a random tensor of the dtype under test
 MODULES = {
-    "Linear": (lambda: nn.Linear(5, 3), lambda r: (r(2, 5),)),
     "Linear, a parameter as input": (lambda: nn.Linear(5, 3), lambda r: (nn.Parameter(r(2, 5)),)),
     "Linear, no rows": (lambda: nn.Linear(5, 3), lambda r: (r(0, 5),)),
-    "Linear, requires grad": (lambda: nn.Linear(5, 3), lambda r: (r(2, 5).requires_grad_(),)),
     "Linear, expanded": (lambda: nn.Linear(5, 3), lambda r: (r(1, 5).expand(4, 5),)),
-    "Bilinear": (lambda: nn.Bilinear(4, 5, 3), lambda r: (r(2, 4), r(2, 5))),
-    "Identity": (nn.Identity, lambda r: (r(2, 5),)),
     "Sequential": (lambda: nn.Sequential(nn.Linear(5, 5), nn.ReLU(True), nn.Linear(5, 1)), lambda r: (r(2, 5),)),
-    "Conv1d": (lambda: nn.Conv1d(2, 3, 3), lambda r: (r(2, 2, 6),)),
-    "Conv2d": (lambda: nn.Conv2d(2, 4, 3, groups=2, padding="same"), lambda r: (r(1, 2, 6, 6),)),
     "Conv2d, channels last": (
         lambda: nn.Conv2d(2, 4, 3),
         lambda r: (r(1, 2, 6, 6).to(memory_format=torch.channels_last),),
     ),
-    "Conv3d": (lambda: nn.Conv3d(1, 2, 2), lambda r: (r(1, 1, 3, 3, 3),)),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, 2, 2), lambda r: (r(1, 2, 4, 4), [9, 9])),
     "BatchNorm1d": (lambda: nn.BatchNorm1d(5), lambda r: (r(4, 5),)),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(3), lambda r: (r(4, 3, 2, 2),)),
-    "BatchNorm without affine": (lambda: nn.BatchNorm1d(5, affine=False), lambda r: (r(4, 5),)),
     "LayerNorm": (lambda: nn.LayerNorm(5), lambda r: (r(4, 5),)),
-    "LayerNorm without affine": (lambda: nn.LayerNorm(5, elementwise_affine=False), lambda r: (r(4, 5),)),
-    "GroupNorm": (lambda: nn.GroupNorm(2, 4), lambda r: (r(2, 4, 3),)),
-    "InstanceNorm2d": (lambda: nn.InstanceNorm2d(3, affine=True), lambda r: (r(2, 3, 4, 4),)),
-    "RMSNorm": (lambda: nn.RMSNorm(5), lambda r: (r(4, 5),)),
     "Embedding": (lambda: nn.Embedding(7, 4), lambda r: (ids(2, 3),)),
-    "Embedding, int32": (lambda: nn.Embedding(7, 4, padding_idx=0), lambda r: (ids(2, 3).int(),)),
-    "EmbeddingBag": (lambda: nn.EmbeddingBag(7, 4), lambda r: (ids(6), torch.tensor([0, 2]))),
     "EmbeddingBag, weighted": (
         lambda: nn.EmbeddingBag(7, 4, mode="sum"),
         lambda r: (ids(2, 3), None, r(2, 3)),
     ),
-    "RNN": (lambda: nn.RNN(5, 4), lambda r: (r(4, 3, 5),)),
-    "RNN, with state": (lambda: nn.RNN(5, 4), lambda r: (r(4, 3, 5), r(1, 3, 4))),
-    "LSTM": (lambda: nn.LSTM(5, 4, 2, bidirectional=True), lambda r: (r(4, 3, 5),)),
-    "LSTM, with state": (lambda: nn.LSTM(5, 4), lambda r: (r(4, 3, 5), (r(1, 3, 4), r(1, 3, 4)))),
-    "LSTM, packed": (lambda: nn.LSTM(5, 4), lambda r: (packed(r),)),
     "LSTM, packed, with state": (lambda: nn.LSTM(5, 4), lambda r: (packed(r), (r(1, 3, 4), r(1, 3, 4)))),
-    "LSTM, projected": (lambda: nn.LSTM(5, 4, proj_size=2), lambda r: (r(4, 3, 5), (r(1, 3, 2), r(1, 3, 4)))),
-    "GRU": (lambda: nn.GRU(5, 4, batch_first=True), lambda r: (r(3, 4, 5), r(1, 3, 4))),
-    "GRU, packed": (lambda: nn.GRU(5, 4), lambda r: (packed(r),)),
-    "LSTMCell": (lambda: nn.LSTMCell(5, 4), lambda r: (r(3, 5), (r(3, 4), r(3, 4)))),
-    "GRUCell": (lambda: nn.GRUCell(5, 4), lambda r: (r(3, 5),)),
-    "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2), lambda r: (r(4, 3, 8),) * 3),
     "MultiheadAttention, masked": (
         lambda: nn.MultiheadAttention(8, 2, batch_first=True, dropout=0.1),
         lambda r: (
             (r(3, 4, 8),) * 3,
             {"key_padding_mask": padding(3, 4), "attn_mask": torch.ones(4, 4).triu(1).bool()},
         ),
-    ),
-    "MultiheadAttention, float masks": (
-        lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-        lambda r: ((r(3, 4, 8),) * 3, {"attn_mask": causal(4, r), "need_weights": False}),
-    ),
-    "MultiheadAttention, other widths": (
-        lambda: nn.MultiheadAttention(8, 2, kdim=6, vdim=5, add_bias_kv=True),
-        lambda r: (r(4, 3, 8), r(2, 3, 6), r(2, 3, 5)),
-    ),
-    "TransformerEncoderLayer": (
-        lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True),
-        lambda r: (r(3, 4, 8),),
     ),
     "TransformerEncoderLayer, norm first, masked": (
         lambda: nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, activation="gelu"),
@@ -153,56 +111,13 @@ MODULES = {
         ),
         lambda r: ((r(3, 4, 8),), {"src_key_padding_mask": padding(3, 4)}),
     ),
-    "TransformerDecoderLayer": (
-        lambda: nn.TransformerDecoderLayer(8, 2, 16),
-        lambda r: ((r(4, 3, 8), r(5, 3, 8)), {"tgt_mask": causal(4, r)}),
-    ),
-    "Transformer": (
-        lambda: nn.Transformer(8, 2, 1, 1, 16, batch_first=True),
-        lambda r: ((r(3, 4, 8), r(3, 2, 8)), {"tgt_mask": causal(2, r)}),
-    ),
-    "PReLU": (nn.PReLU, lambda r: (r(4),)),
-    "Dropout": (lambda: nn.Dropout(0.5), lambda r: (r(4, 4),)),
-    "Softmax": (lambda: nn.Softmax(-1), lambda r: (r(4, 4),)),
-    "MaxPool2d, with indices": (lambda: nn.MaxPool2d(2, return_indices=True), lambda r: (r(1, 1, 4, 4),)),
-    "MaxUnpool1d": (lambda: nn.MaxUnpool1d(2), lambda r: (r(1, 1, 2), torch.tensor([[[0, 3]]]))),
-    "Upsample": (lambda: nn.Upsample(scale_factor=2.0, mode="bilinear"), lambda r: (r(1, 1, 3, 3),)),
-    "CosineSimilarity": (nn.CosineSimilarity, lambda r: (r(3, 4), r(3, 4))),
-    "MSELoss": (nn.MSELoss, lambda r: (r(3), r(3))),
-    "CrossEntropyLoss": (nn.CrossEntropyLoss, lambda r: (r(3, 4), ids(3, high=4))),
     "CrossEntropyLoss, class weights": (
         lambda: nn.CrossEntropyLoss(weight=torch.rand(4), label_smoothing=0.1),
         lambda r: (r(3, 4), ids(3, high=4)),
     ),
-    "CrossEntropyLoss, probabilities": (
-        lambda: nn.CrossEntropyLoss(weight=torch.rand(4)),
-        lambda r: (r(3, 4), r(3, 4).softmax(-1)),
-    ),
-    "NLLLoss, class weights": (
-        lambda: nn.NLLLoss(weight=torch.rand(4)),
-        lambda r: (r(3, 4).log_softmax(-1), ids(3, high=4)),
-    ),
-    "BCELoss, weights": (
-        lambda: nn.BCELoss(weight=torch.rand(4)),
-        lambda r: (probabilities(r, 3, 4), probabilities(r, 3, 4)),
-    ),
-    "BCEWithLogitsLoss, positive weights": (
-        lambda: nn.BCEWithLogitsLoss(pos_weight=torch.rand(4)),
-        lambda r: (r(3, 4), probabilities(r, 3, 4)),
-    ),
-    "MultiMarginLoss, weights": (
-        lambda: nn.MultiMarginLoss(weight=torch.rand(4)),
-        lambda r: (r(3, 4), ids(3, high=4)),
-    ),
-    "GaussianNLLLoss": (nn.GaussianNLLLoss, lambda r: (r(3), r(3), probabilities(r, 3))),
-    "TripletMarginLoss": (nn.TripletMarginLoss, lambda r: (r(3, 4), r(3, 4), r(3, 4))),
     "CTCLoss": (
         nn.CTCLoss,
         lambda r: (r(5, 1, 4).log_softmax(-1), torch.tensor([[1, 2]]), torch.tensor([5]), torch.tensor([2])),
-    ),
-    "AdaptiveLogSoftmaxWithLoss": (
-        lambda: nn.AdaptiveLogSoftmaxWithLoss(8, 10, [4, 7], div_value=2.0),
-        lambda r: (r(4, 8), ids(4)),
     ),
     "a tied language model": (Tied, lambda r: ((ids(2, 5),), {"mask": padding(2, 5), "cache": (r(1), None)})),
     "a tied language model, tuples": (Tied, lambda r: ((ids(2, 5),), {"return_dict": False})),
@@ -278,7 +193,7 @@ def make(name, dtype, training):
 @pytest.mark.thin(4)
 @pytest.mark.parametrize("depth", ["auto", "all"])
 @pytest.mark.parametrize("name", MODULES)
-def test_a_strict_guard_changes_nothing(name, depth):
+def test_a_guard_changes_nothing(name, depth):
     outcomes = []
     for dtype in DTYPES:
         for training in (True, False):
@@ -288,13 +203,8 @@ def test_a_strict_guard_changes_nothing(name, depth):
             assert identical(expected, got), (dtype, training, expected, got)
             outcomes.append(isinstance(got[1], list))
     assert any(outcomes)
-    assert not dtypeguard.casts()
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_lenient_guard_changes_nothing(name):
     bare = make(name, torch.float32, True)
-    model = guard(copy.deepcopy(bare), mode="lenient", depth="all")
+    model = guard(copy.deepcopy(bare), mode="lenient", depth=depth)
     assert identical(run(bare, name, torch.float32), run(model, name, torch.float32))
     assert not dtypeguard.casts()
 
@@ -331,10 +241,6 @@ def test_every_argument_arrives_as_the_same_object(name, dtype):
     assert {key: id(item) for key, item in more.items()} == {key: id(item) for key, item in kwargs.items()}
 
 
-def test_there_are_modules_enough():
-    assert len(MODULES) >= 25
-
-
 @pytest.mark.filterwarnings("ignore:.*enable_nested_tensor")
 def test_the_nested_tensor_path_of_an_encoder_is_left_alone():
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
@@ -343,41 +249,3 @@ def test_the_nested_tensor_path_of_an_encoder_is_left_alone():
         expected = encoder(x, src_key_padding_mask=mask)
         got = guard(encoder, mode="strict", depth="all")(x, src_key_padding_mask=mask)
     assert torch.equal(expected, got)
-
-
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_no_alarm_without_gradients(context):
-    model = guard(make("Sequential", torch.float32, True), mode="strict", depth="all")
-    with context():
-        assert model(torch.ones(2, 5)).shape == (2, 1)
-
-
-def test_recurrent_state_may_go_round():
-    cell = guard(nn.LSTMCell(3, 3), mode="strict")
-    twin = dtypeguard.unguard(copy.deepcopy(cell))
-    x, state, expected = torch.ones(2, 3), None, None
-    for _ in range(3):
-        state, expected = cell(x, state), twin(x, expected)
-    assert all(torch.equal(a, b) for a, b in zip(state, expected, strict=True))
-
-
-def test_checkpointing_recomputes_without_alarm():
-    model = guard(make("Sequential", torch.bfloat16, True), mode="strict", depth="all")
-    x = torch.ones(2, 5, dtype=torch.bfloat16, requires_grad=True)
-    for reentrant in (True, False):
-        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=reentrant).sum().backward()
-    assert x.grad is not None
-
-
-def test_functional_transforms_raise_no_alarm():
-    model = guard(nn.Linear(3, 1), mode="strict", depth="all")
-    params = dict(model.named_parameters())
-
-    def loss(params, x):
-        return torch.func.functional_call(model, params, (x,)).sum()
-
-    x = torch.ones(4, 3)
-    per_sample = torch.func.vmap(torch.func.grad(loss), (None, 0))(params, x)
-    assert per_sample["weight"].shape == (4, 1, 3)
-    jacobian = torch.func.jacrev(lambda x: model(x))(x[0])
-    assert torch.equal(jacobian, model.weight)

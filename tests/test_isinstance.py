@@ -21,15 +21,27 @@ def f64(n=3):
     return torch.arange(n, dtype=torch.float64)
 
 
-def test_isinstance_in_an_enforced_body_sees_the_axes_of_the_call():
-    @enforce
-    def f(x: Float32[Tensor, "n"], y: Tensor) -> bool:
-        return isinstance(y, Float32[Tensor, "n"])
+@enforce
+def fits(x: Float32[Tensor, "b *s"], y: Row | None = None, *, item):
+    return isinstance(item, Float32[Tensor, "*s"]), isinstance(item, Float32[Tensor, "n n"])
 
-    assert f(f32(3), f32(3))
-    assert not f(f32(3), f32(4))
-    with pytest.warns(CastWarning):
-        assert not f(f64(3), f32(4))
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["right", "repaired"])
+@pytest.mark.parametrize(
+    ("x", "y", "item", "expected"),
+    [
+        ((2, 3, 4), None, (3, 4), (True, False)),
+        ((2, 3, 4), None, (4, 3), (False, False)),
+        ((2, 3, 4), None, (3, 3), (False, True)),  # `n` is not bound
+        ((2, 3, 4), 4, (3, 3), (False, False)),
+        ((2, 3, 4), 3, (3, 3), (False, True)),
+        ((2,), None, (), (True, False)),  # `*s` is bound to no axis at all
+        ((2, 1, 4), None, (3, 4), (False, False)),  # nor does it broadcast
+    ],
+)
+def test_isinstance_in_an_enforced_body_sees_the_axes_of_the_call(x, y, item, expected, dtype):
+    assert fits(torch.zeros(x, dtype=dtype), y and f32(y), item=torch.zeros(item)) == expected
 
 
 # The result's annotation; what the body asks; whether a result of size 3 passes where the body has bound 7.
@@ -101,15 +113,6 @@ def test_an_argument_that_was_left_out_leaves_its_axes_to_the_body(strict):
     assert len(f(f32(2), f32(3))) == 2
     with pytest.raises(ShapeError):
         f(f32(4), f32(3))
-
-
-def test_isinstance_may_name_arguments_in_its_axes(strict):
-    @enforce
-    def f(x: Row, n: int, y: Tensor) -> bool:
-        return isinstance(y, Float32[Tensor, "{n}"])
-
-    assert f(f32(), 4, f32(4))
-    assert not f(f32(), 4, f32(5))
 
 
 def _is_row(y):

@@ -1,14 +1,22 @@
 """NumPy arrays: as annotated, and given where a tensor is wanted."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64, Num, Shaped
 from torch import Tensor, nn
 
-from dtypeguard import CastError, CastWarning, DtypeError, DtypeGuardError, HintError, ShapeError, casts, check, enforce
+from dtypeguard import (
+    CastError,
+    CastWarning,
+    DtypeError,
+    DtypeGuardError,
+    HintError,
+    InplaceOnCastWarning,
+    ShapeError,
+    casts,
+    enforce,
+)
 
 Row = Float32[Tensor, "n"]
 NumpyRow = Float32[np.ndarray, "n"]
@@ -55,26 +63,37 @@ def test_a_right_array_arrives_as_the_same_object(hint, value, mode):
 
 
 def test_a_wrong_array_raises_in_strict(strict):
+    @enforce
+    def pair(x: NumpyRow, y: Row):
+        return x
+
     with pytest.raises(DtypeError, match="float64") as caught:
         of(NumpyRow)(array("float64"))
     assert caught.value.argument == "x"
-    with pytest.raises(ShapeError):
-        of(NumpyRow)(np.zeros((3, 3), "float32"))
-    with pytest.raises(HintError):
-        of(NumpyRow)([1.0])
-    with pytest.raises(HintError):
-        of(NumpyRow)(torch.zeros(3))
+    assert pair(array(), torch.zeros(3)).shape == (3,)
+    for wrong in (lambda: of(NumpyRow)(np.zeros((3, 3), "float32")), lambda: pair(array(), torch.zeros(4))):
+        with pytest.raises(ShapeError):
+            wrong()
+    for wrong in ([1.0], torch.zeros(3)):
+        for mode in ("strict", "lenient"):
+            with pytest.raises(HintError):
+                of(NumpyRow, mode=mode)(wrong)
 
 
 def test_a_wrong_array_is_cast_in_lenient_and_stays_an_array():
+    def f(x):
+        return array("float64") if x is None else x
+
+    f.__annotations__ = {"x": NumpyRow | None, "return": NumpyRow}
     x = array("float64")
-    with pytest.warns(CastWarning, match="float64 to float32"):
-        got = of(NumpyRow)(x)
-    assert type(got) is np.ndarray
-    assert got.dtype == np.float32
-    assert np.array_equal(got, x)
+    for given in (x, None):
+        with pytest.warns(CastWarning, match="float64 to float32"):
+            got = enforce(f)(given)
+        assert type(got) is np.ndarray
+        assert got.dtype == np.float32
+        assert np.array_equal(got, x)
     assert x.dtype == np.float64
-    assert [(r.from_dtype, r.to_dtype, r.bytes) for r in casts()] == [(torch.float64, torch.float32, 12)]
+    assert [(r.from_dtype, r.to_dtype, r.bytes) for r in casts()] == [(torch.float64, torch.float32, 12)] * 2
 
 
 @pytest.mark.parametrize(
@@ -113,16 +132,6 @@ def test_arrays_of_what_is_no_number_are_refused_in_our_words(hint, dtype, mode,
         of(hint, mode=mode, casting=casting)(np.zeros(2, dtype))
 
 
-def test_axes_are_shared_between_arrays_and_tensors(strict):
-    @enforce
-    def f(x: NumpyRow, y: Row):
-        return x
-
-    f(array(), torch.zeros(3))
-    with pytest.raises(ShapeError):
-        f(array(), torch.zeros(4))
-
-
 def test_a_union_of_array_and_tensor_takes_both_and_repairs_each_to_its_own_kind():
     f = of(Float32[np.ndarray, "n"] | Float32[Tensor, "n"])
     x, y = array(), torch.zeros(3)
@@ -132,17 +141,6 @@ def test_a_union_of_array_and_tensor_takes_both_and_repairs_each_to_its_own_kind
         assert type(f(array("float64"))) is np.ndarray
     with pytest.warns(CastWarning):
         assert type(f(y.double())) is Tensor
-
-
-def test_a_result_that_is_an_array_is_checked_too():
-    def f():
-        return array("float64")
-
-    f.__annotations__ = {"return": NumpyRow}
-    with pytest.warns(CastWarning):
-        assert enforce(f)().dtype == np.float32
-    with pytest.raises(DtypeError):
-        enforce(mode="strict")(f)()
 
 
 # ---------------------------------------------------------------- given for a tensor
@@ -181,31 +179,24 @@ ARRAYS = {
 
 @pytest.mark.parametrize("x", ARRAYS.values(), ids=ARRAYS.keys())
 def test_an_array_for_a_tensor_is_converted_in_lenient_with_its_values(x):
+    """Never with its memory: whether it were shared would depend on dtype, strides and flags, and nobody would know."""
+
+    @enforce
+    def f(x: Row, y: Row):
+        assert x is y
+        before = x.clone()
+        x.add_(100)
+        return before
+
     before, flags, strides = x.copy(), x.flags.writeable, x.strides
     with pytest.warns(CastWarning, match="NumPy array") as said:
-        got = of(Row)(x)
-    assert [w.category for w in said] == [CastWarning], "and torch has nothing to warn about"
+        got = f(x, x)
+    assert {w.category for w in said} <= {CastWarning, InplaceOnCastWarning}, "torch has nothing to warn about"
     assert type(got) is Tensor
     assert got.dtype is torch.float32
     assert np.array_equal(got.numpy(), before.astype("float32"))
     assert np.array_equal(x, before)
     assert (x.flags.writeable, x.strides) == (flags, strides)
-
-
-@pytest.mark.parametrize("x", ARRAYS.values(), ids=ARRAYS.keys())
-def test_the_callers_array_is_never_changed_by_a_body_that_writes(x):
-    """Whether the conversion shares memory would depend on dtype, strides and flags, and nobody would know."""
-
-    @enforce
-    def f(x: Row):
-        x.add_(100)
-        return x
-
-    before = x.copy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        f(x)
-    assert np.array_equal(x, before)
 
 
 SCALARS = [np.array(1.5, "float32"), np.float32(1.5), np.array(1.5), np.float64(1.5), np.float16(1.5)]
@@ -228,15 +219,6 @@ def test_the_shape_of_an_array_is_checked_in_every_mode():
             of(Row)(x)
         with pytest.raises(DtypeGuardError):
             of(Row, mode="strict")(x)
-
-
-def test_a_cast_that_the_ladder_forbids_is_forbidden_for_arrays_too():
-    with pytest.raises(CastError, match="`x`"):
-        of(Row)(array("int64"))
-    with pytest.raises(CastError, match="`x`"):
-        of(Row)(array("uint8"))
-    with pytest.raises(CastError, match="`x`"):
-        of(Int64[Tensor, "n"])(array("float32"))
 
 
 def test_a_narrowing_of_an_array_is_verified_too():
@@ -278,16 +260,6 @@ def test_arrays_inside_containers_are_converted_too():
     assert caught.value.argument == "x['a'][1]"
 
 
-def test_one_array_passed_twice_becomes_one_tensor():
-    @enforce
-    def f(x: Row, y: Row):
-        return x is y
-
-    x = array("float64")
-    with pytest.warns(CastWarning):
-        assert f(x, x)
-
-
 def test_a_method_of_a_module_converts_to_its_own_dtype():
     class Net(nn.Module):
         def __init__(self):
@@ -302,6 +274,8 @@ def test_a_method_of_a_module_converts_to_its_own_dtype():
         net = Net().to(dtype)
         with pytest.warns(CastWarning):
             assert net(np.ones((2, 3)), array("int64", 2)).dtype is dtype
+    with pytest.warns(CastWarning):
+        assert net.to("meta")(np.ones((2, 3))).is_meta
 
 
 def test_an_array_that_is_written_to_is_not_converted():
@@ -316,20 +290,8 @@ def test_an_array_that_is_written_to_is_not_converted():
         assert np.array_equal(x, array(dtype))
 
 
-def test_a_tensor_is_not_converted_to_an_array():
-    for mode in ("strict", "lenient"):
-        with pytest.raises(HintError):
-            of(NumpyRow, mode=mode)(torch.zeros(3))
-
-
 def test_warn_and_off_change_no_array():
     x = array("float64")
     assert of(Row, mode="off")(x) is x
     with pytest.warns(UserWarning, match="ndarray"):
         assert of(Row, mode="warn")(x) is x
-
-
-def test_check_takes_arrays():
-    assert check(array(), NumpyRow).dtype == np.float32
-    with pytest.warns(CastWarning):
-        assert type(check(array("float64"), Row)) is Tensor

@@ -133,23 +133,6 @@ def test_torch_s_own_refusal_of_a_side_input_names_it():
         assert any("side inputs of Product: text = f32[2,4] on cpu" in note for note in caught.value.__notes__)
 
 
-@pytest.mark.parametrize("state", [(F32, F32), (BF16, F32)])
-def test_the_states_of_an_lstm_are_repaired_where_they_are_needed(state):
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.LSTM(4, 5, batch_first=True)
-
-        def forward(self, x, state):
-            return self.cell(x, state)[0]
-
-    x, given = rand(2, 3, 4, dtype=BF16), tuple(torch.zeros(1, 2, 5, dtype=dtype) for dtype in state)
-    model = made(model=Recurrent)
-    with pytest.warns(CastWarning, match=r"`state\[\d\]` was cast from float32 to bfloat16"):
-        out = model(x, given)
-    assert torch.equal(out, unguard(model)(x, tuple(part.to(BF16) for part in given)))
-
-
 # ---------------------------------------------------------------- what shows that the caller knows the dtype
 
 
@@ -282,26 +265,12 @@ def test_a_model_that_was_given_a_side_input_can_be_copied_and_pickled():
         assert guarded_inside(unguard(twin)) == []
 
 
-def test_every_repair_of_a_side_input_keeps_the_gradient_in_the_callers_dtype():
-    x, text = rand(2, 4, dtype=BF16), rand(2, 3).requires_grad_()
-    with pytest.warns(CastWarning):
-        made()(x, None, text).sum().backward()
-    assert text.grad.dtype is F32
-
-
 @pytest.mark.parametrize("strict", [True, False])
 def test_an_export_with_a_side_input(strict):
     x, text = rand(2, 4, dtype=BF16), rand(2, 3)
     with pytest.warns(CastWarning):
         program = torch.export.export(made(), (x, STEPS, text), strict=strict)
     assert torch.equal(program.module()(x, STEPS, text), unguard(made())(x, STEPS, text.to(BF16)))
-
-
-@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning", "ignore:`torch.jit.trace:DeprecationWarning")  # torch's
-def test_a_trace_with_a_side_input_that_was_seen_before():
-    model, given = made(), (rand(2, 4, dtype=BF16), STEPS, rand(2, 3))
-    expected = model(*given)
-    assert torch.equal(torch.jit.trace(model, given)(*given), expected)
 
 
 def test_a_side_input_is_one_graph():
