@@ -136,7 +136,11 @@ def test_an_optimizer_that_is_named_twice_counts_once():
     assert found.count == 1
 
 
-@pytest.mark.parametrize("ignore", ["DG309", "DG3", ("DG4", "clip-before-unscale"), iter(["DG3"])], ids=str)
+@pytest.mark.parametrize(
+    "ignore",
+    ["DG309", "DG3", ("DG4", "clip-before-unscale"), iter(["DG3"])],
+    ids=["a rule", "a family", "a family and a name", "an iterator"],
+)
 def test_ignored_rules_are_neither_raised_nor_listed(ignore):
     model, optimizer, scaler = trio()
     with amp.watch(model, optimizer, scaler, mode="strict", ignore=ignore) as handle:

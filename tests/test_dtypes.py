@@ -61,13 +61,13 @@ def _exactly(values, source, target):
     return tensor.to(target).tolist() == tensor.tolist()
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:Casting complex")
+@pytest.mark.filterwarnings("ignore:B?Complex")
 def test_what_survives_keeps_its_value():
     surviving = [pair for pair in PAIRS if survives(*pair)]
     assert [pair for pair in surviving if not _exactly(_extremes(pair[0]), *pair)] == []
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf", "ignore:Casting complex")
+@pytest.mark.filterwarnings("ignore:B?Complex")
 def test_within_a_kind_what_does_not_survive_loses_a_value():
     lost = [(a, b) for a, b in PAIRS if TABLE[a].kind is TABLE[b].kind and not survives(a, b)]
     assert [pair for pair in lost if _exactly(_extremes(pair[0]), *pair)] == []

@@ -89,7 +89,7 @@ def test_builds_fills_the_arguments_of_a_function_with_axes_that_agree():
         ((Float32[Tensor, "#b c"], Float32[Tensor, "#b c"]), lambda x, y: x[1] == y[1] and len({x[0], y[0], 1}) < 3),
         ((Sample, Row), lambda x, y: x == y),
     ],
-    ids=str,
+    ids=["expressions", "variadic axes", "axes that broadcast", "a dataclass"],
 )
 def test_all_that_is_drawn_in_one_test_agrees(hints, agree):
     pairs = drawn(st.tuples(*map(st.from_type, hints)))
@@ -275,7 +275,7 @@ def empty(dtype):
 
 
 ODD = pytest.mark.filterwarnings(
-    "ignore:ComplexHalf support is experimental:UserWarning",
+    "ignore:.*Complex.* support is experimental:UserWarning",
     "ignore:.*quantized.*:DeprecationWarning",
     "ignore:.*uantiz.*:UserWarning",
 )

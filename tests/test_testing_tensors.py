@@ -464,7 +464,7 @@ def test_axes_that_expressions_use_take_several_sizes_no_larger_than_needed(dims
     for axis in range(free):
         assert len({x.shape[axis] for x in values}) >= (1 if most == 24 * 1024 else 4)
     assert max(x.numel() for x in values) <= most
-    assert sum(x.numel() > 0 for x in values) > 20
+    assert sum(x.numel() > 0 for x in values) > 8  # half of the sizes of `n n-1000` give none
 
 
 def test_gradients_are_required_where_they_can_be_and_as_asked():

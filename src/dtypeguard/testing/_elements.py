@@ -19,7 +19,7 @@ from .._base.dtypes import BY_NAME, TABLE, Kind
 
 # Integers as wide as the elements of a dtype, of those that torch computes in.
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_LANES = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_LANES = {dtype: dtype.to_real() for dtype, info in TABLE.items() if info.kind is Kind.COMPLEX}
 _QUANTIZED = {"quint8": torch.uint8, "qint8": torch.int8, "qint32": torch.int32}
 _PACKED = ("quint4x2", "quint2x4")  # several to a byte: torch writes nothing but zeros
 _FLOAT4 = "float4_e2m1fn_x2"
@@ -195,7 +195,7 @@ def tensor_of(
 
 
 def _quietly(make: Callable[[], Tensor]) -> Tensor:
-    """Quantized tensors are deprecated and complex32 is experimental, but as long as they are there they are met."""
+    """Quantized tensors are deprecated, small complex dtypes experimental; as long as they are there they are met."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return make()
