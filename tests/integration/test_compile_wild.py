@@ -4,7 +4,9 @@ tests/test_compile.py has the rules; here are the ways in which programs are com
 """
 
 import copy
+import functools
 import itertools
+import threading
 import warnings
 
 import pytest
@@ -18,6 +20,7 @@ from torch._dynamo.exc import Unsupported
 from torch._dynamo.testing import CompileCounter
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
 from versions import since
 
 import dtypeguard
@@ -762,3 +765,206 @@ def test_a_repair_inside_a_higher_order_operator(name):
 
 
 # ---------------------------------------------------------------- below Dynamo
+
+
+@slow
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_a_deep_copy_of_a_compiled_guarded_model_runs_its_own_weights(depth):
+    call = compiled(guard(Net().eval(), mode="strict", depth=depth))
+    call(rows())
+    twin = copy.deepcopy(call)
+    for parameter in twin.parameters():
+        nn.init.zeros_(parameter)
+    assert twin(rows()).abs().sum() == 0 != call(rows()).abs().sum()
+    with pytest.raises(Unsupported, match="argument `x` is float64"):
+        twin(rows(F64))
+
+
+@enforce
+@torch.library.custom_op("wild::scale", mutates_args=(), schema="(Tensor x, float by) -> Tensor")
+def scale(x: Float32[Tensor, "n"], by: float) -> Float32[Tensor, "n"]:
+    return x * by
+
+
+@scale.register_fake
+def _(x, by):
+    return torch.empty_like(x)
+
+
+@slow
+def test_an_enforced_custom_operator_is_one_node_of_the_graph():
+    graphs = Graphs()
+    call = compiled(lambda x: scale(x, 2.0) + 1, graphs)
+    assert call(torch.ones(3)).tolist() == [3.0] * 3
+    nodes = [str(node.target) for node in graphs.graphs[0].nodes if node.op == "call_function"]
+    assert nodes.count("wild.scale.default") == 1
+    with pytest.warns(CastWarning, match="`x` was cast from float64 to float32"):
+        assert call(torch.ones(3, dtype=F64)).dtype is F32
+    assert len(graphs.casts()) == 1
+    with dtypeguard.mode("strict"), pytest.raises(Unsupported, match="scale: argument `x` is float64"):
+        call(torch.ones(3, dtype=F64))
+
+
+@slow
+def test_compiled_autograd_runs_a_guarded_models_backward():
+    bare, model = twins()
+    bare.eval(), model.eval()
+    with torch._dynamo.compiled_autograd._enable(functools.partial(compiled, fullgraph=True)):
+        model(rows()).square().sum().backward()
+    bare(rows()).square().sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), bare.parameters(), strict=True))
+
+
+@enforce
+def score(score: Float32[Tensor, ""], b, h, q, k) -> Float32[Tensor, ""]:
+    return score * 2
+
+
+@enforce
+def attend(
+    q: Float32[Tensor, "b h t d"], k: Float32[Tensor, "b h s d"], v: Float32[Tensor, "b h s d"]
+) -> Float32[Tensor, "b h t d"]:
+    return flex_attention(q, k, v, score_mod=score)
+
+
+@slow
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")  # torch's own
+def test_flex_attention_inside_an_enforced_function_with_an_enforced_score(strict):
+    q = torch.linspace(-1, 1, 512).reshape(1, 2, 16, 16)
+    counter = CompileCounter()
+    torch.testing.assert_close(compiled(attend, counter)(q, q, q), attend(q, q, q))
+    assert counter.frame_count == 1
+    with pytest.raises(Unsupported, match="argument `v` has axis s=8, but s=16 in `k`"):
+        compiled(attend)(q, q, q[:, :, :8])
+
+
+def by_item(x, count):
+    n = count.item()
+    return times(torch.zeros(n), torch.ones(n))
+
+
+def test_a_size_from_item_is_compared_in_one_graph(data_dependent, strict):
+    counter = CompileCounter()
+    call = compiled(by_item, counter)
+    for n in (3, 4, 7):
+        assert torch.equal(call(torch.ones(5), torch.tensor(n)), torch.zeros(n))
+    assert counter.frame_count == 1
+
+
+@said
+def test_one_tensor_passed_twice_is_cast_once_in_the_graph():
+    graphs = Graphs()
+    x = torch.ones(5, dtype=F64)
+    assert compiled(lambda x: times(x, x), graphs)(x).dtype is F32
+    assert len(graphs.casts()) == 1
+
+
+@said
+def test_a_lenient_model_becomes_strict_while_compiled():
+    model = guard(Net().eval(), mode="lenient")
+    call = compiled(model)
+    assert call(rows(F64)).dtype is F32
+    guard(model, mode="strict")
+    with pytest.raises(Unsupported, match="argument `x` is float64"):
+        call(rows(F64))
+    guard(model, mode="lenient", dtype=F64, skip_args=("bias",))
+    with pytest.raises(Exception, match="dtype"):
+        call(rows())
+
+
+def test_an_eager_call_between_compiled_ones_traces_nothing_anew(strict):
+    for model in (Pair(), guard(Pair()), Net(), guard(Net())):
+        torch._dynamo.reset()
+        arguments = (rows(), rows()) if isinstance(model, Pair) else (rows(),)
+        counter = CompileCounter()
+        call = compiled(model, counter)
+        call(*arguments)
+        model(*arguments)
+        call(*arguments)
+        assert counter.frame_count == 1
+
+
+@said
+def test_threads_with_modes_of_their_own_share_a_compiled_model():
+    """One after the other, and in each the mode is the thread's own."""
+    model = guard(Net().eval())
+    call = compiled(model)
+    outcomes = []
+
+    def work(mode):
+        with dtypeguard.mode(mode):
+            try:
+                outcomes.append(call(rows(F64)).dtype)
+            except Exception as error:
+                outcomes.append("argument `x` is float64, the module's parameters are float32" in str(error))
+
+    for mode in ("lenient", "strict", "lenient", "strict"):
+        thread = threading.Thread(target=work, args=(mode,))
+        thread.start()
+        thread.join()
+    assert outcomes == [F32, True, F32, True]
+
+
+def test_torchs_own_error_comes_out_of_a_compiled_guarded_model_as_out_of_the_bare_one():
+    bare, model = twins()
+    errors = []
+    for each in (bare, model):
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"cannot be multiplied|fake tensor call|same reduction dim") as caught:
+            compiled(each)(torch.ones(2, 7))
+        errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+
+
+BACKENDS = ("eager", "aot_eager_decomp_partition")
+
+
+@inductor
+@said
+@pytest.mark.parametrize("backend", ["aot_eager", *(pytest.param(name, marks=slow) for name in BACKENDS)])
+@pytest.mark.parametrize(
+    "target",
+    ["guarded model", pytest.param("enforced function", marks=slow), pytest.param("containers", marks=slow)],
+)
+def test_gradients_come_home_in_the_callers_dtype(target, backend):
+    bare = Net().eval()
+    model = guard(copy.deepcopy(bare), mode="lenient")
+    programs = {
+        "guarded model": (lambda x: model(x), lambda x: bare(x.float())),
+        "enforced function": (lambda x: add(x, x.float()), lambda x: x.float() + x.float()),
+        "containers": (lambda x: flat(x, x.float(), x), lambda x: torch.cat([x.float()] * 3)),
+    }
+    x, y = rows(F64).requires_grad_(), rows(F64).requires_grad_()
+    program, expected = programs[target]
+    compiled(program, backend)(x).square().sum().backward()
+    expected(y).square().sum().backward()
+    assert x.grad.dtype is F64
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+@slow
+@said
+def test_a_repair_before_a_graph_break():
+    bare = Breaking()
+    model = guard(copy.deepcopy(bare), mode="lenient")
+    graphs = Graphs()
+    fast = compiled(model, graphs, fullgraph=False)
+    x = rows(F64).requires_grad_()
+    for _ in range(2):
+        result = fast(x)
+        assert torch.equal(result, bare(rows()))
+    result.sum().backward()
+    assert x.grad.dtype is F64
+    assert {record.argument for record in dtypeguard.casts()} == {"x"}
+
+
+@slow
+def test_after_a_refusal_the_compiled_model_goes_on():
+    model = guard(Net().eval(), mode="strict")
+    for fullgraph in (True, False):
+        torch._dynamo.reset()
+        call = compiled(model, fullgraph=fullgraph)
+        for _ in range(2):
+            assert torch.equal(call(rows()), model(rows()))
+            with pytest.raises((DtypeError, Unsupported), match="argument `x` is float64"):
+                call(rows(F64))

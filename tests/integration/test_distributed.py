@@ -1283,3 +1283,49 @@ def test_several_ranks_without_a_process_group_are_told_to_make_one(monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match="init_process_group"):
         check_ranks(Counted())
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # from the import of torch.distributed.optim
+@on_ranks
+def test_a_sharded_optimizer_of_ddp_trains_a_guarded_model(rank):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def steps(model):
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+        for x in batches(rank):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+        return state(model)
+
+    model = build(Net, DistributedDataParallel, "before", mode="strict")
+    assert same(steps(model), steps(build(Net, DistributedDataParallel)))
+
+
+def move(rank, store):
+    """To a new process group, in the same processes."""
+    dist.barrier()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+
+
+def stored(rank, path, ports):
+    for make in (
+        lambda: dist.TCPStore("127.0.0.1", ports[0], 2, is_master=rank == 0, use_libuv=False),
+        lambda: dist.PrefixStore("mine", dist.TCPStore("127.0.0.1", ports[1], 2, is_master=rank == 0)),
+        lambda: dist.FileStore(path, 2),
+    ):
+        move(rank, make())
+        check_ranks(Counted(), timeout=5)
+        disagreement([torch.zeros(rank)], timeout=5)
+        if rank == 0:
+            with pytest.raises(TimeoutError, match=r"rank 1\b"):
+                check_ranks(Counted(), timeout=0.2)
+
+
+@pytest.mark.slow
+def test_it_works_with_any_store(tmp_path):
+    try:
+        ranks.values(ranks.run(stored, path=str(tmp_path / "store"), ports=[ranks.free_port(), ranks.free_port()]))
+    finally:
+        ranks.stop(2)

@@ -12,6 +12,7 @@ import gc
 import inspect
 import io
 import itertools
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -1102,3 +1103,75 @@ def test_threads_that_meet_an_enforced_function_for_the_first_time_together():
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
+
+
+def same_state(got, expected):
+    got, expected = got.state_dict(), expected.state_dict()
+    assert list(got) == list(expected)
+    for name in got:
+        assert got[name].dtype is expected[name].dtype
+        assert torch.equal(got[name], expected[name]), name
+
+
+def test_an_averaged_model_is_the_average_of_the_bare_one():
+    for options in ({}, {"use_buffers": True}, {"multi_avg_fn": swa_utils.get_ema_multi_avg_fn(0.9)}):
+        bare, model = twins(Net)
+        averages = [swa_utils.AveragedModel(each, **options) for each in (model, bare)]
+        for step in range(3):
+            for each, average in zip((model, bare), averages, strict=True):
+                seed(step)
+                steps(each, count=1)
+                average.update_parameters(each)
+        same_state(*averages)
+        got, expected = (average.eval()(rows()) for average in averages)
+        assert torch.equal(got, expected)
+        assert refuses(averages[0]).argument == "x"
+        assert is_guarded(averages[0].module)
+    assert dtypeguard.casts() == []
+
+
+@dataclasses.dataclass(eq=False)
+class Fields(nn.Module):
+    width: int = 2
+    bias: bool = True
+
+    def __post_init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, self.width, bias=self.bias)
+
+    def forward(self, x):
+        return self.fc(x)
+
+
+def test_a_dataclass_that_is_a_module():
+    bare, model = twins(Fields)
+    assert repr(model) == repr(bare)
+    assert dataclasses.fields(model) == dataclasses.fields(bare)
+    assert torch.equal(model(rows()), bare(rows()))
+    assert refuses(model).argument == "x"
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert (twin.width, twin.bias) == (2, True)
+        assert torch.equal(twin(rows()), bare(rows()))
+
+
+@said
+def test_batch_norm_statistics_are_updated_through_a_repair():
+    bare, model = twins(Net, mode="lenient")
+    for each in (bare, model):
+        seed(0)
+        loader = [rows(F64 if each is model else F32) + n for n in range(3)]
+        swa_utils.update_bn(loader, each)
+    same_state(model, bare)
+    assert len(dtypeguard.casts()) == 1
+
+
+@forks
+def test_a_guarded_model_in_a_forked_process_shares_its_memory():
+    model = guard(Net().eval(), mode="strict").share_memory()
+    queue = multiprocessing.get_context("fork").SimpleQueue()
+    process = multiprocessing.get_context("fork").Process(target=train_in_child, args=(1, model, queue))
+    process.start()
+    assert queue.get()[:2] == (1, "x")
+    assert queue.get() == (1, True, True)
+    process.join()
+    assert model.head.bias.tolist() == [2.0, 2.0]
