@@ -441,3 +441,26 @@ def test_a_conversion_inside_of_a_conversion_is_one():
         Own().half()
     (finding,) = report.findings
     assert (finding.rule, finding.count) == ("DG501", 1)
+
+
+def an_attribute_promotes():
+    net = Scaled().to(torch.bfloat16)
+    net(torch.randn(2, 4).bfloat16())
+
+
+def a_table_grows_in_float32():
+    net = Grows()
+    net.half()
+    net(torch.randn(5, 4).half())
+
+
+def test_what_is_blamed_later_is_counted_once():
+    report = run(an_attribute_promotes)
+    (stayed,) = [f for f in report.findings if f.rule == "DG503"]
+    assert (stayed.count, stayed.bytes) == (1, 16)
+    report = run(rope_in_bfloat16)
+    (narrowed,) = [f for f in report.findings if f.rule == "DG501"]
+    assert (narrowed.count, narrowed.bytes) == (1, 8)
+    report = run(a_table_grows_in_float32)
+    (grown,) = [f for f in report.findings if f.rule == "DG504"]
+    assert grown.count == 1
