@@ -7,6 +7,7 @@ wrapper is called once more, with the repaired values. If anything is
 unusual the reference is asked again.
 """
 
+import functools
 import inspect
 import weakref
 from collections.abc import Callable
@@ -148,7 +149,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
         written = _written(contract, indexes, edits)
         plan = RepairPlan(key, written, devices, regions, _records.generation, base(), modes_around())
         if module is not None:
-            plan.module = weakref.ref(module, lambda _: _forget(contract, plan))
+            plan.module = weakref.ref(module, functools.partial(_forget, contract, plan))
             if contract.dtype is None:
                 plan.slots = [
                     (weakref.ref(owner), table, path[-1])
@@ -228,5 +229,5 @@ def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> Any:
     return names["call"]
 
 
-def _forget(contract: Contract, plan: RepairPlan | None) -> None:
+def _forget(contract: Contract, plan: RepairPlan | None, _: object = None) -> None:
     contract.plans[:] = [other for other in contract.plans if other is not plan]

@@ -15,11 +15,12 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from .._base.dtypes import TABLE, Kind, survives
 
 
-def compact(tensor: Tensor) -> Tensor:
-    """The tensor with each expanded axis (stride 0) narrowed to one element."""
-    if tensor.layout is torch.strided and not tensor.is_nested:
-        for axis in range(tensor.dim()):
-            if tensor.stride(axis) == 0 and tensor.size(axis) > 1:
+def compact(tensor: Tensor, source: Tensor | None = None) -> Tensor:
+    """The tensor with each axis that is expanded (stride 0), in it or in its source, narrowed to one element."""
+    source = tensor if source is None else source
+    if source.layout is torch.strided and not source.is_nested:
+        for axis in range(source.dim()):
+            if source.stride(axis) == 0 and source.size(axis) > 1:
                 tensor = tensor.narrow(axis, 0, 1)
     return tensor
 
@@ -51,7 +52,7 @@ def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
     if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or not _readable(source):
         return None, False
     with torch.no_grad():
-        exact, near = compact(source.detach()), compact(fresh.detach())
+        exact, near = compact(source.detach()), compact(fresh.detach(), source)
         near = near if near.device == exact.device else exact.to(fresh.dtype)
         if bool(near.isinf().any()) and bool((near.isinf() & exact.isfinite()).any()):
             return None, not _is_probe()
@@ -116,7 +117,7 @@ def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
     if not isinstance(source, Tensor) or not narrows(source.dtype, fresh.dtype) or not _readable(source):
         return None
     with torch.no_grad():
-        exact, near = compact(source), compact(fresh)
+        exact, near = compact(source), compact(fresh, source)
         exact = exact if exact.is_floating_point() else exact.double()
         near = near.to(exact.dtype) if near.device == exact.device else exact.to(fresh.dtype).to(exact.dtype)
         if torch.equal(near, exact) or _has_fraction(exact.reshape(-1)[:: exact.numel() // 64 or 1]):
