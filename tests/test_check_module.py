@@ -499,7 +499,7 @@ BAD = {
     "an example of another shape": (
         {"example": torch.ones(2, 5)},
         ValueError,
-        "Linear raises RuntimeError: mat1 and mat2 shapes cannot be multiplied",
+        "mat1 and mat2 shapes cannot be multiplied (2x5 and 3x3), so it cannot compute the example",
     ),
     "no annotation": ({"example": None}, AnnotationError, "argument `x` has no annotation and no default, so no value"),
     "an annotation that nothing keeps": (

@@ -901,8 +901,9 @@ def test_a_pipeline_of_guarded_stages_trains_bit_for_bit_and_its_first_stage_rep
 
 @on_ranks
 def test_a_wrong_input_of_a_pipeline_is_named_by_its_first_stage(rank):
-    stage = PipelineStage(guard(FrontHalf(), mode="strict"), 0, 1, torch.device("cpu"), group=dist.new_group([0]))
+    group = dist.new_group([0])
     if rank == 0:
+        stage = PipelineStage(guard(FrontHalf(), mode="strict"), 0, 1, torch.device("cpu"), group=group)
         error = refusal(lambda: ScheduleGPipe(stage, n_microbatches=2).step(sentences(rank, F64)[0][0]))
         assert facts(error) == ("x", F64, F32)
 

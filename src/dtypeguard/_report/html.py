@@ -31,6 +31,7 @@ COLOURS: tuple[tuple[str, str, str, int, float], ...] = (
     ("float16", "f16", "f16", 75, 0.11),
     ("float8_", "f8", "f8", 345, 0.12),
     ("float4_", "f4", "f8", 345, 0.12),
+    ("bcomplex", "bc", "c", 305, 0.12),
     ("complex", "c", "c", 305, 0.12),
     ("bool", "bool", "b", 110, 0.05),
     ("uint", "u", "u", 200, 0.05),
