@@ -1,7 +1,7 @@
 """Mutation testing: plants small faults in the core and counts those that the tests notice.
 
     python tests/mutate.py                      # 200 faults, drawn evenly over rooms and operators
-    python tests/mutate.py --count 40 --seed 7 --file _check/reference --list
+    python tests/mutate.py --count 40 --seed 7 8 9 --file _check/reference --list
 
 Each mutant is one change to one room, made on the syntax tree. It gets its own copy of `src`, and those tests of the
 core that reach its line run against that, cheapest first, until one of them fails. A process that has torch, pytest and
@@ -13,6 +13,7 @@ import argparse
 import ast
 import copy
 import functools
+import itertools
 import multiprocessing
 import os
 import random
@@ -542,7 +543,7 @@ def report(results: list[tuple[Mutant, str | None]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="how many mutants")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0], help="one sample for each")
     parser.add_argument("--file", action="append", choices=CORE, help="only this room; may be given again")
     parser.add_argument("--operator", action="append", choices=list(OPERATORS))
     parser.add_argument("--workers", type=int, default=1)
@@ -551,10 +552,11 @@ def main() -> None:
     sources = {room: (ROOT / "src" / "dtypeguard" / f"{room}.py").read_text() for room in options.file or CORE}
     every = [mutant for room, source in sources.items() for mutant in mutants_of(room, source)]
     every = [mutant for mutant in every if mutant.operator in (options.operator or OPERATORS)]
-    sample = drawn(every, options.count, options.seed)
-    sample = [mutated(mutant, sources[mutant.room])[0] for mutant in sample]
-    sample = [mutant for mutant in sample if not equivalent(mutant)]
-    print(f"{len(sample)} of {len(every)} mutants, seed {options.seed}")
+    samples = {seed: drawn(every, options.count, seed) for seed in options.seed}
+    texts = {mutant: mutated(mutant, sources[mutant.room])[0] for sample in samples.values() for mutant in sample}
+    samples = {seed: [texts[m] for m in sample if not equivalent(texts[m])] for seed, sample in samples.items()}
+    sample = list(dict.fromkeys(itertools.chain(*samples.values())))
+    print(f"{len(sample)} of {len(every)} mutants, seeds {options.seed}")
     if options.list:
         print(*sorted(sample), sep="\n")
         return
@@ -568,12 +570,15 @@ def main() -> None:
         print(*(f"  {file.seconds:5.1f} s  {file.name}" for file in tests), sep="\n")
         print(f"{len(tests)} files of tests pass without a fault, in {sum(t.seconds for t in tests):.0f} s", flush=True)
         jobs = [Job(mutant, root, tests) for mutant in sample]
-        results = []
+        results = {}
         with multiprocessing.get_context("fork").Pool(options.workers) as pool:
             for mutant, failure, spent in pool.imap_unordered(judged, jobs):
-                results.append((mutant, failure))
+                results[mutant] = failure
                 print(f"{'killed' if failure else 'SURVIVED'} {spent:5.1f} s  {mutant}  {failure or ''}", flush=True)
-    report(results)
+    report(list(results.items()))
+    for seed, sample in samples.items():
+        killed = sum(results[mutant] is not None for mutant in sample)
+        print(f"seed {seed}: {killed} of {len(sample)} killed, {killed / len(sample):.1%}")
 
 
 if __name__ == "__main__":
