@@ -89,7 +89,8 @@ def installed():
     classes = GradScaler, ShardedGradScaler, Optimizer, AveragedModel, record_function, nn.Module
     own = amp._watch.Watch, amp._scaling.Scaling, amp._optimizer.WatchedOptimizer
     hooks = _global_optimizer_pre_hooks, _global_optimizer_post_hooks
-    return [dict(vars(kind)) for kind in classes + own], [*map(dict, hooks)], _len_torch_dispatch_stack()
+    names = {f"{kind.__qualname__}.{name}": value for kind in classes + own for name, value in vars(kind).items()}
+    return names | {"hooks": [*map(dict, hooks)], "modes": _len_torch_dispatch_stack()}
 
 
 def left_on(p):

@@ -164,11 +164,14 @@ class Clips:
             over = [alike]
         self._judged += 1
         sure = all_of and self._judged <= _FIRST
+        found: tuple[str, float] | None = None
         for (number, gradients), (order, kind) in itertools.product(enumerate(over), _ORDERS.items()):
             norm = norm_of(gradients, order)
-            if self._bounds(number, order, norm, factor, sure) and not _round(norm / scale):
-                return f"to {kind} {norm:.3g}", norm
-        return None
+            if self._bounds(number, order, norm, factor, sure):
+                if _round(norm / scale):  # the bound knows the scale; with gradients that stand still it is another one
+                    return None
+                found = found or (f"to {kind} {norm:.3g}", norm)
+        return found
 
     def _bounds(self, number: int, order: float, norm: float, factor: float, sure: bool) -> bool:
         """Whether a norm is one that somebody wrote: round, or met twice before with other gradients."""
@@ -325,6 +328,28 @@ for count in tokens:
     scaler.scale((model(torch.ones(4, 3)) - 3).square().sum()).backward()
     for parameter in model.parameters():
         parameter.grad.div_(count)
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+import dtypeguard
+
+model, critic = nn.Linear(3, 2), nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+later = torch.optim.SGD(critic.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+watched = dtypeguard.amp.watch([model, critic], [optimizer, later], scaler)
+scaler.scale(critic(torch.ones(4, 2)).square().mean()).backward()
+for step in range(6):
+    optimizer.zero_grad()
+    x = torch.full((4, 3), 1.0 + step)
+    scaler.scale((model(x) - 9.0).square().mean()).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5 * scaler.get_scale())
     scaler.step(optimizer)
     scaler.update()
 """
