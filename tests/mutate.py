@@ -38,7 +38,7 @@ CORE = [
     for path in sorted((ROOT / "src/dtypeguard" / folder).glob("[!_]*.py"))
 ]
 # Tests of something else than the core, or of the sources as text.
-APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing".split()
+APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing versions".split()
 FIRST = {  # what kills soonest
     "_contract/anchor": ["test_anchor", "test_guard"],
     "_check/axes": ["test_agreement", "test_properties"],

@@ -6,6 +6,7 @@ run on float64 input: the twin of a lenient guard is the bare model behind an ex
 
 import copy
 import functools
+import gc
 import warnings
 
 import pytest
@@ -280,6 +281,8 @@ def judged(transform, checked, bare, by_hand, right, wrong, argument):
     with pytest.raises(DtypeError) as caught:
         transform(checked[0], *wrong())
     assert (caught.value.argument, caught.value.actual, caught.value.expected) == (argument, F64, F32)
+    del caught  # torch < 2.11: a checkpoint that raised keeps its hooks while its frame lives; goes with that floor
+    gc.collect()
     dtypeguard.set_mode("lenient")
     for first in (True, False):
         with warnings.catch_warnings(record=True) as told:

@@ -423,7 +423,7 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
-    several = type(value) is list and bool(value) and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+    several = type(value) is list and len(value) > 0 and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
     return several or type(value) in SCALARS
 
 
