@@ -187,7 +187,8 @@ def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
         raise TypeError(f"enforce decorates functions and classes; for this {type(target).__name__} use guard(model)")
     if isinstance(target, CustomOpDef):
         return _decorate_custom_op(target, options, local)
-    if not inspect.isroutine(target) or inspect.isbuiltin(target):
+    bound = isinstance(target, functools.partial)  # which from Python 3.14 on binds like a method
+    if bound or not inspect.isroutine(target) or inspect.isbuiltin(target):
         raise TypeError(f"enforce decorates functions and classes, not {target!r}; wrap it in a function of your own")
     return _decorate_function(target, options, local)
 
