@@ -12,10 +12,11 @@ import threading
 import types
 import warnings
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
-from jaxtyping import Float32, Float64
+from jaxtyping import AbstractDtype, Float32, Float64
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 
@@ -481,7 +482,7 @@ def test_check_returns_the_value_itself_or_its_repair():
 
 SOURCE = """
 import dataclasses, torch, dtypeguard
-from jaxtyping import Float32, Float64
+from jaxtyping import AbstractDtype, Float32, Float64
 from torch import Tensor, nn
 
 @dtypeguard.enforce
@@ -788,3 +789,17 @@ def test_what_the_environment_and_the_pytest_plugin_say_before_our_import(
     base = _config.initial()
     assert (base.mode, base.casting) == expected[:2]
     assert base.under == (None if expected[2] is None else str((tmp_path / expected[2]).resolve()))
+
+
+class RealOrWide(AbstractDtype):
+    dtypes: ClassVar = ["float32", "complex128"]
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_of_several_dtypes_the_first_that_the_casting_rule_allows_is_chosen():
+    @enforce(mode="lenient")
+    def f(x: RealOrWide[Tensor, "n"]):
+        return x.dtype
+
+    assert f(torch.zeros(2, dtype=torch.complex64)) is torch.complex128
+    assert f(torch.zeros(2, dtype=torch.float64)) is torch.float32
