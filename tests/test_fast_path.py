@@ -601,3 +601,19 @@ def test_a_repair_is_made_again_of_two_decorators_on_one_function(asked):
 
     assert [twice(wide(), y) for y in (None, None, wide(), None, None)] == [F32] * 5
     assert [record.count for record in dtypeguard.casts()] == [5, 1]
+
+
+def test_a_result_that_code_cannot_express_is_held_to_the_parameters_dtype():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "n"], wide: bool) -> Float[Tensor, "n"] | Float[Tensor, "other"]:
+            return x.double() if wide else x
+
+    net = Net()
+    assert net(torch.ones(3), False).dtype is torch.float32
+    with pytest.raises(dtypeguard.DtypeError, match="result is float64, the module's parameters are float32"):
+        net(torch.ones(3), True)
