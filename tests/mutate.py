@@ -429,7 +429,7 @@ def _test(tests: Path, name: str, src: Path, log: Path, trace: bool) -> int:
 
     assert Path(dtypeguard.__file__).is_relative_to(src), dtypeguard.__file__
     quiet = "-x -q -p no:cacheprovider --no-header --tb=no -W ignore::pytest.PytestAssertRewriteWarning".split()
-    code = pytest.main([f"tests/{name}.py", *quiet, "-m", "not slow"])
+    code = pytest.main([f"tests/{name}.py", *quiet, "-m", "not slow"], plugins=[reached] if trace else [])
     sys.settrace(None)
     log.with_suffix(".lines").write_text(repr(reached.lines()))
     return int(code)
@@ -441,6 +441,10 @@ class Reached:
     def __init__(self, src: Path) -> None:
         self._rooms = {str(src / "dtypeguard" / f"{room}.py"): room for room in CORE}
         self._left: dict[CodeType, set[int]] = {}
+
+    def pytest_runtest_setup(self, item: object) -> None:
+        """Python stops to trace where that fails, as in the depths of a recursion without end."""
+        sys.settrace(self)
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         code = frame.f_code
