@@ -2,11 +2,23 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 F8 = torch.float8_e4m3fn
+
+LIBRARIES_WARN = [  # of Lightning, Transformers and Accelerate, by themselves
+    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),  # the first step is skipped
+    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing.* is deprecated:FutureWarning"),
+]
 
 
 def same(one: Any, other: Any) -> bool:

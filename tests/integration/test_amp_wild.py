@@ -13,7 +13,7 @@ import transformers as hf
 from accelerate.state import AcceleratorState
 from lightning.pytorch.plugins.precision import MixedPrecision
 from ranks import on_ranks
-from support import BF16, F16, F32, same
+from support import BF16, F16, F32, LIBRARIES_WARN, same
 from test_amp_silent import Loop, batches, mse, net, plain, silent, trained, twice
 from torch import nn
 from torch.amp import GradScaler
@@ -27,16 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dtypeguard import AmpError, amp
 
-pytestmark = [  # what the libraries say by themselves
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),  # the first step is skipped
-    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing.* is deprecated:FutureWarning"),
-]
+pytestmark = LIBRARIES_WARN
 slow = pytest.mark.slow
 STEPS = 60
 

@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState
 from architectures import ARCHITECTURES, GROUPED, drawn, ids, llama, same, tokens
 from audit_cases import twice
 from lightning.pytorch.plugins.precision import MixedPrecision
+from support import LIBRARIES_WARN
 from test_peft import METHODS, base
 from test_transformers import BF16, F16, F32, GENERATORS, NAMES, QUICK, STATELESS, WAYS, generated, prompts
 from torch import nn
@@ -22,13 +23,7 @@ from versions import since
 import dtypeguard
 
 pytestmark = [  # what the libraries say by themselves
-    pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec.*:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),  # the first step is skipped
-    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing.* is deprecated:FutureWarning"),
+    *LIBRARIES_WARN,
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:Position ids are not supported for parameter efficient tuning:UserWarning"),
     pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning"),

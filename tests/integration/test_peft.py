@@ -8,13 +8,13 @@ import torch
 import transformers as hf
 from architectures import GROUPED, drawn, ids, same, tokens
 from safetensors.torch import load_file
-from support import BF16, F32, F64
+from support import BF16, F32, F64, LIBRARIES_WARN
 
 import dtypeguard
 from dtypeguard import CastWarning, DtypeError, guard, is_guarded, unguard
 
 pytestmark = [  # what peft itself provokes, and says
-    pytest.mark.filterwarnings("ignore:`(is_)?gradient_checkpointing.* is deprecated:FutureWarning"),
+    *LIBRARIES_WARN,
     pytest.mark.filterwarnings("ignore:Unsupported layer type:UserWarning"),
     pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:Position ids are not supported for parameter efficient tuning:UserWarning"),

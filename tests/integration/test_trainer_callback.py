@@ -7,16 +7,13 @@ import sys
 import pytest
 import torch
 import transformers as hf
-from support import F32, F64
+from support import F32, F64, LIBRARIES_WARN
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning, DtypeError, is_guarded
 from dtypeguard.integrations.transformers import DtypeGuardCallback
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
-]
+pytestmark = LIBRARIES_WARN
 
 
 def vit():

@@ -196,7 +196,8 @@ class AuditReport:
         from rich.table import Table
 
         plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
-        console = Console(file=io.StringIO(), width=min(160, _width()), **plain)
+        out = io.StringIO()
+        console = Console(file=out, width=min(160, _width()), **plain)
         table = Table(title="findings", title_justify="left", expand=True)
         for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
             table.add_column(column, ratio=wide or None, overflow="fold")
@@ -222,8 +223,7 @@ class AuditReport:
             if len(self.casts) > _SHOWN:
                 console.print(f"... {len(self.casts) - _SHOWN} more casts")
         console.print(repr(self)[1:-1])
-        text = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
-        return "\n".join(line.rstrip() for line in text.splitlines())
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 # ---------------------------------------------------------------- rows

@@ -121,14 +121,14 @@ def _thread_start(audit: Recorder, original: Callable[..., Any], self: threading
     def put_back() -> None:
         vars(self).pop("run", None)
         if own is not None:
-            self.run = own  # type: ignore[method-assign]  # as it was
+            vars(self)["run"] = own
 
     def audited() -> None:
         put_back()
         with audit.in_thread():
             run()
 
-    self.run = audited  # type: ignore[method-assign]  # until it begins
+    vars(self)["run"] = audited  # until it begins
     try:
         return original(self)
     except BaseException:

@@ -1,5 +1,7 @@
 """The annotations of a function become specs; their faults name the function and the argument."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, get_args
 
 from .._base.errors import AnnotationError
@@ -17,22 +19,17 @@ def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
     return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
 
 
-class located:  # noqa: N801  (a context manager, named like a function)
+@contextlib.contextmanager
+def located(function: str, argument: str = "") -> Iterator[None]:
     """Around what reads an annotation: its faults name the argument; by themselves those of a class' fields."""
-
-    def __init__(self, function: str, argument: str = "") -> None:
-        self.function, self.argument = function, argument
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, AnnotationError):
-            argument = self.argument or str(error.argument)
-            what = "the result" if argument == "return" else f"argument `{argument}`"
-            named = AnnotationError(f"{self.function}: the annotation of {what} is malformed: {error}")
-            named.function, named.argument = self.function, argument
-            raise named from error.__cause__
+    try:
+        yield
+    except AnnotationError as error:
+        argument = argument or str(error.argument)
+        what = "the result" if argument == "return" else f"argument `{argument}`"
+        named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
+        named.function, named.argument = function, argument
+        raise named from error.__cause__
 
 
 def stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:

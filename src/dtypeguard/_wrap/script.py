@@ -25,11 +25,12 @@ def scriptable(made: Any, fn: Any) -> Any:
     Not the body itself: accelerate's unwrap_model follows `__wrapped__`, and would take the checks off silently.
     """
     name = f"<dtypeguard source {next(_numbers)}"  # closed by `>` it would be a name without source to linecache
-    body = weakref.ref(fn)  # alive: whoever asks has come by way of its wrapper
+    reference = weakref.ref(fn)  # alive: whoever asks has come by way of its wrapper
 
     def text() -> str:
         with contextlib.suppress(Exception):  # a traceback asks too, and nothing may come of it
-            return _source(inspect.unwrap(body()))  # type: ignore[arg-type]
+            body: Any = reference()
+            return _source(inspect.unwrap(body))
         return ""
 
     linecache.cache[name] = (text,)  # read at the first access

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from .._base.dtypes import HALF
 from .._watch.events import tell
 from .._watch.ledger import Add
 from ._names import Names, named, unwrap
-from ._tensors import HALF, sample, version_of
+from ._tensors import sample, version_of
 
 STUCK = 0.9  # share of elements that stayed: decay 0.999 in bfloat16 leaves 94 to 98 %
 _MOVES = 0.5  # an average of which more has moved follows, or was copied

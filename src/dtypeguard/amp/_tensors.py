@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-HALF = frozenset({torch.float16, torch.bfloat16})
+from .._base.dtypes import HALF
+
 _SAMPLE = 256
 _NODES = 4096  # of a graph, that are looked at
 _PIECE = 2**24  # elements that are copied in float64 at a time

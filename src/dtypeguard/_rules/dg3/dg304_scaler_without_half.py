@@ -2,10 +2,10 @@
 
 import torch
 
+from ..._base.dtypes import HALF
 from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
 from ...amp._scaling import Scaling
-from ...amp._tensors import HALF
 
 RULE = Rule(
     "DG304",

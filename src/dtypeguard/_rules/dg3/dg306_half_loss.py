@@ -2,11 +2,11 @@
 
 from torch import Tensor
 
+from ..._base.dtypes import HALF
 from ..._base.errors import plain
 from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
 from ...amp._scaling import Scaling
-from ...amp._tensors import HALF
 
 RULE = Rule(
     "DG306",

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._base.dtypes import HALF
 from ..._base.errors import plain
 from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
 from ...amp._optimizer import PERIOD, Group, WatchedOptimizer, is_torchs
-from ...amp._tensors import HALF, is_copy, sample, spread
+from ...amp._tensors import is_copy, sample, spread
 
 RULE = Rule(
     "DG406",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from ..._base.dtypes import HALF
 from ..._base.errors import plain
 from ..._watch.events import Op, on
 from ..._watch.ledger import Add
@@ -24,7 +25,7 @@ from ..._watch.rule import Program, Rule, Severity
 from ..._watch.sites import Site
 from ...amp._average import FAR, Track, Tracks
 from ...amp._names import named, unwrap
-from ...amp._tensors import HALF, sample
+from ...amp._tensors import sample
 from ..steps import Steps, unseen
 from ._averages import (
     MOST,
