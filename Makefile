@@ -34,7 +34,7 @@ help:
 	@echo "test-oldest  the same as test, with the oldest versions that pyproject.toml allows, in .venv-oldest"
 	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
-	@echo "conformance  ten thousand drawn values for each of fifty annotations, against jaxtyping"
+	@echo "conformance  ten thousand drawn values for each annotation of a table, against jaxtyping"
 	@echo "mutants   MUTANTS=$(MUTANTS) small faults in the core, and which of them the suite sees"
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
