@@ -1,10 +1,11 @@
 """Which dtype autocast has where the model computes."""
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from .._check.reference import autocast_enabled
@@ -19,12 +20,13 @@ class Probe:
 
     def __init__(self) -> None:
         self._handles: list[RemovableHandle] = []
-        self._seen: dict[bool, dict[int, torch.dtype | None]] = {}
+        self._looks: list[_Look] = []
 
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """What autocast computed in; float16 if any layer saw that."""
-        seen = set((self._seen.get(True) or self._seen.get(False) or {}).values())
+    def dtype(self, parameters: Iterable[Tensor]) -> torch.dtype | None:
+        """What autocast computed in, where a model has these parameters; float16 if any layer saw that."""
+        mine = {id(parameter) for parameter in parameters}
+        met = [look for look in self._looks if look.met and mine & look.parameters]
+        seen = {look.dtype for look in [look for look in met if look.layer] or met}
         return torch.float16 if torch.float16 in seen else next(iter(seen), None)
 
     def arm(self, models: list[nn.Module], held: set[int]) -> None:
@@ -41,14 +43,15 @@ class Probe:
             ]
             for module in {m: None for m in (model, *spread(owners, 4)) if m not in fused}:
                 if not isinstance(module, torch.jit.ScriptModule):
-                    hook = _Look(self._seen.setdefault(module in owners, {}))
-                    self._handles.append(module.register_forward_pre_hook(hook))
+                    look = _Look(module, module in owners)
+                    self._looks.append(look)
+                    self._handles.append(module.register_forward_pre_hook(look))
 
     def disarm(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._seen = {}
+        self._looks = []
 
 
 def compiles() -> bool:
@@ -63,14 +66,18 @@ def compiles() -> bool:
 class _Look:
     """A forward pre-hook; copies and pickles of the module get one that does nothing."""
 
-    def __init__(self, seen: dict[int, torch.dtype | None] | None) -> None:
-        self._seen = seen
+    met = False
+    dtype: torch.dtype | None = None
+
+    def __init__(self, module: nn.Module | None, layer: bool = False) -> None:
+        self.layer, self.on = layer, module is not None
+        self.parameters = {id(p) for p in module.parameters(recurse=not layer)} if module is not None else set[int]()
 
     def __call__(self, module: nn.Module, arguments: Any) -> None:
-        if torch.compiler.is_compiling() or self._seen is None or not (module.training and torch.is_grad_enabled()):
+        if torch.compiler.is_compiling() or not self.on or not (module.training and torch.is_grad_enabled()):
             return
         device = next((parameter.device.type for parameter in module.parameters()), "cpu")
-        self._seen[id(module)] = torch.get_autocast_dtype(device) if autocast_enabled(device) else None
+        self.met, self.dtype = True, torch.get_autocast_dtype(device) if autocast_enabled(device) else None
 
     def __reduce__(self) -> Any:
         return _Look, (None,)

@@ -250,8 +250,9 @@ class Watch:
         scaler = _calling(sys._getframe(1))
         if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
             self._hear(scaler)
-        if scaler is None and self._probe.dtype is not None:
-            tell("alone", watched, self._probe.dtype, self._device)
+        dtype = None if scaler is not None else self._probe.dtype(watched.parameters())
+        if dtype is not None:
+            tell("alone", watched, dtype, self._device)
 
     def _compare_with_model(self, stepping: bool) -> None:
         __tracebackhide__ = True
