@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from .._base import errors as _errors
 from .._report.report import AuditReport
+from .._values.engine import Values
 from .._watch import exports, models, program
 from .._watch.findings import Findings
 from .._watch.mode import Mode
@@ -115,7 +116,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     """
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
         return _call(args[0], args[1:], kwargs)
-    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()))
+    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()), kwargs.pop("values", None))
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
@@ -130,8 +131,11 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     return Audit(recorder, several["model"])
 
 
-def _recorder(rules: Any = None, ignore: Any = ()) -> Recorder:
-    return Recorder(Findings(Selection.read(rules, ignore)), Mode)
+def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
+    recorder = Recorder(Findings(Selection.read(rules, ignore)), Mode)
+    if values is not None:
+        recorder.values = Values(recorder, values)
+    return recorder
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AuditReport:

@@ -17,6 +17,8 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
     exported     torch.export or torch.jit.trace has made a program of something (it, the program, Site, audit)
+    harmed       values were spoilt, and that was felt, if at all, where values leave the program  (Harm, audit)
+    decided      choices that come out otherwise than in a wider dtype           (Row, audit)
     converted    a module was converted or moved                             (Conversion, audit)
     loading      entries of a state are about to be loaded and converted     (Loading, audit)
 
@@ -64,8 +66,8 @@ _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward refused entered "
-    "left exported converted loading look held stepping stepped averaged alone scaled computed driven unscale "
-    "step gradients past update".split()
+    "left harmed decided exported converted loading look held stepping stepped averaged alone scaled computed driven "
+    "unscale step gradients past update".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

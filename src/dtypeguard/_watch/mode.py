@@ -52,6 +52,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         kept = None
         if trait.name in recorder.before:
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
+        values, writing = recorder.values, None
+        if values is not None:
+            with apart():
+                writing = values.before(func, args, kwargs, sys._getframe(1))
         try:
             if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
                 out = _under_autocast(recorder, func, args, kwargs)
@@ -63,6 +67,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         try:
             recorder.operations += 1
             with apart():
+                if values is not None:
+                    values.after(func, args, kwargs, out, writing, sys._getframe(1))
                 self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)

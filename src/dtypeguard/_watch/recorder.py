@@ -91,6 +91,7 @@ class Recorder:
         self.promotions = 0  # that are open
         self.integers = {*NARROW}  # dtypes of which every operation is told
         self.operations = 0
+        self.values: Any = None  # what looks at values, where that is asked for
         self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, ModuleRow] = {}  # by path
@@ -249,6 +250,8 @@ class Recorder:
             self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
             self.patches.begin(self)
+            if self.values is not None:
+                self.values.begin()
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
@@ -262,6 +265,8 @@ class Recorder:
         try:
             if error is not None:
                 self.leaves(error, final=True)
+            if self.values is not None:
+                self.guarded(self.values.close)
             self.emit("end")
         finally:
             self._put_back()

@@ -1,0 +1,56 @@
+"""What DG9 has in common: a line that spoilt values, and where that was felt."""
+
+import math
+from typing import Any
+
+import torch
+
+from ..._base.dtypes import name_of
+from ..._values.engine import Harm
+from ..._values.known import WIDER
+from ..._values.rows import Row
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Rule, Severity
+
+_SHOWN = 2  # places
+
+
+def wide_of(row: Row) -> str:
+    """The dtype of the shadow."""
+    return name_of(WIDER.get(row.dtype, torch.float64))
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def share(error: float) -> str:
+    """An error in percent: `0.28 %`; what is more than everything as it is."""
+    return f"{100 * error:.2g} %" if error < 10 else "more than 1000 %" if math.isinf(error) else f"{100 * error:.0f} %"
+
+
+def would_be(row: Row) -> str:
+    """One value, and what the wider dtype has in its place."""
+    if row.example is None:
+        return ""
+    value, shadow = row.example
+    return f"{number(value)} where {wide_of(row)} has {number(shadow)}"
+
+
+def rounded_at(row: Row) -> str:
+    """Where the error was rounded that this line makes larger."""
+    origin = row.rounded()
+    return "" if origin is None or origin is row else f"; rounded in {name_of(origin.dtype)}: {origin}"
+
+
+def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, **fields: Any) -> None:
+    """Enter a finding; what nobody has felt is an info."""
+    felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
+    reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
+    severity = Severity.INFO if harm is not None and not felt else None
+    origin = tuple(f"{step}: {name_of(step.dtype)}" for step in reversed(list(row.chain())[:6]))
+    facts = {"what": row.site.expression or row.name, "dtype": name_of(row.dtype), "wide": wide_of(row), **facts}
+    audit.find(
+        rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
+        from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=origin, about=row.name, **fields,
+    )  # fmt: skip

@@ -1,0 +1,152 @@
+"""DG901 value-born."""
+
+import torch
+
+from ..._values.engine import Harm
+from ..._values.rows import Cause
+from ..._watch.events import on
+from ..._watch.recorder import Recorder
+from ..._watch.rule import Program, Rule, Severity
+from ._harm import enter, number, wide_of
+
+RULE = Rule(
+    "DG901",
+    "value-born",
+    Severity.ERROR,
+    summary="From finite values come infinite ones or NaN, or from values other than zero comes zero.",
+    says="`{what}`: {count} values become {kind} in {dtype}{wider}{reached}",
+    fix="{advice}",
+    why=(
+        "float16 ends at 65504 and has nothing below 6e-8; a quotient, a root or a logarithm of zero is not finite in "
+        "any dtype. One such value makes everything that is computed from it NaN, the loss and all parameters after "
+        "the next step included. This rule looks at values, so an audit needs `values=\"range\"` or `values=True`; the"
+        " second also says what a wider dtype has in the value's place. Values that nothing is computed from any more "
+        "(masked scores, gradients that a GradScaler throws away) are an info."
+    ),
+    sources=(
+        "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",
+        "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
+    ),
+)  # fmt: skip
+
+
+@on("harmed", RULE)
+def born(harm: Harm, audit: Recorder) -> None:
+    row = harm.row
+    if harm.cause is Cause.BORN:
+        count = f"{row.born} of {row.of}" if row.born else f"{row.lost} of {row.count}"
+        kind = "infinite or NaN"
+    elif harm.cause is Cause.FLUSHED:
+        count, kind = f"{row.flushed} of {row.count}", "zero"
+    else:
+        return
+    enter(RULE, audit, row, {"count": count, "kind": kind, "wider": _wider(harm), "advice": _advice(harm)}, harm)
+
+
+def _wider(harm: Harm) -> str:
+    row = harm.row
+    if row.example is None or (harm.cause is Cause.BORN and not row.lost):
+        return ""
+    return f", where {wide_of(row)} has {number(row.example[1])}"
+
+
+def _advice(harm: Harm) -> str:
+    row = harm.row
+    info = torch.finfo(row.dtype)
+    if row.example is None or (harm.cause is Cause.BORN and not row.lost):
+        return (
+            "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
+        )
+    ends = f"{info.smallest_normal:.0e} to {info.max:.0e}"
+    return f"compute it in {wide_of(row)}, or scale what goes in: values of this dtype go from {ends}"
+
+
+BAD = [
+    Program(
+        """\
+import torch
+
+x = torch.full((4, 64), 300.0, dtype=torch.float16)
+energy = x * x
+print(energy.mean().item())
+""",
+        at=4,
+        prints="",
+        fix="",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(1, 3)
+
+    def forward(self, sample, timestep):
+        t = torch.tensor([timestep], dtype=torch.int64)
+        return sample + self.fc(t.float().log()[:, None])
+
+
+Net()(torch.randn(1, 3), 1e-4)
+""",
+        at=12,
+        prints="",
+    ),
+    Program(
+        """\
+import torch
+
+betas = torch.linspace(0.03, 0.1, 1000) ** 2
+alphas = torch.cumprod(1 - betas, 0).bfloat16()
+ratio = alphas / (1 - alphas)
+print(ratio[0].item())
+""",
+        at=5,
+        prints="",
+    ),
+    Program(
+        """\
+import torch
+
+weight = torch.ones(8, dtype=torch.float16)
+scale = torch.full((8,), 1e-5, dtype=torch.float16)
+variance = (weight * scale).square()
+print(torch.log(variance.float() + 1e-20).tolist())
+""",
+        at=5,
+        prints="",
+    ),
+]
+GOOD = [
+    Program(
+        """\
+import torch
+
+x = torch.full((4, 64), 300.0, dtype=torch.float16)
+energy = x.float().square()
+print(energy.mean().item())
+""",
+    ),
+    Program(
+        """\
+import torch
+
+scores = torch.randn(4, 4)
+mask = torch.ones(4, 4, dtype=torch.bool).tril()
+weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
+print(weights.sum().item())
+""",
+    ),
+    Program(
+        """\
+import torch
+
+counts = torch.tensor([0.0, 1.0, 2.0])
+means = torch.where(counts > 0, 6 / counts.clamp(min=1), 0.0)
+print(means.tolist())
+""",
+    ),
+]

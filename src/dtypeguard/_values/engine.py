@@ -1,0 +1,209 @@
+"""What an audit does with values, at each operation of the program; and what comes of it."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._watch.recorder import Recorder
+from .._watch.sites import Site
+from .flags import Flags, looked_at
+from .known import Known, known
+from .leaving import begin
+from .measure import error_of
+from .memory import Held, shadowed
+from .rows import Cause, Row, Rows
+from .shadow import Shadow, Writing, written
+
+RANGE, SHADOW = "range", True
+_SEQUENCES = 50_000
+_DIFFUSE = 0.1  # an error of a result that one line is to blame for
+_ULPS = 8  # and of one in which little else is wrong
+_LOST = 0.5  # the error of a line that leaves nothing of a value
+_TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
+_current_node = torch._C._current_autograd_node
+
+
+@dataclass(eq=False)
+class Harm:
+    """What a line has done to values, where that is felt.
+
+    Attributes:
+        row: the line.
+        cause: what it does.
+        felt: where its values left the program: what, and the line.
+        error: there.
+    """
+
+    row: Row
+    cause: Cause
+    felt: dict[tuple[str, Site | None], float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        return max(self.felt.values(), default=0.0)
+
+
+class Values:
+    """The values of a program that is audited."""
+
+    def __init__(self, audit: Recorder, how: Any) -> None:
+        self._audit = audit
+        self.rows, self.flags = Rows(), Flags(self._unread)
+        self.shadow = Shadow(self._left) if how is SHADOW else None
+        self.over: str | None = None  # why there is no shadow any more
+        self.harms: dict[Row, Harm] = {}
+        self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
+
+    @property
+    def opaque(self) -> Counter[str]:
+        """Operations that were not shadowed, and how often."""
+        return Counter() if self.shadow is None else self.shadow.opaque
+
+    # ------------------------------------------------------------ operations
+
+    def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Writing | None:
+        shadow = self.shadow
+        if shadow is None:
+            return None
+        try:
+            return shadow.before(known(func), args, kwargs, lambda it, dtype: self._row(it, dtype, frame))
+        except Exception as error:
+            self._fault(error)
+            return None
+
+    def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
+        it = known(func)
+        if torch.is_grad_enabled() and _current_node() is None:
+            self._remember(it, frame)
+        tensors, results = _of(args, kwargs, out, it)
+        if results:
+            self.flags.after(it, args, kwargs, tensors, results, lambda tensor: self._row(it, tensor.dtype, frame))
+        if it.name == "_local_scalar_dense" and tensors:
+            self.felt("a number that the program reads", tensors[0], frame)
+        shadow = self.shadow
+        if shadow is not None:
+            try:
+                shadow.after(it, args, kwargs, out, writing, lambda it, dtype: self._row(it, dtype, frame))
+            except Exception as error:
+                self._fault(error)
+
+    def _fault(self, error: Exception) -> None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            self.over = f"out of memory at {self._audit.here()}"
+            self.shadow = None
+        else:
+            self._audit.fault(error)
+
+    def _remember(self, it: Known, frame: FrameType) -> None:
+        lines = self._lines
+        if len(lines) > _SEQUENCES:
+            for key in list(lines)[: _SEQUENCES // 2]:
+                del lines[key]
+        lines[torch._C._autograd._get_sequence_nr() - 1] = (self._audit.line(frame), self._audit.module())
+
+    def _row(self, it: Known, dtype: torch.dtype, frame: FrameType) -> Row:
+        node = _current_node()
+        line = None if node is None else self._lines.get(node._sequence_nr())
+        site, module = line or (self._audit.line(frame), self._audit.module())
+        return self.rows.at(it.name, site, module, dtype, node is not None)
+
+    # ------------------------------------------------------------ where values leave
+
+    def felt(
+        self, what: str, tensor: Any, frame: FrameType | None = None, site: Site | None = None,
+        causes: frozenset[Cause] = frozenset(Cause),
+    ) -> None:  # fmt: skip
+        """Values leave the program here; what is wrong with them has done harm, if it is of one of these causes."""
+        if not looked_at(tensor):
+            return
+        tensor = tensor.detach()
+        site = site or (None if frame is None else self._audit.line(frame))
+        source = self.flags.source(tensor)
+        if source is not None:
+            self._harm(source, Cause.BORN, what, site, float("inf"))
+        shadow = self.shadow
+        held = None if shadow is None else shadow.memory.get(tensor)
+        if held is None or held.row is None:
+            return
+        held.read = True
+        error = error_of(tensor, held.like(tensor))
+        largest = max(error.level, _TOTAL * held.row.largest)
+        share = error.level / largest if error.level and largest else 1.0
+        self._blame(what, site, held, error.relative(held.floor) * share / held.spread, causes)
+
+    def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
+        """An optimizer has written to a parameter, whose values are right from now on as they are."""
+        if not looked_at(parameter):
+            return
+        gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and looked_at(tensor)]
+        self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
+        self.felt("a parameter after a step", parameter, site=site, causes=frozenset([Cause.BORN]))
+
+    def settle(self, tensor: Any) -> None:
+        """From now on the values are right as they are."""
+        if self.shadow is not None and shadowed(tensor):
+            self.shadow.memory.drop(tensor)
+
+    def _left(self, held: Held) -> None:
+        """A result that no operation has read: the program has it."""
+        if held.row is not None and held.error and not held.row.backward:
+            self._blame("a result", None, held, held.error)
+
+    def _unread(self, source: Row) -> None:
+        self._harm(source, Cause.BORN, "a result", None, float("inf"))
+
+    def _blame(
+        self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
+    ) -> None:
+        row: Row | None = held.row and held.row.culprit()
+        cause = None if row is None else row.cause
+        if row is None or cause is None or cause not in causes:
+            return
+        enough = {
+            Cause.AMPLIFIED: _DIFFUSE if row.error < _LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
+            Cause.COLLIDED: 0.0,
+        }.get(cause, _ULPS * row.half_ulp)
+        if error > enough:
+            self._harm(row, cause, what, site, error)
+
+    def _harm(self, row: Row, cause: Cause, what: str, site: Site | None, error: float) -> None:
+        harm = self.harms.get(row)
+        if harm is None:
+            harm = self.harms[row] = Harm(row, cause)
+        harm.felt[what, site] = max(error, harm.felt.get((what, site), 0.0))
+
+    # ------------------------------------------------------------ life
+
+    def begin(self) -> None:
+        begin(self._audit)
+
+    def close(self) -> None:
+        """The program has ended: what is left is its result."""
+        self.flags.clear()
+        if self.shadow is not None:
+            self.shadow.memory.clear()
+        for row in self.rows:
+            if row.born and row not in self.harms:
+                self.harms[row] = Harm(row, Cause.BORN)
+        for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
+            self._audit.emit("harmed", harm)
+        for row in self.rows:
+            if row.flipped:
+                self._audit.emit("decided", row)
+
+
+def _of(args: Any, kwargs: Any, out: Any, it: Known) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors of floats that an operation read, and those that it made or wrote."""
+    tensors = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (list, tuple)):
+            tensors += [one for one in value if looked_at(one)]
+        elif looked_at(value):
+            tensors.append(value)
+    results = list(written(it, args, kwargs)) if it.writes else []
+    results += [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
+    return tensors, [one for one in {id(one): one for one in results}.values() if looked_at(one)]

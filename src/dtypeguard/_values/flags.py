@@ -1,0 +1,167 @@
+"""Values that are not finite: where they come from.
+
+Each storage has a flag: how many of its values are not finite, and at which line they became so. A flag is inherited;
+only where finite values went in and others came out, something was born. On the CPU it is known at once; elsewhere
+flags stay on the device, and are read some hundred operations later, so that no operation waits.
+"""
+
+import cmath
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .known import Known, Way
+from .rows import Row
+
+_READ = 256  # operations, after which flags on other devices are read
+_PLAIN = Tensor.__torch_dispatch__
+
+
+class Flag:
+    """The values of one storage."""
+
+    __slots__ = ("bad", "count", "parents", "row", "seen", "source")
+
+    def __init__(self, row: Row | None, bad: Any, count: int, parents: tuple["Flag", ...]) -> None:
+        self.row, self.bad, self.count, self.parents = row, bad, count, parents
+        self.source: Row | None = None  # where the first of them was born
+        self.seen = False  # by another operation
+
+
+_CLEAN = Flag(None, 0, 0, ())
+
+
+class Flags:
+    """The flags of the storages that are alive."""
+
+    def __init__(self, left: Callable[[Row], None]) -> None:
+        self._of: dict[int, tuple[weakref.ref[Any], Flag]] = {}
+        self._left = left  # told of values that are not finite, and that no operation has read
+        self._waiting: list[Flag] = []
+
+    def after(self, known: Known, args: Any, kwargs: Any, tensors: list[Tensor], out: list[Tensor], row: Any) -> None:
+        """An operation has run; `row` gives its row, where it is asked for."""
+        if known.way in (Way.TEST, Way.NONE):  # what a constant holds is seen where it is read
+            return
+        odd = any(_odd(value) for value in (*args, *kwargs.values()))
+        if known.way is Way.FILL and not odd:
+            tensors = []
+        parents = tuple({id(flag): flag for flag in map(self._flag, tensors) if flag is not _CLEAN}.values())
+        for flag in parents:
+            flag.seen = True
+        passes = known.way is Way.FILL or (known.exact and not known.rounds(tensors, out[0].dtype))
+        for tensor in out:
+            bad = 0 if passes and not parents and not odd else _bad(tensor)
+            if not parents and isinstance(bad, int) and not bad:
+                self._put(tensor, _CLEAN)
+            else:
+                flag = Flag(None if odd else row(tensor), bad, tensor.numel(), parents)
+                self._put(tensor, flag)
+                self._waiting.append(flag)
+        if self._waiting and (len(self._waiting) > _READ or isinstance(self._waiting[-1].bad, int)):
+            self.read()
+
+    def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
+        """A tensor was written to from others, past the operations that were seen."""
+        bad = _bad(tensor)
+        if isinstance(bad, int) and not bad:
+            self._put(tensor, _CLEAN)
+            return
+        known = self._get(tensor)
+        parents = [flag for flag in (known, *map(self._flag, inputs)) if flag is not None and flag is not _CLEAN]
+        flag = Flag(row(), bad, tensor.numel(), tuple(parents))
+        self._put(tensor, flag)
+        self._waiting.append(flag)
+
+    def read(self) -> None:
+        """Find out what was born in the operations since."""
+        waiting, self._waiting = self._waiting, []
+        for flag in waiting:
+            flag.bad = int(flag.bad)
+            sources = [parent for parent in flag.parents if parent.bad]
+            flag.parents = ()
+            if flag.bad and sources:
+                flag.source = next((parent.source for parent in sources if parent.source is not None), None)
+            elif flag.bad and flag.row is not None:
+                flag.source = flag.row
+                flag.row.born += flag.bad
+                flag.row.of += flag.count
+
+    def source(self, tensor: Tensor) -> Row | None:
+        """Where values that are not finite were born, if there are any."""
+        self.read()
+        flag = self._get(tensor)
+        return flag.source if flag is not None and flag.bad and _bad(tensor) else None
+
+    def clear(self) -> None:
+        """What nobody has read by now never will be."""
+        self.read()
+        while self._of:
+            self._over(self._of.popitem()[1][1])
+
+    def _over(self, flag: Flag) -> None:
+        if flag.bad and not flag.seen and flag.source is not None and not flag.source.backward:
+            self._left(flag.source)
+
+    def _get(self, tensor: Tensor) -> Flag | None:
+        storage = tensor.untyped_storage()
+        found = self._of.get(storage._cdata)
+        return found[1] if found is not None and found[0]() is storage else None
+
+    def _flag(self, tensor: Tensor) -> Flag:
+        """Of an input; one that was not met before is looked at."""
+        flag = self._get(tensor)
+        if flag is None:
+            bad = _bad(tensor)
+            flag = _CLEAN if isinstance(bad, int) and not bad else Flag(None, bad, tensor.numel(), ())
+            if flag is not _CLEAN:
+                self._waiting.append(flag)
+            self._put(tensor, flag)
+        return flag
+
+    def _put(self, tensor: Tensor, flag: Flag) -> None:
+        storage = tensor.untyped_storage()
+        key, of = storage._cdata, self._of
+        known = of.get(key)
+        if known is not None and known[0]() is storage:
+            if known[1] is not flag and (flag is not _CLEAN or tensor.nbytes == storage.nbytes()):
+                of[key] = known[0], flag
+            return
+
+        def gone(ref: "weakref.ref[Any]") -> None:
+            found = of.get(key)
+            if found is not None and found[0] is ref:
+                del of[key]
+                self._over(found[1])
+
+        of[key] = weakref.ref(storage, gone), flag
+
+
+def looked_at(value: Any) -> bool:
+    """Whether a value is a tensor of floats whose values can be read."""
+    return (
+        isinstance(value, Tensor)
+        and (value.is_floating_point() or value.is_complex())
+        and value.itemsize > 1  # float8 has hardly any operations
+        and type(value).__torch_dispatch__ is _PLAIN
+        and value.layout is torch.strided
+        and not value.is_meta
+        and not value.is_nested
+    )
+
+
+def _bad(tensor: Tensor) -> Any:
+    """How many values are not finite: a number, or a tensor on another device that will say so."""
+    if tensor.device.type != "cpu":
+        return (~tensor.isfinite()).sum()
+    if cmath.isfinite(tensor.detach().sum().item()):
+        return 0
+    return int((~tensor.isfinite()).sum())
+
+
+def _odd(value: Any) -> bool:
+    """Whether an argument is itself a number that is not finite."""
+    return isinstance(value, (float, complex)) and not cmath.isfinite(value)

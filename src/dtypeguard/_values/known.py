@@ -1,0 +1,221 @@
+"""What is known of torch's operations for the sake of values: one row for each that is met, made when it is met "
+"first."""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WIDER = {
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex64,
+    torch.complex64: torch.complex128,
+}
+HALF_ULP = {dtype: torch.finfo(dtype).eps / 2 for dtype in WIDER}
+
+# Their results are constants or random numbers, and have no error.
+_FRESH = frozenset(
+    """
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like
+    new_ones full full_like new_full eye scalar_tensor lift_fresh lift_fresh_copy _efficientzerotensor rand rand_like
+    randn randn_like randint randint_like randperm normal bernoulli tril_indices triu_indices
+    """.split()
+)
+# So are the values that these write.
+_FILLS = frozenset(
+    """
+    zero_ fill_ uniform_ normal_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ _foreach_zero_
+    """.split()
+)
+# These change what a tensor stands on.
+_MOVES = frozenset("set_ resize_ resize_as_ _resize_output_ resize_as_sparse_".split())
+# What these read besides tensors has the layout of one dtype's kernel: in another one they would read past its end.
+_KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_thnn_", "_amp_", "quantize", "fake_quant")
+# Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
+_ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
+# Nobody decides with these: they compare for equality, or look for what is not finite.
+_TESTS = frozenset("isfinite isnan isinf isposinf isneginf eq ne equal signbit is_nonzero nonzero logical_not".split())
+_DECIDES = frozenset("gt lt ge le greater less argmax argmin searchsorted bucketize _to_copy to".split())
+# Values and their places: the shadow takes its values at the program's places. The argument that says the axis.
+_PICKS = frozenset("topk sort max min median nanmedian kthvalue mode cummax cummin".split())
+_KEEP_AXIS = frozenset("topk sort cummax cummin".split())
+# Without an error in its inputs there is none in the result, where the dtype stays or becomes wider.
+_EXACT = frozenset(
+    """
+    clone _to_copy copy_ neg abs relu relu_ max min amax amin maximum minimum cat stack index index_select gather select
+    where masked_fill masked_fill_ masked_select masked_scatter embedding flip roll constant_pad_nd repeat
+    slice_backward select_backward index_put index_put_ scatter scatter_ index_copy index_copy_ topk sort tril triu
+    tril_ triu_ diag diagonal_copy permute_copy transpose_copy view_copy expand_copy unsqueeze_copy slice_scatter
+    select_scatter take _foreach_copy_ _foreach_neg _foreach_abs _reshape_copy split_with_sizes_copy
+    max_pool2d_with_indices reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d threshold_backward
+    channel_shuffle pixel_shuffle cummax cummin
+    """.split()
+)
+# A batch norm in training writes to its running statistics, whatever its schema says.
+_BESIDES = {"native_batch_norm": (3, 4), "_native_batch_norm_legit": (3, 4)}
+_LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])  # arguments of fused kernels
+
+
+_FROM_INTEGERS = frozenset("_to_copy copy_ cat stack where maximum minimum".split())  # their values, not places
+_DIFFERENCES = frozenset("add sub rsub add_ sub_".split())
+_PRODUCTS = frozenset("mul mul_ mm bmm addmm baddbmm mv dot convolution".split())
+_CARRY = frozenset(
+    """
+    neg _to_copy clone where index gather cat stack abs relu threshold_backward index_select select_backward
+    slice_backward masked_fill masked_fill_ copy_ native_dropout embedding embedding_dense_backward constant_pad_nd lerp
+    lerp_ addcmul addcmul_ _foreach_add_ _foreach_mul_ _foreach_lerp_ _foreach_addcmul_ cumsum index_add index_add_
+    scatter_add scatter_add_ repeat convolution_backward index_put index_put_ max min amax amin sort topk
+    linalg_vector_norm nansum avg_pool2d maximum minimum
+    """.split()
+)
+
+
+class Spread(enum.Enum):
+    """What an operation does to how much larger its inputs were than their values, before something was subtracted."""
+
+    LOST = enum.auto()  # the error is judged by the values themselves
+    CARRIED = enum.auto()
+    DIFFERENCE = enum.auto()
+    LOSS = enum.auto()  # a difference inside
+    PRODUCT = enum.auto()
+    NUMERATOR = enum.auto()
+    SUM = enum.auto()
+    SQUARE = enum.auto()
+
+
+_SPREADS = {
+    **dict.fromkeys(_DIFFERENCES, Spread.DIFFERENCE),
+    **dict.fromkeys(_PRODUCTS, Spread.PRODUCT),
+    **dict.fromkeys(_CARRY, Spread.CARRIED),
+    **dict.fromkeys(("div", "div_"), Spread.NUMERATOR),
+    **dict.fromkeys(("sum", "mean"), Spread.SUM),
+    **dict.fromkeys(("square", "pow"), Spread.SQUARE),
+    **dict.fromkeys("mse_loss l1_loss smooth_l1_loss huber_loss".split(), Spread.LOSS),
+    **dict.fromkeys([f"{name}_backward" for name in "mse_loss l1_loss smooth_l1_loss huber_loss".split()], Spread.LOSS),
+}
+
+
+class Way(enum.Enum):
+    """How an operation's shadow comes to be."""
+
+    NONE = enum.auto()  # a view, a constant, a random number
+    FILL = enum.auto()  # what was written is a constant
+    AGAIN = enum.auto()  # the operation once more, with wider inputs
+    PICK = enum.auto()  # the wider values at the program's places
+    DROPOUT = enum.auto()  # with the program's mask
+    TEST = enum.auto()  # no values come out
+    ROUND = enum.auto()  # the program's own values
+    OPAQUE = enum.auto()  # nobody knows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """One operation.
+
+    Attributes:
+        func: the operation, which is kept alive.
+        name: without its library, where that is torch's own, and without its overload.
+        way: to its shadow.
+        writes: the positions of the arguments that it writes to.
+        names: of its arguments.
+        exact: whether its result has no error of its own.
+        decides: whether its result is a choice: a place, an order, a comparison, a whole number.
+    """
+
+    func: Any
+    name: str
+    way: Way
+    writes: tuple[int, ...]
+    names: tuple[str, ...]
+    exact: bool
+    decides: bool
+    keeps_axis: bool
+    spread: Spread
+
+    def argument(self, args: Any, kwargs: Any, name: str, default: Any = None) -> Any:
+        """The value of an argument by its name."""
+        if name in kwargs:
+            return kwargs[name]
+        position = self.names.index(name) if name in self.names else len(args)
+        return args[position] if position < len(args) else default
+
+    def way_for(self, args: Any, kwargs: Any) -> Way:
+        """The way of one call: attention draws random numbers only where it drops something out."""
+        if self.way is Way.OPAQUE and "dropout_p" in self.names and not self.argument(args, kwargs, "dropout_p"):
+            return Way.AGAIN
+        return self.way
+
+    def left_alone(self, argument: int | str) -> bool:
+        """Whether the kernel wants this argument, by its position or name, in its own dtype."""
+        if isinstance(argument, int):
+            argument = self.names[argument] if argument < len(self.names) else ""
+        return argument in _LEFT_ALONE
+
+    def rounds(self, tensors: Iterable[Tensor], dtype: torch.dtype) -> bool:
+        """Whether an exact operation loses digits of these inputs, for its result is of another dtype."""
+        return any(
+            tensor.dtype is not dtype
+            and tensor.dtype is not torch.bool
+            and (tensor.is_floating_point() or tensor.is_complex() or self.name in _FROM_INTEGERS)
+            and (not tensor.is_floating_point() or torch.promote_types(tensor.dtype, dtype) is not dtype)
+            for tensor in tensors
+        )
+
+
+_known: dict[int, Known] = {}  # by id of the operation
+
+
+def known(func: Any) -> Known:
+    found = _known.get(id(func))
+    if found is None:
+        found = _known[id(func)] = _look(func)
+    return found
+
+
+def _look(func: Any) -> Known:
+    schema = getattr(func, "_schema", None)  # higher-order operators have none
+    library, _, name = ("", "", str(func)) if schema is None else str(schema.name).rpartition("::")
+    arguments = [] if schema is None else schema.arguments
+    results = [] if schema is None else schema.returns
+    writes = [
+        n for n, argument in enumerate(arguments) if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    writes += _BESIDES.get(name, ()) if library == "aten" else ()
+    decides = name in _DECIDES or (name in _PICKS and len(results) == 2)
+    return Known(
+        func=func,
+        name=name if library == "aten" else f"{library}::{name}",
+        way=_way(library, name, results, bool(writes), getattr(func, "tags", ())),
+        writes=tuple(writes),
+        names=tuple(argument.name for argument in arguments),
+        exact=library == "aten" and name in _EXACT,
+        decides=library == "aten" and decides,
+        keeps_axis=name in _KEEP_AXIS,
+        spread=_SPREADS.get(name, Spread.LOST),
+    )
+
+
+def _way(library: str, name: str, results: Any, writes: bool, tags: Any) -> Way:
+    view = not writes and any(r.alias_info is not None and not r.alias_info.is_write for r in results)
+    if view or (library == "aten" and name in _FRESH):
+        return Way.NONE
+    if library != "aten" or name in _MOVES or name.startswith(_KERNELS):
+        return Way.OPAQUE
+    if name in _FILLS:
+        return Way.FILL
+    if name == "native_dropout":
+        return Way.DROPOUT
+    if torch.Tag.nondeterministic_seeded in tags:  # to draw again would change the program's random numbers
+        return Way.OPAQUE
+    if name in _TESTS:
+        return Way.TEST
+    if name in _ROUNDS or name.removesuffix("_") in _ROUNDS:
+        return Way.ROUND
+    return Way.PICK if name in _PICKS and len(results) == 2 else Way.AGAIN

@@ -1,0 +1,445 @@
+"""The shadow of a program: each operation once more, with what its inputs would be in a wider dtype.
+
+The program's own operation has run by then, as it was written; nothing of it is changed, and no random number is drawn
+again. What is shadowed of an operation is kept always; how large its error is, is measured at the first, second,
+fourth, eighth ... time that its line runs.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._watch.text import LARGEST
+from .known import WIDER, Known, Spread, Way
+from .measure import Error, error_of, flushed, norm, worst
+from .memory import Held, Memory, shadowed
+from .rows import Row
+
+_WIDEST = 1e15  # a spread; what is larger says no more
+_EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
+_LOOP = 4  # operations from one round of an accumulation to the next
+_DOUBLE = frozenset([torch.float64, torch.complex128])
+
+RowOf = Callable[[Known, torch.dtype], Row]
+
+
+@dataclass(slots=True)
+class Came:
+    """An input: its error, and where it was computed."""
+
+    tensor: Tensor
+    error: float  # as a share of what it was computed from
+    held: Held
+    row: Row | None
+    spread: float
+
+
+@dataclass(slots=True)
+class Writing:
+    """What is known of an operation that writes to its arguments before it runs."""
+
+    row: Row
+    look: bool
+    came: list[Came]
+    values: Tensor | None  # what it writes to, as it was
+    shadow: Tensor | None
+
+
+class Shadow:
+    """The shadows of a program's tensors, and how far these are from them."""
+
+    def __init__(self, left: Callable[[Held], None]) -> None:
+        self.memory = Memory(left)
+        self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
+        self.operations = 0  # that were done once more
+
+    # ------------------------------------------------------------ before the program's operation
+
+    def before(self, known: Known, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
+        if not known.writes or known.way in (Way.FILL, Way.OPAQUE, Way.NONE):
+            return None
+        targets = [tensor for tensor in written(known, args, kwargs) if shadowed(tensor)]
+        if not targets:
+            return None
+        if known.exact:
+            given = _tensors(args, kwargs)
+            if not any(map(self._held, given)) and not known.rounds(given, targets[0].dtype):
+                return None
+        row = row_of(known, targets[0].dtype)
+        row.visits += 1
+        look = _due(row.visits)
+        came = []
+        for tensor in targets:
+            held = self.memory.hold(tensor)
+            came.append(_came(tensor, held, look))
+        first = targets[0]
+        values = shadow = None
+        if look and first.numel() <= LARGEST:
+            values, shadow = first.clone(), came[0].held.like(first).clone()
+        return Writing(row, look, came, values, shadow)
+
+    def _held(self, tensor: Tensor) -> Held | None:
+        return self.memory.get(tensor) if shadowed(tensor) else None
+
+    # ------------------------------------------------------------ after it
+
+    def after(self, known: Known, args: Any, kwargs: Any, out: Any, writing: Writing | None, row_of: RowOf) -> None:
+        memory, way = self.memory, known.way_for(args, kwargs)
+        if way is Way.NONE or way is Way.TEST:
+            return
+        if way is Way.FILL:
+            for tensor in written(known, args, kwargs):
+                held = memory.get(tensor) if shadowed(tensor) else None
+                if held is not None:
+                    held.like(tensor).copy_(tensor)
+            return
+        inputs = [tensor for tensor in _tensors(args, kwargs) if shadowed(tensor)]
+        if way is Way.OPAQUE:
+            self._unknown(known, args, kwargs, inputs)
+            return
+        made = _made(known, out, inputs)
+        if writing is None and not made:
+            if known.decides and inputs and not (isinstance(out, Tensor) and out.is_floating_point()):
+                self._decision(known, args, kwargs, out, inputs, row_of)
+            return
+        exact = known.exact and writing is None and not any(map(memory.get, inputs))
+        if exact and not (made and known.rounds(_tensors(args, kwargs), made[0].dtype)):
+            return
+        if writing is not None:
+            row, look = writing.row, writing.look
+        else:
+            row = row_of(known, made[0].dtype)
+            row.visits += 1
+            look = _due(row.visits)
+        if way is Way.ROUND and writing is None:
+            return
+        came = self._came(inputs, look, writing)
+        try:
+            shadows = self._again(known, args, kwargs, out, inputs, made, writing)
+        except Exception as error:
+            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            self.opaque[known.name] += 1
+            for tensor in written(known, args, kwargs):
+                memory.drop(tensor)
+            return
+        self.operations += 1
+        pairs = []
+        for tensor, shadow in shadows:
+            held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
+            if held is not None:
+                held.row, held.read = row, False
+                pairs.append((tensor, held))
+        if look and pairs:
+            self._measure(known, args, row, pairs, came, writing)
+        elif pairs:
+            for _, held in pairs:
+                held.error, held.spread = row.error, _carried(came)
+        if way is Way.PICK and look:
+            self._picked(known, args, kwargs, out, row)
+
+    def _unknown(self, known: Known, args: Any, kwargs: Any, inputs: list[Tensor]) -> None:
+        if any(self.memory.get(tensor) is not None for tensor in inputs):
+            self.opaque[known.name] += 1
+        for tensor in written(known, args, kwargs):
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                self.memory.drop(tensor)
+
+    def _came(self, inputs: list[Tensor], look: bool, writing: Writing | None) -> list[Came]:
+        came = [] if writing is None else list(writing.came)
+        targets = {id(one.tensor) for one in came}
+        for tensor in inputs:
+            held = self.memory.get(tensor)
+            if held is not None and id(tensor) not in targets:
+                came.append(_came(tensor, held, look))
+        return came
+
+    def _again(
+        self, known: Known, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], made: list[Tensor],
+        writing: Writing | None,
+    ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
+        """Results of the program with their shadows; None for one that was written in place."""
+        memory = self.memory
+        if known.way is Way.DROPOUT:
+            share = args[1]
+            shadow = memory.read(inputs[0], WIDER[inputs[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
+            return [(out[0], shadow)]
+        if known.way is Way.PICK and writing is None:
+            return [(out[0], _at_places(known, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
+        results = self.wider(known, args, kwargs, inputs, writing)
+        if writing is None:
+            return _pairs(out, results, made)
+        if known.way is Way.ROUND:
+            for one in writing.came:
+                one.held.like(one.tensor).copy_(one.tensor)
+        return [*((one.tensor, None) for one in writing.came), *(_pairs(out, results, made) if made else ())]
+
+    def wider(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None,
+              local: bool = False) -> Any:  # fmt: skip
+        """The operation with wider inputs: with their shadows, or `local`, with the program's own values."""
+        memory = self.memory
+        if writing is not None:
+            double = WIDER[writing.came[0].tensor.dtype] in _DOUBLE
+        else:
+            dtypes = [WIDER[tensor.dtype] for tensor in inputs]
+            dtypes += [
+                WIDER[value] for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype) and value in WIDER
+            ]
+            double = (
+                not dtypes
+                or any(d in _DOUBLE for d in dtypes)
+                or any(t.dtype in _DOUBLE for t in _tensors(args, kwargs))
+            )
+        real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
+        targets = set() if writing is None else {id(one.tensor) for one in writing.came}
+
+        def widen(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                if not shadowed(value):
+                    return value
+                dtype = imaginary if value.is_complex() else real
+                if local:
+                    return value.to(dtype)
+                return memory.hold(value).like(value) if id(value) in targets else memory.read(value, dtype)
+            if isinstance(value, (list, tuple)):
+                return [widen(one) for one in value]
+            if isinstance(value, torch.dtype) and value in WIDER:
+                return imaginary if value.is_complex else real
+            return value
+
+        given = [value if known.left_alone(place) else widen(value) for place, value in enumerate(args)]
+        if "half_to_float" in known.names and len(given) > known.names.index("half_to_float"):
+            given[known.names.index("half_to_float")] = False
+        named = {key: value if known.left_alone(key) else widen(value) for key, value in kwargs.items()}
+        return known.func(*given, **named)
+
+    # ------------------------------------------------------------ errors
+
+    def _measure(
+        self, known: Known, args: Any, row: Row, pairs: list[tuple[Tensor, Held]], came: list[Came],
+        writing: Writing | None,
+    ) -> None:  # fmt: skip
+        tensor, held = pairs[0]
+        shadow = held.like(tensor)
+        error = error_of(tensor, shadow)
+        spread, floor = _spread(known, args, came, error)
+        effective = error.relative(floor) / spread
+        for _, other in pairs:
+            other.spread, other.floor, other.error = spread, floor, effective
+        worst_input = max(came, key=lambda one: one.error, default=None)
+        carried, parent = (0.0, None) if worst_input is None else (worst_input.error, worst_input.row)
+        if row.measured(error, effective, carried, parent) and tensor.numel():
+            row.example = worst(tensor, shadow)
+        if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
+            row.flushed += flushed(tensor, shadow) if error.relative() > 0.5 else 0
+        if tensor.numel() <= LARGEST and error.distance:
+            self._stalls(row, tensor, shadow, came, writing)
+            self._collides(row, tensor, shadow, carried)
+
+    def _stalls(self, row: Row, tensor: Tensor, shadow: Tensor, came: list[Came], writing: Writing | None) -> None:
+        """An accumulation whose values stay where they are, while the shadow moves."""
+        total = next((one for one in came if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
+        if total is None:
+            return
+        if writing is not None:
+            if writing.values is None or writing.shadow is None or total.tensor is not tensor:
+                return
+            values, old = writing.values, writing.shadow
+        else:
+            values, old = total.tensor, total.held.like(total.tensor)
+        moved = shadow != old
+        row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
+
+    def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, came: float) -> None:
+        """Whole numbers that become others here."""
+        if tensor.numel() < 2 or tensor.is_complex() or came > row.half_ulp / 4:
+            return
+        if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
+            return
+        wrong = int((tensor != shadow).sum())
+        if row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel():
+            row.wrong = wrong, tensor.numel()
+            row.distinct = len(torch.unique(shadow)), len(torch.unique(tensor))
+
+    # ------------------------------------------------------------ choices
+
+    def _decision(self, known: Known, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], row_of: RowOf) -> None:
+        held = [one for one in map(self.memory.get, inputs) if one is not None]
+        for one in held:
+            one.read = True
+        if any(one.spread > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
+            return
+        if not held or not isinstance(out, Tensor) or not out.numel():
+            return
+        row = row_of(known, inputs[0].dtype)
+        row.visits += 1
+        if not _due(row.visits):
+            return
+        row.parent = max(held, key=lambda one: one.error).row
+        if known.name in ("argmax", "argmin"):
+            self._extreme(known, args, kwargs, out, row)
+            return
+        other = self.wider(known, args, kwargs, inputs)
+        if not isinstance(other, Tensor) or other.shape != out.shape:
+            return
+        differ = out != other
+        row.decided += out.numel()
+        row.flipped += int(differ.sum())
+        if bool(differ.any()):
+            place = int(differ.reshape(-1).nonzero()[0])
+            row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
+            if out.dtype is not torch.bool:
+                exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
+                whole = (exact - exact.round()).abs() <= 1e-6 * exact.abs()
+                count = int((differ & whole.reshape(differ.shape)).sum())
+                row.wrong = (count, out.numel()) if count else row.wrong
+
+    def _extreme(self, known: Known, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
+        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        axis, keeps = known.argument(args, kwargs, "dim"), known.argument(args, kwargs, "keepdim", False)
+        best = known.func(shadow, *args[1:], **kwargs)
+        if axis is None:
+            mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
+        else:
+            mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
+        self._chosen(row, mine, theirs, out, best)
+
+    def _picked(self, known: Known, args: Any, kwargs: Any, out: Any, row: Row) -> None:
+        if self.memory.get(args[0]) is None:
+            return
+        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        best = known.func(shadow, *args[1:], **kwargs)
+        mine, theirs = _at_places(known, args, kwargs, out, shadow), best[0]
+        if known.name == "topk":
+            mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
+        self._chosen(row, mine, theirs, out[1], best[1])
+
+    def _chosen(self, row: Row, mine: Tensor, theirs: Tensor, out: Tensor, best: Tensor) -> None:
+        """Which places were chosen; where the shadow has the same value at both, it does not matter."""
+        differ = (mine != theirs).reshape(-1)
+        row.decided += differ.numel()
+        row.flipped += int(differ.sum())
+        if bool(differ.any()):
+            place = int(differ.nonzero()[0])
+            row.changed = float(out.reshape(-1)[place]), float(best.reshape(-1)[place])
+
+
+def _due(visits: int) -> bool:
+    return visits & (visits - 1) == 0
+
+
+def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, Tensor)]
+    return found
+
+
+def written(known: Known, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    for place in known.writes:
+        value = args[place] if place < len(args) else kwargs.get(known.names[place])
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, Tensor):
+                yield one
+
+
+def _made(known: Known, out: Any, inputs: list[Tensor]) -> list[Tensor]:
+    """The results that are new tensors, of a dtype that has a shadow."""
+    results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
+    if known.writes:
+        inputs = [*inputs]
+    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
+    return [t for t in results if shadowed(t) and t.untyped_storage()._cdata not in storages]
+
+
+def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    ids = {id(tensor) for tensor in made}
+    outs = [out] if isinstance(out, Tensor) else list(out)
+    others = [results] if isinstance(results, Tensor) else list(results)
+    return [
+        (tensor, other) for tensor, other in zip(outs, others, strict=False)
+        if id(tensor) in ids and isinstance(other, Tensor) and other.shape == tensor.shape
+    ]  # fmt: skip
+
+
+def _at_places(known: Known, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
+    """The shadow's values at the places that the program found."""
+    if not shadow.ndim:
+        return shadow.clone()
+    axis, places = known.argument(args, kwargs, "dim", -1), out[1]
+    keeps = known.keeps_axis or known.argument(args, kwargs, "keepdim", False)
+    values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
+    return values if keeps else values.squeeze(axis)
+
+
+def _loops(row: Row | None, to: Row) -> bool:
+    """Whether a row comes soon after another one of an accumulation."""
+    for _ in range(_LOOP):
+        if row is to:
+            return True
+        row = None if row is None else row.parent
+    return False
+
+
+def _came(tensor: Tensor, held: Held, look: bool) -> Came:
+    if look:
+        held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.spread
+    return Came(tensor, held.error, held, held.row, held.spread)
+
+
+def _carried(came: list[Came]) -> float:
+    return max((one.spread for one in came), default=1.0)
+
+
+def _spread(known: Known, args: Any, came: list[Came], error: Error) -> tuple[float, float]:
+    """How much larger than the result is what it was computed from; and what size of the result that counts as zero.
+
+    A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the
+    size of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
+    """
+    spreads = {id(one.tensor): one.spread for one in came}
+    spread = max(spreads.values(), default=1.0)
+    whole = 0.0  # the size of what the result was computed from
+    match known.spread:
+        case Spread.DIFFERENCE if isinstance(args[0], Tensor) and isinstance(args[1], Tensor):
+            whole = max(_level(tensor) * spreads.get(id(tensor), 1.0) for tensor in args[:2])
+            whole, spread = whole * math.sqrt(error.count), 1.0
+        case Spread.LOSS:
+            values, target = args[1:3] if known.name.endswith("_backward") else args[:2]
+            if isinstance(values, Tensor) and isinstance(target, Tensor):
+                spread *= _ratio(_level(values), _level(values - target)) ** (2 if known.name == "mse_loss" else 1)
+        case Spread.SUM:
+            one = next((one for one in came if one.tensor is args[0]), None)
+            whole = norm(known.func((args[0] if one is None else one.held.like(one.tensor)).abs(), *args[1:]))
+        case Spread.PRODUCT:
+            spread = math.prod(spreads.values())
+        case Spread.NUMERATOR:
+            spread = spreads.get(id(args[0]), 1.0)
+        case Spread.SQUARE:
+            spread **= 2
+        case Spread.LOST:
+            spread = 1.0
+    floor = max((one.held.floor for one in came), default=0.0) if known.spread is not Spread.LOST else 0.0
+    if 0 < whole < math.inf:
+        floor = whole / _WIDEST
+        spread *= _ratio(whole, max(error.size, floor))
+    return min(max(spread, 1.0), _WIDEST), floor
+
+
+def _level(tensor: Tensor) -> float:
+    """The root of the mean square."""
+    return (
+        norm(tensor) / math.sqrt(max(1, tensor.numel())) if tensor.is_floating_point() or tensor.is_complex() else 0.0
+    )
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else _WIDEST
