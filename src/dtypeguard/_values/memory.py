@@ -20,12 +20,13 @@ _PLAIN = Tensor.__torch_dispatch__
 class Held:
     """The shadow of one storage."""
 
-    __slots__ = ("buffer", "dtype", "error", "floor", "read", "ref", "row", "size", "spread")
+    __slots__ = ("buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread")
 
     def __init__(self, ref: "weakref.ref[Any]", tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
         self.ref, self.dtype, self.size = ref, tensor.dtype, size
         self.buffer, self.row = buffer, row
         self.spread = 1.0  # how much larger than the values that were is what they were computed from, by subtracting
+        self.origin: Any = None  # the row in which that was subtracted
         self.floor = 0.0  # the size that counts where the values are nearly zero
         self.error = 0.0  # when it was measured last, as a share of what they were computed from
         self.read = False

@@ -108,6 +108,10 @@ class Row:
             self.parent = parent if parent is not None else self.parent
         return worse
 
+    def convict(self, error: float) -> None:
+        """A difference that was judged by what was subtracted turns out to matter by itself."""
+        self.error = max(self.error, error)
+
 
 class Rows:
     """All rows of one audit."""

@@ -22,6 +22,7 @@ from .rows import Row
 
 _WIDEST = 1e15  # a spread; what is larger says no more
 _EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
+_FAR = 2.0  # times a spread that came in
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
 
@@ -140,6 +141,7 @@ class Shadow:
         elif pairs:
             for _, held in pairs:
                 held.error, held.spread = row.error, _carried(came)
+                held.origin = next((one.held.origin for one in came if one.held.origin is not None), None)
         if way is Way.PICK and look:
             self._picked(known, args, kwargs, out, row)
 
@@ -229,14 +231,22 @@ class Shadow:
         error = error_of(tensor, shadow)
         spread, floor = _spread(known, args, came, error)
         effective = error.relative(floor) / spread
+        source = max(came, key=lambda one: one.error, default=None)
+        if known.spread is Spread.LOST and came:  # from here on a difference is judged by itself
+            source = max(came, key=lambda one: one.error * one.spread)
+            for one in came:
+                if one.spread > 1 and one.held.origin is not None and effective:
+                    one.held.origin.convict(one.error * one.spread)
+        carried = 0.0 if source is None else source.error * (source.spread if known.spread is Spread.LOST else 1.0)
+        origin = None if source is None or spread == 1 else source.held.origin
+        if spread > _FAR * max((one.spread for one in came), default=1.0):
+            origin = row
         for _, other in pairs:
-            other.spread, other.floor, other.error = spread, floor, effective
-        worst_input = max(came, key=lambda one: one.error, default=None)
-        carried, parent = (0.0, None) if worst_input is None else (worst_input.error, worst_input.row)
-        if row.measured(error, effective, carried, parent) and tensor.numel():
+            other.spread, other.floor, other.error, other.origin = spread, floor, effective, origin
+        if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example = worst(tensor, shadow)
         if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
-            row.flushed += flushed(tensor, shadow) if error.relative() > 0.5 else 0
+            row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
             self._stalls(row, tensor, shadow, came, writing)
             self._collides(row, tensor, shadow, carried)

@@ -1,6 +1,5 @@
 """What DG9 has in common: a line that spoilt values, and where that was felt."""
 
-import math
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from ..._watch.recorder import Recorder
 from ..._watch.rule import Rule, Severity
 
 _SHOWN = 2  # places
+_LINES = 6  # of an origin
 
 
 def wide_of(row: Row) -> str:
@@ -21,12 +21,12 @@ def wide_of(row: Row) -> str:
 
 
 def number(value: float) -> str:
-    return f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) < 1e15 and value == round(value) else f"{value:.4g}"
 
 
 def share(error: float) -> str:
     """An error in percent: `0.28 %`; what is more than everything as it is."""
-    return f"{100 * error:.2g} %" if error < 10 else "more than 1000 %" if math.isinf(error) else f"{100 * error:.0f} %"
+    return f"{100 * error:.2g} %" if error < 0.5 else f"{100 * error:.0f} %" if error < 10 else "more than 1000 %"
 
 
 def would_be(row: Row) -> str:
@@ -48,9 +48,9 @@ def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Ha
     felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     severity = Severity.INFO if harm is not None and not felt else None
-    origin = tuple(f"{step}: {name_of(step.dtype)}" for step in reversed(list(row.chain())[:6]))
+    chain = tuple(dict.fromkeys(f"{step}: {name_of(step.dtype)}" for step in list(row.chain())[:_LINES]))[::-1]
     facts = {"what": row.site.expression or row.name, "dtype": name_of(row.dtype), "wide": wide_of(row), **facts}
     audit.find(
         rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
-        from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=origin, about=row.name, **fields,
+        from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name, **fields,
     )  # fmt: skip

@@ -12,7 +12,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="Choices come out otherwise than in a wider dtype: an index, an order, a comparison, a whole number.",
     says=(
-        "`{what}`: {flipped} of {decided} come out otherwise than in {wide}, for example {was} instead of {is_}{rounded}"
+        "`{what}`: {flipped} of {decided} come out otherwise than in {wide}: {was} instead of {is_}{rounded}"
     ),
     fix="compute what is compared in {wide}",
     why=(
