@@ -80,7 +80,7 @@ class Values:
         if torch.is_grad_enabled() and _current_node() is None:
             self._remember(it, frame)
         tensors, results = _of(args, kwargs, out, it)
-        if results:
+        if tensors or results:
             self.flags.after(it, args, kwargs, tensors, results, lambda tensor: self._row(it, tensor.dtype, frame))
         if it.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)

@@ -46,6 +46,11 @@ class Flags:
         """An operation has run; `row` gives its row, where it is asked for."""
         if known.way in (Way.TEST, Way.NONE):  # what a constant holds is seen where it is read
             return
+        if not out:  # integers, or a number
+            for flag in map(self._get, tensors):
+                if flag is not None:
+                    flag.seen = True
+            return
         odd = any(_odd(value) for value in (*args, *kwargs.values()))
         if known.way is Way.FILL and not odd:
             tensors = []

@@ -17,7 +17,7 @@ from .measure import Error
 
 _LARGE = 0.02  # an error that is no mere rounding
 _FACTOR = 8  # times the error that came in
-_STALLED = 0.05  # share of what was added that changed nothing
+_STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -67,9 +67,9 @@ class Row:
     @property
     def cause(self) -> Cause | None:
         """What it does to values, if anything."""
-        if self.born or (self.lost and not math.isinf(self.came)):
+        if self.lost and not math.isinf(self.came):
             return Cause.BORN
-        if self.stalled > _STALLED and self.error > _LARGE:
+        if self.stalled > _STALLED[0] and self.error > _STALLED[1]:
             return Cause.STALLED
         if self.wrong is not None and self.wrong[0] > _COLLIDED * self.wrong[1]:
             return Cause.COLLIDED
