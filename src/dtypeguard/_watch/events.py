@@ -201,11 +201,12 @@ class Operand:
     size: int
     node: Node | None
     held: bool  # by a module, as a parameter
+    owned: bool = False  # by the running module, which its name says
 
     @classmethod
-    def of(cls, name: str, tensor: Tensor, node: Node | None) -> "Operand":
+    def of(cls, name: str, tensor: Tensor, node: Node | None, owned: bool = False) -> "Operand":
         held = isinstance(tensor, torch.nn.Parameter) or (node is not None and node.op.startswith("parameter "))
-        return cls(name, summary(tensor), tensor.dtype, str(tensor.device), size_of(tensor), node, held)
+        return cls(name, summary(tensor), tensor.dtype, str(tensor.device), size_of(tensor), node, held, owned)
 
     def __str__(self) -> str:
         birth = None if self.node is None else self.node.birth

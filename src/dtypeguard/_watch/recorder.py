@@ -361,8 +361,20 @@ class Recorder:
             failure.outer = id(error)
         elif failure is None or id(error) not in (failure.error, failure.outer):
             function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
-            operands = [Operand.of(f"operand {n}", t, self.lineage.get(t)) for n, t in enumerate(tensors)]
-            self.local.failure = Failure(id(error), self.module(), self.autocast(), op, operands, function)
+            module, operands = self.module(), []
+            for number, tensor in enumerate(tensors):
+                node = self.lineage.get(tensor)
+                owner = None if node is not None and node.named else self._owner(tensor, module)
+                operands.append(Operand.of(owner or f"operand {number}", tensor, node, owned=owner is not None))
+            self.local.failure = Failure(id(error), module, self.autocast(), op, operands, function)
+
+    def _owner(self, tensor: Tensor, path: str | None) -> str | None:
+        """The name of what a running module holds, as `CrossEntropyLoss.weight`: no argument is wrong then."""
+        module = next((module for known, module in self.modules() if known == path), None)
+        if module is None:
+            return None
+        held = [(key, value) for _, key, value in tensors_of(module)] + list(vars(module).items())
+        return next((f"{path}.{key}" for key, value in held if value is tensor), None)
 
     def leaves(self, error: BaseException, final: bool = False) -> None:
         """An exception leaves the outermost module, or, which is final, the audit or a thread."""

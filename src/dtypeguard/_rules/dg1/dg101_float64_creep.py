@@ -62,7 +62,11 @@ def refused(it: Refused) -> bool:
         return False
     nodes = tuple(o.node for o in it.odd if o.node is not None and o.dtype is torch.float64)
     facts = {**_creep(nodes, min(it.floats, key=lambda dtype: dtype.itemsize)), "how": "was refused: it mixes"}
-    return it.tell(RULE, **facts, size="")
+    doubles = [o for o in it.odd if o.dtype is torch.float64]
+    kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
+    if nodes and nodes[0].birth.named:
+        facts["where"] = f"{nodes[0].birth.op}, "
+    return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
 def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
@@ -167,6 +171,26 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 """,
         at=7,
         prints="`canvas[index] = depth` was refused: it mixes float64 and float32",
+        severity=Severity.ERROR,
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+from torch import nn
+
+counts = np.array([5.0, 1.0, 2.0])
+criterion = nn.CrossEntropyLoss(weight=torch.from_numpy(counts.sum() / counts))
+logits, labels = torch.ones(4, 3), torch.tensor([0, 1, 2, 1])
+loss = criterion(logits, labels)
+""",
+        at=8,
+        prints="`criterion(logits, labels)` was refused: it mixes float64 and float32; `CrossEntropyLoss.weight` = "
+        "f64[3] on cpu (torch.from_numpy(counts.sum() / counts) at program.py:6, in <module>: float64)",
+        fix=(
+            "convert where the float64 is born: program.py:6, in <module>: "
+            "`torch.from_numpy(counts.sum() / counts)`, `.to(torch.float32)`"
+        ),
         severity=Severity.ERROR,
     ),
 ]

@@ -75,7 +75,7 @@ loss = criterion(logits, target)
 """,
         at=6,
         prints="`criterion(logits, target)` was refused: Tensor on device meta is not on the expected device "
-        "cpu!; `operand 2` = f32[3] on cpu (torch.ones(3) at program.py:5, in <module>: float32)",
+        "cpu!; `BCEWithLogitsLoss.pos_weight` = f32[3] on cpu (torch.ones(3) at program.py:5, in <module>: float32)",
     ),
     Program(
         """\
