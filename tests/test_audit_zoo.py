@@ -365,7 +365,7 @@ def state_of_the_optimizer_is_narrowed(fault):
 
     state = trained(F32).state_dict()
     optimizer = trained(BF16 if fault else F32)
-    optimizer.load_state_dict(state)  # DG601 info
+    optimizer.load_state_dict(state)  # DG604
     return [{key: value.float() for key, value in row.items()} for row in optimizer.state_dict()["state"].values()]
 
 

@@ -1,0 +1,327 @@
+"""DG604 state-narrowed."""
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ..._watch.events import tensors_in
+from .._kit import LARGEST, Program, Recorder, Rule, Severity, Site, around, listed, name_of, on, readable, size_of
+
+RULE = Rule(
+    "DG604",
+    "state-narrowed",
+    Severity.WARNING,
+    summary="Loading the state of an optimizer casts it to the dtype of the parameters, and its digits are lost.",
+    says=(
+        "`{optimizer}.load_state_dict` casts {names} from {was} to {dtype}, the dtype of the parameters: "
+        "{before} is {after} now"
+    ),
+    fix=(
+        "resume with {was} parameters; where the optimizer itself keeps its state in {was}, put the saved tensors "
+        "back after loading: `optimizer.state[parameter][key] = saved`"
+    ),
+    why=(
+        "`Optimizer.load_state_dict` assumes that state has the dtype of its parameter, and casts without a word. "
+        "A run that kept its moments in float32 beside half parameters goes on with others than it had; in float16 "
+        "small second moments become 0."
+    ),
+    sources=(
+        "https://github.com/pytorch/pytorch/issues/43706",
+        "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html",
+    ),
+)
+
+
+class Narrowed:
+    """One tensor of state that was cast. Whether it stays is known at the next step, or when one of the two is gone."""
+
+    def __init__(self, name: str, saved: Tensor, loaded: Tensor, example: tuple[float, float], optimizer: Any) -> None:
+        self.name, self.example, self.size = name, example, size_of(loaded)
+        self.dtypes = saved.dtype, loaded.dtype
+        self.stays: bool | None = None
+        self.tensor = weakref.ref(loaded, lambda _: self.gone(optimizer))
+
+    def gone(self, optimizer: "weakref.ref[Optimizer]") -> None:
+        """Without its optimizer it was replaced; with it, it was what the optimizer had to the end."""
+        if self.stays is None:
+            self.stays = optimizer() is None
+
+
+@dataclass(eq=False)
+class Loaded:
+    """One call of `load_state_dict`."""
+
+    optimizer: "weakref.ref[Optimizer]"
+    title: str
+    site: Site
+    tensors: list[Narrowed]
+
+    def judge(self) -> None:
+        """Whether the optimizer still has them."""
+        optimizer = self.optimizer()
+        held = None if optimizer is None else {id(t) for state in optimizer.state.values() for t in _tensors(state)}
+        for one in self.tensors:
+            if one.stays is None:
+                tensor = one.tensor()
+                one.stays = tensor is None or tensor.dtype is one.dtypes[1]
+                one.stays = one.stays and (held is None or id(tensor) in held)
+
+
+@dataclass
+class Loads:
+    all: list[Loaded] = field(default_factory=list)
+
+
+@on("start", RULE)
+def listen(audit: Recorder) -> None:
+    audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_stepping, audit)))
+
+
+def _stepping(audit: Recorder, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    loads = audit.state(Loads).all if audit.running else []
+    for loaded in [loaded for loaded in loads if loaded.optimizer() is optimizer]:
+        audit.guarded(loaded.judge)
+
+
+@around(Optimizer, "load_state_dict", rule=RULE)
+def _loading(audit: Recorder, original: Callable[..., Any], self: Optimizer, state_dict: Any) -> Any:
+    result = original(self, state_dict)
+    audit.guarded(_compare, audit, self, state_dict, audit.user())
+    return result
+
+
+def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:
+    """What is there now, with what was saved: an optimizer, or a hook of it, may keep the dtype by itself."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    ref, narrowed = weakref.ref(optimizer), []
+    for parameter, number in zip(parameters, numbers, strict=False):
+        now = optimizer.state.get(parameter, {})
+        for key, value in state_dict["state"].get(number, {}).items():
+            loaded = dict(tensors_in(now.get(key), str(key)))
+            for path, saved in tensors_in(value, str(key)):
+                example = _lost(saved, loaded[path]) if path in loaded else None
+                if example is not None:
+                    name = f"{path} of parameter {number}"
+                    narrowed.append(Narrowed(name, saved, loaded[path], example, ref))
+    if narrowed:
+        audit.state(Loads).all.append(Loaded(ref, type(optimizer).__name__, site, narrowed))
+
+
+def _lost(saved: Tensor, loaded: Tensor) -> tuple[float, float] | None:
+    """The number that suffers most, before and after. One small part of the tensors is looked at at a time."""
+    floats = saved.dtype.is_floating_point and loaded.dtype.is_floating_point and saved.dtype is not loaded.dtype
+    if not floats or saved.shape != loaded.shape or not readable(saved, loaded):
+        return None
+    worst, example = 0.0, None
+    parts = (torch.split(tensor.detach().reshape(-1), LARGEST) for tensor in (saved, loaded))
+    for before, part in zip(*parts, strict=True):
+        after = part.to(before)
+        finite = before.isfinite() & (after != before)
+        if bool(finite.any()):
+            before, after = before[finite].double(), after[finite].double()
+            errors = (after - before).abs() / before.abs()
+            number = int(errors.argmax())
+            if float(errors[number]) > worst:
+                worst, example = float(errors[number]), (float(before[number]), float(after[number]))
+    return example
+
+
+def _texts(before: float, after: float) -> dict[str, str]:
+    """With as many digits as it takes to see the difference."""
+    texts = [(f"{before:.{digits}g}", f"{after:.{digits}g}") for digits in (7, 10, 17)]
+    return dict(zip(("before", "after"), next((pair for pair in texts if pair[0] != pair[1]), texts[-1]), strict=True))
+
+
+def _tensors(state: Any) -> Iterator[Tensor]:
+    for key, value in state.items():
+        yield from (tensor for _, tensor in tensors_in(value, str(key)))
+
+
+@on("end", RULE)
+def tell(audit: Recorder) -> None:
+    for loaded in audit.state(Loads).all:
+        loaded.judge()
+        groups: dict[tuple[torch.dtype, torch.dtype], list[Narrowed]] = {}
+        for one in loaded.tensors:
+            if one.stays:
+                groups.setdefault(one.dtypes, []).append(one)
+        for (was, dtype), group in groups.items():
+            names, title = [one.name for one in group], loaded.title
+            facts = {
+                "optimizer": title, "names": listed(names), "was": name_of(was), "dtype": name_of(dtype),
+                **_texts(*group[0].example),
+            }  # fmt: skip
+            audit.find(
+                RULE, loaded.site, facts=facts, op=f"{title}.load_state_dict", from_dtype=was, to_dtype=dtype,
+                bytes=sum(one.size for one in group), parameters=names,
+                severity=Severity.INFO if dtype.itemsize >= torch.float32.itemsize else None,
+            )  # fmt: skip
+
+
+BAD = [
+    Program(
+        """\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+nn.init.ones_(model.weight)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.tensor([[0.1, 0.2]])).sum().backward()
+optimizer.step()
+checkpoint = optimizer.state_dict()
+
+model.bfloat16()
+optimizer = torch.optim.Adam(model.parameters())
+optimizer.load_state_dict(checkpoint)
+""",
+        at=13,
+        prints="`Adam.load_state_dict` casts `exp_avg of parameter 0`, `exp_avg_sq of parameter 0`, `exp_avg of "
+        "parameter 1` and 1 more from float32 to bfloat16, the dtype of the parameters: 0.01 is 0.01000977 now",
+        fix=(
+            "resume with float32 parameters; where the optimizer itself keeps its state in float32, put the saved "
+            "tensors back after loading: `optimizer.state[parameter][key] = saved`"
+        ),
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.get("mean", torch.zeros_like(parameter, dtype=torch.float32))
+                state["mean"] = mean.float() * 0.9 + parameter.grad.float() * 0.1
+                parameter -= (group["lr"] * state["mean"]).to(parameter.dtype)
+
+
+layer = nn.Linear(2, 1, dtype=torch.bfloat16)
+optimizer = Momentum(layer.parameters())
+for _ in range(4):
+    layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+
+resumed = Momentum(layer.parameters())
+resumed.load_state_dict(optimizer.state_dict())
+layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+resumed.step()
+""",
+        at=26,
+        prints="`Momentum.load_state_dict` casts `mean of parameter 0`, `mean of parameter 1` from float32 to "
+        "bfloat16, the dtype of the parameters: 0.9049 is 0.90625 now",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+layer = nn.Linear(2, 1).half()
+optimizer = torch.optim.RMSprop(layer.parameters(), eps=1e-4)
+saved = {"step": torch.tensor(9.0), "square_avg": torch.full((1, 2), 1e-9)}
+optimizer.load_state_dict({"state": {0: saved}, "param_groups": optimizer.state_dict()["param_groups"]})
+""",
+        at=7,
+        prints="`RMSprop.load_state_dict` casts `square_avg of parameter 0` from float32 to float16, the dtype of the "
+        "parameters: 1e-09 is 0 now",
+    ),
+]
+GOOD = [
+    Program("""\
+import torch
+from torch import nn
+
+model = nn.Linear(2, 1)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+
+twin = nn.Linear(2, 1)
+twin.load_state_dict(model.state_dict())
+resumed = torch.optim.Adam(twin.parameters())
+resumed.load_state_dict(optimizer.state_dict())
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.get("mean", torch.zeros_like(parameter, dtype=torch.float32))
+                state["mean"] = mean * 0.9 + parameter.grad.float() * 0.1
+                parameter -= (group["lr"] * state["mean"]).to(parameter.dtype)
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for parameter, saved in zip(parameters, state_dict["state"].values()):
+            self.state[parameter]["mean"] = saved["mean"].clone()
+
+
+layer = nn.Linear(2, 1, dtype=torch.bfloat16)
+optimizer = Momentum(layer.parameters())
+for _ in range(4):
+    layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+
+resumed = Momentum(layer.parameters())
+resumed.load_state_dict(optimizer.state_dict())
+layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+resumed.step()
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+layer = nn.Linear(2, 1).bfloat16()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+layer(torch.tensor([[0.1, 0.2]]).bfloat16()).sum().backward()
+optimizer.step()
+checkpoint = optimizer.state_dict()
+for state in checkpoint["state"].values():
+    state["momentum_buffer"] = state["momentum_buffer"].float()
+
+optimizer.load_state_dict(checkpoint)
+optimizer.step()
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+def keep(optimizer):
+    for parameter, state in zip(layer.parameters(), checkpoint["state"].values()):
+        optimizer.state[parameter]["momentum_buffer"] = state["momentum_buffer"]
+
+
+layer = nn.Linear(2, 1).bfloat16()
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+groups = optimizer.state_dict()["param_groups"]
+checkpoint = {"state": {0: {"momentum_buffer": torch.full((1, 2), 0.1234567)}}, "param_groups": groups}
+optimizer.register_load_state_dict_post_hook(keep)
+optimizer.load_state_dict(checkpoint)
+"""),
+]
