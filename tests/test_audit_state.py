@@ -1,6 +1,8 @@
-"""DG601 to DG603: what is loaded, and the default dtype."""
+"""DG601 to DG604: what is loaded, and the default dtype."""
 
 import contextlib
+import gc
+import threading
 import weakref
 from collections import OrderedDict
 
@@ -212,7 +214,124 @@ def nested_defaults():
     torch.ones(3) + torch.ones(3)
 
 
+def fails(dtype, reset=None):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    if reset is None:
+        raise OSError("shard 3 is missing")
+    nn.Linear(2, 2)
+    torch.set_default_dtype(reset if reset else before)
+
+
+def set_back_by_the_caller():
+    try:
+        with contextlib.suppress(OSError):
+            fails(BF16)
+    finally:
+        torch.set_default_dtype(F32)
+    torch.zeros(3)
+
+
+def tried_again():
+    with contextlib.suppress(OSError):
+        fails(BF16)
+    fails(BF16, F32)
+    torch.zeros(3)
+
+
+def in_another_thread():
+    """Not on this thread's stack, and not over."""
+    begun, over = threading.Event(), threading.Event()
+
+    def work():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(F64)
+        begun.set()
+        over.wait()
+        torch.set_default_dtype(before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    torch.zeros(3)
+    over.set()
+    thread.join()
+
+
+def between_two_values_of_a_generator():
+    def tables():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(F64)
+        for _ in range(2):
+            yield torch.eye(2)
+        torch.set_default_dtype(before)
+
+    for _ in tables():
+        torch.zeros(3)
+
+
+def chosen_by_one_of_two_branches():
+    """The other one does not set it back."""
+
+    def main(double):
+        if double:
+            torch.set_default_dtype(torch.float64)
+        else:
+            torch.set_default_dtype(torch.float32)
+        raise OSError
+
+    with contextlib.suppress(OSError):
+        main(True)
+    torch.zeros(3)
+
+
+def left_by_a_return():
+    def choose(double):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(F64)
+        if double:
+            return
+        torch.set_default_dtype(before)
+
+    choose(True)
+    torch.zeros(3)
+
+
+def adam(dtype=BF16):
+    weight = nn.Parameter(torch.ones(4, dtype=dtype))
+    return weight, torch.optim.Adam([weight])
+
+
+def saved(optimizer, value=0.1234567):
+    state = {0: {"step": torch.tensor(5.0), "exp_avg": torch.full((4,), value)}}
+    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+
+
+def state_is_put_back():
+    weight, optimizer = adam()
+    state = saved(optimizer)
+    optimizer.load_state_dict(state)
+    optimizer.myself = optimizer  # collected later, with all that it has
+    optimizer.state[weight].update(state["state"][0])
+    del optimizer
+    gc.collect()
+
+
+def state_is_loaded_again():
+    _, optimizer = adam()
+    optimizer.load_state_dict(saved(optimizer))
+    optimizer.load_state_dict(saved(optimizer, 0.5))
+
+
 HEALTHY = [
+    set_back_by_the_caller,
+    tried_again,
+    in_another_thread,
+    between_two_values_of_a_generator,
+    chosen_by_one_of_two_branches,
+    left_by_a_return,
+    state_is_put_back,
+    state_is_loaded_again,
     assigned_by_position,
     assigned_to_meta,
     flags,
@@ -228,6 +347,86 @@ def test_a_healthy_program_is_not_blamed(program):
     report = run(program)
     assert bad(report) == []
     assert [finding for finding in report.findings if finding.rule.startswith("DG6")] == []
+
+
+def test_a_load_that_is_tried_again_keeps_the_leaked_default():
+    def program():
+        with contextlib.suppress(OSError):
+            fails(BF16)
+        fails(BF16, False)  # what it sets back is what the first one left
+        return torch.zeros(3)
+
+    assert [finding.rule for finding in bad(run(program))] == ["DG602"]
+
+
+def test_what_a_failed_function_had_is_freed_after_the_audit():
+    refs = []
+
+    def load():
+        before, model = torch.get_default_dtype(), nn.Linear(2, 2)
+        refs.append(weakref.ref(model))
+        torch.set_default_dtype(F64)
+        open("nowhere")  # noqa: SIM115
+        torch.set_default_dtype(before)
+
+    with audit(), contextlib.suppress(OSError):
+        load()
+    gc.collect()
+    assert refs[0]() is None
+
+
+def test_what_a_function_had_that_set_its_default_back_is_freed_at_once():
+    refs = []
+
+    def load():
+        before, model = torch.get_default_dtype(), nn.Linear(2, 2)
+        refs.append(weakref.ref(model))
+        torch.set_default_dtype(F64)
+        made = torch.ones(3)
+        torch.set_default_dtype(before)
+        return made
+
+    with audit():
+        made = load()
+        gc.collect()
+        assert refs[0]() is None
+    assert made.dtype is F64
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+def test_narrowed_state_is_found_when_its_optimizer_is_gone(cycle):
+    with audit() as report:
+        _, optimizer = adam()
+        optimizer.load_state_dict(saved(optimizer))
+        optimizer.myself = optimizer if cycle else None
+        del optimizer
+        gc.collect()
+    assert [finding.rule for finding in bad(report)] == ["DG604"]
+
+
+def test_narrowed_state_is_found_though_it_is_replaced_after_a_step():
+    weight = nn.Parameter(torch.ones(4, dtype=BF16))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    rows = [{"state": {0: {"momentum_buffer": torch.full((4,), value)}}} for value in (0.1234567, 0.5)]
+    with audit() as report:
+        for row in rows:
+            optimizer.load_state_dict({**row, "param_groups": optimizer.state_dict()["param_groups"]})
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+    (finding,) = bad(report)
+    assert finding.message.endswith("0.1234567 is 0.1235352 now")
+
+
+def test_state_in_containers_and_in_float64():
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    state = {0: {"factors": [{"row": torch.full((4,), 0.1, dtype=F64)}], "names": ["a"], "none": None}}
+    with audit() as report:
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    (finding,) = [finding for finding in report.findings if finding.rule == "DG604"]
+    assert finding.severity == "info"
+    assert "factors[0]['row'] of parameter 0" in finding.message
+    assert finding.message.endswith("0.1 is 0.1000000015 now")
 
 
 def test_a_default_that_was_changed_before_the_audit_is_the_programs_own():

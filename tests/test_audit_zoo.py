@@ -3,6 +3,7 @@
 Those that a rule's own programs say already are not said again here: what stands here meets PyTorch elsewhere.
 """
 
+import contextlib
 import inspect
 import re
 
@@ -367,6 +368,82 @@ def state_of_the_optimizer_is_narrowed(fault):
     optimizer = trained(BF16 if fault else F32)
     optimizer.load_state_dict(state)  # DG604
     return [{key: value.float() for key, value in row.items()} for row in optimizer.state_dict()["state"].values()]
+
+
+@bug
+def restored_state_is_narrowed(fault):
+    """pytorch/pytorch#43706: moments in float32 beside bfloat16 parameters; put back, nothing of them is lost."""
+    weight = nn.Parameter(torch.ones(4, dtype=BF16))
+    optimizer = torch.optim.Adam([weight])
+    moments = {"exp_avg": torch.full((4,), 0.1234567), "exp_avg_sq": torch.full((4,), 1.234567e-3)}
+    state = {0: {"step": torch.tensor(5.0), **moments}}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})  # DG604
+    if not fault:
+        optimizer.state[weight].update(moments)
+    return optimizer.state[weight]["exp_avg"] + 1
+
+
+@bug
+def default_dtype_after_a_failed_load(fault):
+    """huggingface/transformers#28461: a load fails before it sets the default dtype back."""
+
+    def load():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(BF16)  # DG602
+        try:
+            raise OSError("shard 3 is missing")
+        except OSError:
+            if not fault:
+                torch.set_default_dtype(before)
+            raise
+
+    with contextlib.suppress(OSError):
+        load()
+    try:
+        return nn.Linear(2, 2).weight.detach() * 0
+    finally:
+        torch.set_default_dtype(F32)
+
+
+@bug
+def class_weights_of_numpy(fault):
+    """sebsk/CS224N-Project#2: no argument is wrong, the criterion's buffer is."""
+    counts = np.array([5.0, 1.0, 2.0])
+    criterion = nn.CrossEntropyLoss(weight=torch.from_numpy(counts.sum() / counts))
+    criterion = criterion if fault else criterion.float()
+    try:
+        return criterion(torch.ones(4, 3), torch.tensor([0, 1, 2, 1]))  # DG101 info
+    except RuntimeError:
+        return torch.zeros(())
+
+
+def test_the_buffer_that_a_loss_refuses_is_named():
+    """sebsk/CS224N-Project#2, and a loss that keeps its weights as a plain attribute."""
+
+    class Focal(nn.Module):
+        def __init__(self, alpha):
+            super().__init__()
+            self.alpha = alpha
+
+        def forward(self, logits, labels):
+            return F.cross_entropy(logits, labels, weight=self.alpha)
+
+    def made_before(logits, labels):
+        return known(logits, labels)
+
+    weights, batch = np.array([1.6, 8.0, 4.0]), (torch.ones(4, 3), torch.tensor([0, 1, 2, 1]))
+    known = nn.CrossEntropyLoss(weight=torch.from_numpy(weights))
+    losses = {
+        "`CrossEntropyLoss.weight` = f64[3]": lambda: nn.CrossEntropyLoss(weight=torch.from_numpy(weights))(*batch),
+        "`Focal.alpha` = f64[3]": lambda: Focal(torch.from_numpy(weights))(*batch),
+        "(buffer CrossEntropyLoss.weight: float64)": lambda: made_before(*batch),
+    }
+    for text, loss in losses.items():
+        with pytest.raises(RuntimeError, match="Double"), dtypeguard.audit() as report:
+            loss()
+        assert [(finding.rule, finding.severity) for finding in report.findings] == [("DG101", "error")]
+        assert text in report.findings[0].message
+        assert "`.to(torch.float32)`" in report.findings[0].fix
 
 
 @bug

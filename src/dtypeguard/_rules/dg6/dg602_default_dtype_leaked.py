@@ -1,24 +1,29 @@
 """DG602 default-dtype-leaked."""
 
+import sys
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._watch.lineage import Cause
-from .._kit import Node, Program, Recorder, Rule, Severity, Site, around, name_of
+from .._kit import Node, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on
+from ._left import Held, setters, stack
+
+_FACTORIES = "arange empty eye full linspace logspace normal ones rand randn zeros".split()
 
 RULE = Rule(
     "DG602",
     "default-dtype-leaked",
     Severity.ERROR,
-    summary="The default dtype was changed and not set back, and what was made from it met tensors of another.",
-    says=(
-        "the default dtype is {dtype} since this line ({was} before), and what is made from it met other "
-        "dtypes: {effect}"
+    summary=(
+        "The default dtype was changed and not set back, and what was made from it met tensors of another, or was "
+        "made after an exception kept a function from setting it back."
     ),
+    says="the default dtype is {dtype} since this line ({was} before), and {effect}",
     fix=("set it back (`try: ... finally: torch.set_default_dtype(torch.{was})`), or give `dtype=` to the factories"),
     why=(
         "`torch.set_default_dtype` holds for the whole process. A library that sets it changes what "
@@ -26,6 +31,7 @@ RULE = Rule(
     ),
     sources=(
         "https://github.com/ACEsuit/mace/issues/328",
+        "https://github.com/huggingface/transformers/issues/28461",
         "https://docs.pytorch.org/docs/stable/generated/torch.set_default_dtype.html",
     ),
 )
@@ -39,14 +45,58 @@ class Leak(Cause):
     was: torch.dtype
     dtype: torch.dtype
     said: bool = False
+    held: list[Held] = field(default_factory=list)  # functions that were running and can set it back
+    meant: list[Held] = field(default_factory=list)  # in which it was set to the same once more
+    thread: int = field(default_factory=threading.get_ident)
 
     def blame(self, audit: Recorder, effect: str) -> None:
-        if not self.said and (self.met or self in audit.births.values()):  # a loader that sets it back is no leak
+        if self.met or self in audit.births.values():  # a loader that sets it back is no leak
+            self.tell(audit, f"what is made from it met other dtypes: {effect}")
+
+    def tell(self, audit: Recorder, effect: str) -> None:
+        if not self.said:
             self.said = True
             facts = {"dtype": name_of(self.dtype), "was": name_of(self.was), "effect": effect}
             audit.find(
                 RULE, self.site, op="torch.set_default_dtype", facts=facts, from_dtype=self.was, to_dtype=self.dtype
             )
+
+    def failed(self) -> Held | None:
+        """The function that would have set it back, and was left by an exception."""
+        if self.said or not self.held or self.thread != threading.get_ident():
+            return None
+        running = {id(frame) for frame in stack(sys._getframe(1))}
+        if any(id(one.frame) in running for one in self.meant):
+            return None
+        self.meant = []
+        for one in [one for one in self.held if id(one.frame) not in running and one.over]:
+            if one.raised and one.sets(self.was):
+                return one
+            self.held.remove(one)
+        return None
+
+    def release(self) -> None:
+        """Frames hold what was in them, and tensors that were made meanwhile hold this."""
+        self.held, self.meant = [], []
+
+
+@on("after", RULE, ops=_FACTORIES)
+def born(event: Op, audit: Recorder) -> None:
+    """Something has the default dtype: whether an exception is why."""
+    leak = audit.births.get(event.out.dtype) if audit.births and isinstance(event.out, Tensor) else None
+    if isinstance(leak, Leak) and not event.inputs and event.kwargs.get("dtype") is None:
+        one = leak.failed()
+        if one is not None:
+            made = f"`{event.what}` at {event.site} is {name_of(leak.dtype)}"
+            leak.tell(audit, f"an exception left `{one.frame.f_code.co_name}` before it was set back: {made}")
+            leak.release()
+
+
+@on("end", RULE)
+def forget(audit: Recorder) -> None:
+    for leak in audit.births.values():
+        if isinstance(leak, Leak):
+            leak.release()
 
 
 @around(nn.Module, "register_parameter", rule=RULE)
@@ -69,8 +119,14 @@ def _default(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
         for leak in [cause for cause in audit.births.values() if isinstance(cause, Leak)]:
             was = leak.was
             del audit.births[leak.dtype]
+            leak.release()
         if dtype is not was:  # else it is set back
-            audit.births[dtype] = Leak(audit.here(), was, dtype)
+            audit.births[dtype] = Leak(audit.here(), was, dtype, held=audit.guarded(setters, sys._getframe(1)) or [])
+        return result
+    again = audit.births.get(dtype)
+    if isinstance(again, Leak):
+        before, frames = [one.frame for one in again.held], audit.guarded(setters, sys._getframe(1)) or []
+        again.meant = [one for number, one in enumerate(frames) if not number or one.frame not in before]
     return result
 
 
@@ -123,8 +179,8 @@ except FileNotFoundError:
 y = x * weights
 """,
         at=6,
-        prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
-        "other dtypes: float64 met float32 at program.py:17, in <module>",
+        prints="the default dtype is float64 since this line (float32 before), and an exception left `load` before it "
+        "was set back: `torch.zeros(3)` at program.py:16, in <module> is float64",
     ),
     Program(
         """\
@@ -148,6 +204,85 @@ out = Scale()(batch)
         at=15,
         prints="the default dtype is float64 since this line (float32 before), and what is made from it met "
         "other dtypes: float64 met float32 at program.py:11, in forward",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+def load(name, dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    model = nn.Linear(2, 2)
+    model.load_state_dict(torch.load(name))
+    torch.set_default_dtype(before)
+    return model
+
+
+try:
+    model = load("weights.pt", torch.bfloat16)
+except FileNotFoundError:
+    model = nn.Linear(2, 2)
+""",
+        at=7,
+        prints="the default dtype is bfloat16 since this line (float32 before), and an exception left `load` before it "
+        "was set back: `nn.Linear(2, 2)` at program.py:17, in <module> is bfloat16",
+    ),
+    Program(
+        """\
+import contextlib
+
+import torch
+from torch import nn
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    yield
+    torch.set_default_dtype(before)
+
+
+with contextlib.suppress(RuntimeError):
+    with default_dtype(torch.float64):
+        table = nn.Linear(2, 2)(torch.ones(1, 3))
+noise = torch.rand(3)
+""",
+        at=10,
+        prints="the default dtype is float64 since this line (float32 before), and an exception left `default_dtype` "
+        "before it was set back: `torch.rand(3)` at program.py:18, in <module> is float64",
+    ),
+    Program(
+        """\
+import torch
+from torch import nn
+
+
+class Loader:
+    def set_default(self, dtype):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        return before
+
+    def load(self, shards):
+        before = self.set_default(torch.float16)
+        parts = [torch.ones(2) * shard for shard in shards]
+        torch.set_default_dtype(before)
+        return parts
+
+
+try:
+    Loader().load(["broken"])
+except TypeError:
+    layer = nn.Linear(2, 2, dtype=torch.float32)
+    scale = torch.ones(2)
+torch.set_default_dtype(torch.float32)
+""",
+        at=8,
+        prints="the default dtype is float16 since this line (float32 before), and an exception left `load` before it "
+        "was set back: `torch.ones(2)` at program.py:22, in <module> is float16",
     ),
 ]
 GOOD = [
@@ -191,5 +326,64 @@ x = torch.ones(3)
 torch.set_default_dtype(torch.float64)
 grid = torch.linspace(0, 1, 3, dtype=x.dtype)
 y = x * grid
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+def load(name):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    weights = torch.load(name)
+    torch.set_default_dtype(before)
+    return weights
+
+
+before = torch.get_default_dtype()
+try:
+    model = load("weights.pt")
+except FileNotFoundError:
+    torch.set_default_dtype(before)
+    model = nn.Linear(2, 2)
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+def main(double):
+    if double:
+        torch.set_default_dtype(torch.float64)
+    else:
+        torch.set_default_dtype(torch.float32)
+    nn.Linear(2, 2)(torch.ones(3))
+
+
+try:
+    main(True)
+except RuntimeError:
+    rest = torch.zeros(3)
+"""),
+    Program("""\
+import torch
+from torch import nn
+
+
+def build(size):
+    torch.set_default_dtype(torch.float64)
+    model = nn.Linear(2, size)
+    if size < 0:
+        raise ValueError(size)
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+for size in (-1, 3):
+    try:
+        model = build(size)
+    except (ValueError, RuntimeError):
+        continue
+x = torch.zeros(2)
 """),
 ]
