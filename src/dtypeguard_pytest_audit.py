@@ -18,8 +18,10 @@ from dtypeguard_pytest import marked, plainly
 if TYPE_CHECKING:
     from dtypeguard._audit import AuditReport
 
-_MARKER = "dtype_audit(rules=None, ignore=(), baseline=None, fail=True): audit the test, with these options"
-_OPTIONS = ("rules", "ignore", "baseline", "fail")
+_MARKER = (
+    "dtype_audit(rules=None, ignore=(), values=None, baseline=None, fail=True): audit the test, with these options"
+)
+_OPTIONS = ("rules", "ignore", "values", "baseline", "fail")
 _INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
 
 Rows = collections.Counter[tuple[str, ...]]
@@ -90,7 +92,8 @@ def _begin(item: pytest.Item) -> _Watch:
     write = item.config.getoption(_WRITE)
     if baseline is not None and not write:
         load(baseline)  # what is wrong with it is said before the test runs
-    audit = dtypeguard.audit(rules=options.get("rules"), ignore=options.get("ignore", ()))
+    of_audit = {name: options[name] for name in ("rules", "ignore", "values") if name in options}
+    audit = dtypeguard.audit(**of_audit)
     watch = _Watch(audit, audit.report, baseline, options.get("fail", True) and not write, bool(write))
     _listen(watch)
     return watch

@@ -100,6 +100,11 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
         help="use only these rules: ids, names or families, with commas",
     )
     add("--ignore", type=_list, action="extend", metavar="RULES", default=[], help="leave out these rules")
+    values = audit.add_mutually_exclusive_group().add_argument
+    says = "run each operation once more in a wider dtype, and find the lines that spoil values (rules DG9)"
+    values("--values", action="store_true", help=says)
+    says = "find only values that are not finite, and the lines where they are born; quick"
+    values("--range", dest="values", action="store_const", const="range", help=says)
     add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
     add("--json", metavar="PATH", help="write the report as JSON; for -, write only the JSON to standard output")
     add("--html", metavar="PATH", help="write the report as an HTML page")

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from .._base import errors as _errors
 from .._report.report import AuditReport
-from .._values.engine import Values
+from .._values.engine import RANGE, Values
 from .._watch import exports, models, program
 from .._watch.findings import Findings
 from .._watch.mode import Mode
@@ -65,6 +65,7 @@ def audit(
     *,
     rules: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
+    values: bool | Literal["range"] | None = None,
 ) -> Audit: ...
 
 
@@ -93,12 +94,17 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             pyproject.toml, else all.
         ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
             its line.
+        values: what a dtype does to values, in the first form. True: each operation runs once more in a wider dtype,
+            and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
+            long, and each tensor that is alive up to three times its memory. "range": only values that are not finite
+            and the line where they were born, for next to nothing.
 
     Returns:
         The report. The first form returns a context manager, which gives the report.
 
     Raises:
-        TypeError, ValueError: for an unknown rule or argument or a broken pyproject.toml, before the program runs.
+        TypeError, ValueError: for an unknown rule, argument or kind of `values`, or a broken pyproject.toml, before the
+            program runs.
         Exceptions of the program: they pass through. The second form adds a note with the findings.
 
     The rules: https://github.com/dtypeguard/dtypeguard/blob/main/docs/rules/index.md
@@ -120,7 +126,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
-        raise TypeError(f"audit takes {', '.join(names)}, rules and ignore, not {unknown or args[3:]}")
+        raise TypeError(f"audit takes {', '.join(names)}, rules, ignore and values, not {unknown or args[3:]}")
     twice = [name for name in names[: len(args)] if name in kwargs]
     if twice:
         raise TypeError(f"audit got {', '.join(twice)} twice")
@@ -133,7 +139,12 @@ def audit(*args: Any, **kwargs: Any) -> Any:
 
 def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
     recorder = Recorder(Findings(Selection.read(rules, ignore)), Mode)
-    if values is not None:
+    if not (values is None or isinstance(values, bool) or values == RANGE):
+        raise ValueError(
+            f"audit takes values=True (each operation runs once more in a wider dtype), values={RANGE!r} (only values "
+            f"that are not finite) or values=None (the default), not values={values!r}"
+        )
+    if values:
         recorder.values = Values(recorder, values)
     return recorder
 

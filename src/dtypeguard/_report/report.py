@@ -56,6 +56,17 @@ class AuditReport:
         self._modules = self._recorder.guarded(_tree, self._recorder) or []
 
     @property
+    def elapsed(self) -> float:
+        """Seconds since the audit began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def values(self) -> dict[str, Any] | None:
+        """What an audit with `values=` looked at: operations that were shadowed, and by name those that were not."""
+        values = self._recorder.values
+        return None if values is None else dict(values.summary())
+
+    @property
     def findings(self) -> Report:
         """One `Finding` for each rule and place, the worst first."""
         return Report(finding for finding, _ in self._recorder.findings.rows())
@@ -142,6 +153,7 @@ class AuditReport:
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
+            "values": self.values,
             "findings": found,
             "casts": casts,
             "modules": _tree(self._recorder) if self._modules is None else self._modules,
@@ -188,7 +200,18 @@ class AuditReport:
             ]
             if len(casts) > _SHOWN:
                 parts.append(f"  ... {len(casts) - _SHOWN} more")
-        return "\n".join([*parts, "", repr(self)[1:-1]])
+        return "\n".join([*parts, "", *self._shadowed(), repr(self)[1:-1]])
+
+    def _shadowed(self) -> list[str]:
+        """What was looked at of values, in a sentence."""
+        if (values := self.values) is None:
+            return []
+        if values["how"] != "shadow":
+            return ["values: what is not finite, in each operation"]
+        missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
+        over = f"; the shadow ended: {values['over']}" if values["over"] else ""
+        rest = f", not: {missing}" if missing else ", all"
+        return [f"values: {_number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"]
 
     def _rich(self) -> str:
         from rich.console import Console
@@ -222,7 +245,8 @@ class AuditReport:
             console.print(table)
             if len(self.casts) > _SHOWN:
                 console.print(f"... {len(self.casts) - _SHOWN} more casts")
-        console.print(repr(self)[1:-1])
+        for sentence in [*self._shadowed(), repr(self)[1:-1]]:
+            console.print(escape(sentence))
         return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -53,7 +53,7 @@ class Values:
     def __init__(self, audit: Recorder, how: Any) -> None:
         self._audit = audit
         self.rows, self.flags = Rows(), Flags(self._unread)
-        self.shadow = Shadow(self._left) if how is SHADOW else None
+        self.shadow = self._shadow = Shadow(self._left) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
@@ -61,7 +61,14 @@ class Values:
     @property
     def opaque(self) -> Counter[str]:
         """Operations that were not shadowed, and how often."""
-        return Counter() if self.shadow is None else self.shadow.opaque
+        return Counter() if self._shadow is None else self._shadow.opaque
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        if self._shadow is None:
+            return {"how": RANGE}
+        missing = dict(self.opaque.most_common())
+        return {"how": "shadow", "shadowed": self._shadow.operations, "not_shadowed": missing, "over": self.over}
 
     # ------------------------------------------------------------ operations
 
@@ -94,6 +101,8 @@ class Values:
     def _fault(self, error: Exception) -> None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
             self.over = f"out of memory at {self._audit.here()}"
+            if self.shadow is not None:
+                self.shadow.memory.forget()
             self.shadow = None
         else:
             self._audit.fault(error)

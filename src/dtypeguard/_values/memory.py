@@ -108,6 +108,10 @@ class Memory:
         """From now on the values are right as they are."""
         self._of.pop(tensor.untyped_storage()._cdata, None)
 
+    def forget(self) -> None:
+        """Give all memory back."""
+        self._of.clear()
+
     def clear(self) -> None:
         """Those that nobody has read by now never will be."""
         while self._of:
