@@ -14,7 +14,7 @@ from dtypeguard._watch.rule import RULES, Rule, rule_modules
 HERE = Path(__file__).parent
 FAMILIES = {
     "DG1": "conversions", "DG2": "autocast", "DG3": "autocast and GradScaler", "DG4": "optimizers and averages",
-    "DG5": "modules", "DG6": "state", "DG7": "collectives", "DG8": "export",
+    "DG5": "modules", "DG6": "state", "DG7": "collectives", "DG8": "export", "DG9": "values",
 }  # fmt: skip
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
 

@@ -27,7 +27,7 @@ def test_the_pages_are_the_registry_s():
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule):
-    assert re.fullmatch(r"DG[1-8]\d\d", rule.id)
+    assert re.fullmatch(r"DG[1-9]\d\d", rule.id)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
     assert rule.severity in Severity
     assert rule.why.endswith(".")

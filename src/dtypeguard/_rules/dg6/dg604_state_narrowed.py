@@ -92,13 +92,17 @@ def _stepping(audit: Recorder, optimizer: Optimizer, args: Any, kwargs: Any) -> 
 
 @around(Optimizer, "load_state_dict", rule=RULE)
 def _loading(audit: Recorder, original: Callable[..., Any], self: Optimizer, state_dict: Any) -> Any:
+    own = {id(tensor) for state in self.state.values() for tensor in _tensors(state)}
     result = original(self, state_dict)
-    audit.guarded(_compare, audit, self, state_dict, audit.user())
+    audit.guarded(_compare, audit, self, state_dict, own, audit.user())
     return result
 
 
-def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site) -> None:
-    """What is there now, with what was saved: an optimizer, or a hook of it, may keep the dtype by itself."""
+def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: set[int], site: Site) -> None:
+    """What is there now, with what was saved: an optimizer, or a hook of it, may keep the dtype by itself.
+
+    To load its own state is how a program asks for the dtype of parameters that were converted.
+    """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
     ref, narrowed = weakref.ref(optimizer), []
@@ -107,7 +111,7 @@ def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, site: Site)
         for key, value in state_dict["state"].get(number, {}).items():
             loaded = dict(tensors_in(now.get(key), str(key)))
             for path, saved in tensors_in(value, str(key)):
-                example = _lost(saved, loaded[path]) if path in loaded else None
+                example = _lost(saved, loaded[path]) if path in loaded and id(saved) not in own else None
                 if example is not None:
                     name = f"{path} of parameter {number}"
                     narrowed.append(Narrowed(name, saved, loaded[path], example, ref))

@@ -71,8 +71,11 @@ energy = x * x
 print(energy.mean().item())
 """,
         at=4,
-        prints="",
-        fix="",
+        prints=(
+            "`x * x`: 256 of 256 values become infinite or NaN in float16, where float32 has 90000; it reaches a "
+            "number that the program reads"
+        ),
+        fix="compute it in float32, or scale what goes in: values of this dtype go from 6e-05 to 7e+04",
     ),
     Program(
         """\
@@ -93,7 +96,10 @@ class Net(nn.Module):
 Net()(torch.randn(1, 3), 1e-4)
 """,
         at=12,
-        prints="",
+        prints=(
+            "`t.float().log()`: 1 of 1 values become infinite or NaN in float32; it reaches the output of Net and a "
+            "result"
+        ),
     ),
     Program(
         """\
@@ -105,7 +111,10 @@ ratio = alphas / (1 - alphas)
 print(ratio[0].item())
 """,
         at=5,
-        prints="",
+        prints=(
+            "`alphas / (1 - alphas)`: 2 of 1000 values become infinite or NaN in bfloat16, where float32 has 1110; it"
+            " reaches a number that the program reads"
+        ),
     ),
     Program(
         """\
@@ -117,7 +126,10 @@ variance = (weight * scale).square()
 print(torch.log(variance.float() + 1e-20).tolist())
 """,
         at=5,
-        prints="",
+        prints=(
+            "`(weight * scale).square()`: 8 of 8 values become zero in float16, where float32 has 1.003e-10; it "
+            "reaches values that the program reads"
+        ),
     ),
 ]
 GOOD = [

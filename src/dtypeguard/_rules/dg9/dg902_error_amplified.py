@@ -49,8 +49,12 @@ variance = (x * x).mean() - mean * mean
 print(variance.sqrt().item())
 """,
         at=5,
-        prints="",
-        fix="",
+        prints=(
+            "`(x * x).mean() - mean * mean`: an error of 0.39 % comes in, 100 % goes out: 0 where float32 has "
+            "0.08398; it reaches a number that the program reads; rounded in bfloat16: mean * mean at program.py:5, "
+            "in <module>"
+        ),
+        fix="compute `(x * x).mean() - mean * mean` and what it is computed from in float32",
     ),
     Program(
         """\
@@ -64,7 +68,11 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 print(loss.item())
 """,
         at=7,
-        prints="",
+        prints=(
+            "`F.binary_cross_entropy(p.float(), torch.zeros(1, 1))`: an error of 0.034 % comes in, more than 1000 % "
+            "goes out: 100 where float64 has 8; it reaches a number that the program reads; rounded in bfloat16: "
+            "torch.sigmoid(logits.bfloat16()) at program.py:6, in <module>"
+        ),
     ),
     Program(
         """\
@@ -77,7 +85,11 @@ table = angles.cos()
 print(table.sum().item(), table.tolist()[200])
 """,
         at=6,
-        prints="",
+        prints=(
+            "`angles.cos()`: an error of 0.39 % comes in, 25 % goes out: 0.2412 where float32 has -0.2538; it reaches"
+            " values that the program reads; rounded in bfloat16: (positions[:, None] * frequencies).bfloat16() at "
+            "program.py:5, in <module>"
+        ),
     ),
 ]
 GOOD = [

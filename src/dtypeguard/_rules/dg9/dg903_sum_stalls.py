@@ -44,8 +44,8 @@ for value in torch.ones(1000, dtype=torch.bfloat16):
 print(total.item())
 """,
         at=5,
-        prints="",
-        fix="",
+        prints="`total + value` stands still: 256 where float32 has 512; it reaches a number that the program reads",
+        fix="keep the total in float32, whatever is added",
     ),
     Program(
         """\
@@ -59,7 +59,10 @@ for step in range(300):
 print(average.tolist())
 """,
         at=7,
-        prints="",
+        prints=(
+            "`average.mul_(0.999).add_(weight, alpha=0.001)` stands still: 1 where float32 has 1.303; it reaches "
+            "values that the program reads"
+        ),
     ),
     Program(
         """\
@@ -73,7 +76,10 @@ for micro in range(1024):
 optimizer.step()
 """,
         at=7,
-        prints="",
+        prints=(
+            "`(weight * x).sum().backward()` stands still: 512 where float32 has 769.5; it reaches a gradient that a "
+            "step uses"
+        ),
     ),
 ]
 GOOD = [
