@@ -84,9 +84,9 @@ class Values:
 
     def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
         it = known(func)
-        if torch.is_grad_enabled() and _current_node() is None:
-            self._remember(it, frame)
         tensors, results = _of(args, kwargs, out, it)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) and _current_node() is None:
+            self._remember(it, frame)
         if tensors or results:
             self.flags.after(it, args, kwargs, tensors, results, lambda tensor: self._row(it, tensor.dtype, frame))
         if it.name == "_local_scalar_dense" and tensors:
@@ -112,7 +112,9 @@ class Values:
         if len(lines) > _SEQUENCES:
             for key in list(lines)[: _SEQUENCES // 2]:
                 del lines[key]
-        lines[torch._C._autograd._get_sequence_nr() - 1] = (self._audit.line(frame), self._audit.module())
+        number = torch._C._autograd._get_sequence_nr() - 1
+        if number not in lines:  # else it made no node
+            lines[number] = (self._audit.line(frame), self._audit.module())
 
     def _row(self, it: Known, dtype: torch.dtype, frame: FrameType) -> Row:
         node = _current_node()

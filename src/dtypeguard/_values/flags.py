@@ -10,14 +10,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .known import Known, Way
+from .memory import plain
 from .rows import Row
 
 _READ = 256  # operations, after which flags on other devices are read
-_PLAIN = Tensor.__torch_dispatch__
 
 
 class Flag:
@@ -147,15 +146,8 @@ class Flags:
 
 def looked_at(value: Any) -> bool:
     """Whether a value is a tensor of floats whose values can be read."""
-    return (
-        isinstance(value, Tensor)
-        and (value.is_floating_point() or value.is_complex())
-        and value.itemsize > 1  # float8 has hardly any operations
-        and type(value).__torch_dispatch__ is _PLAIN
-        and value.layout is torch.strided
-        and not value.is_meta
-        and not value.is_nested
-    )
+    floats = isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+    return floats and value.itemsize > 1 and plain(value)  # float8 has hardly any operations
 
 
 def _bad(tensor: Tensor) -> Any:

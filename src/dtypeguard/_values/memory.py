@@ -15,6 +15,7 @@ from torch import Tensor
 from .known import WIDER
 
 _PLAIN = Tensor.__torch_dispatch__
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 class Held:
@@ -39,16 +40,25 @@ class Held:
         return shadow.neg() if tensor.is_neg() else shadow
 
 
+def plain(tensor: Tensor) -> bool:
+    """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
+    return (
+        type(tensor).__torch_dispatch__ is _PLAIN
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+        and not tensor.is_nested
+        and not _wrapped(tensor)
+    )
+
+
 def shadowed(value: Any) -> bool:
     """Whether a value is a tensor of a dtype and a kind that has a shadow."""
-    return (
-        isinstance(value, Tensor)
-        and value.dtype in WIDER
-        and type(value).__torch_dispatch__ is _PLAIN
-        and value.layout is torch.strided
-        and not value.is_meta
-        and not value.is_nested
-    )
+    return isinstance(value, Tensor) and value.dtype in WIDER and plain(value) and not _alone(value)
+
+
+def _alone(tensor: Tensor) -> bool:
+    """Whether the device has no wider dtype."""
+    return tensor.device.type == "mps" and WIDER[tensor.dtype] in (torch.float64, torch.complex128)
 
 
 class Memory:

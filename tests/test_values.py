@@ -1,0 +1,304 @@
+"""Audits that look at values: what they name, that they change nothing, and what is shadowed exactly."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import BF16, F16, F32, F64, same
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dtypeguard
+
+BAD = ("warning", "error")
+
+
+def audited(program, *args, values=True):
+    """The report on a program, and what the program gives."""
+    audit = dtypeguard.audit(values=values)
+    with audit as report:
+        result = program(*args)
+    assert report.faults == []
+    return report, result
+
+
+def found(report):
+    return [(f.rule, f.line) for f in report.findings if f.rule.startswith("DG9") and f.severity in BAD]
+
+
+# ---------------------------------------------------------------- the program is not changed
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+class Net(nn.Module):
+    """Dropout, a batch norm in training, checkpointing, views, writes in place and a function of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.25)
+        self.conv, self.last = nn.Conv1d(1, 4, 3), nn.Linear(24, 3)
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        h = self.drop(checkpoint(lambda t: F.gelu(self.norm(self.first(t))), x, use_reentrant=False))
+        with torch.no_grad():
+            self.seen.mul_(0.9).add_(h.detach().float().mean(0), alpha=0.1)
+        y = self.conv(h[:, None]).flatten(1)
+        y[:, ::2] *= 0.5
+        y = y.view(-1, 4, 6).transpose(1, 2).reshape(y.shape[0], -1)
+        return self.last(Square.apply(y).add_(y))
+
+
+OPTIMIZERS = {
+    "SGD, foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
+    "AdamW, fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "Adam, one by one": lambda p: torch.optim.Adam(p, lr=1e-2, foreach=False),
+}
+DTYPES = {"float32": (F32, None), "bfloat16": (BF16, None), "bf16 autocast": (F32, BF16), "fp16 autocast": (F32, F16)}
+
+
+def trained(optimizer, dtype, half):
+    torch.manual_seed(0)
+    model = Net().to(dtype)
+    optimizer, x = OPTIMIZERS[optimizer](model.parameters()), torch.randn(16, 6, dtype=dtype)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20, enabled=half is F16)  # the first steps overflow
+    losses = []
+    for _ in range(9):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=half, enabled=half is not None):
+            loss = model(x).float().square().mean() + (x.float() @ torch.ones(6)).var() * 1e-3
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+    return losses, model.state_dict(), optimizer.state_dict()["state"], torch.get_rng_state(), scaler.get_scale()
+
+
+@pytest.mark.parametrize("values", [True, "range"])
+@pytest.mark.parametrize("dtypes", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_training_computes_what_it_computes_alone(optimizer, dtypes, values):
+    alone = trained(optimizer, *dtypes)
+    report, result = audited(trained, optimizer, *dtypes, values=values)
+    assert same(alone, result)
+    assert found(report) == [], report.findings
+
+
+def of_func():
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(4, 3)
+    parameters = dict(model.named_parameters())
+
+    def loss(p, row):
+        return torch.func.functional_call(model, p, (row,)).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
+    return gradients, torch.func.jvp(torch.sin, (x,), (x,)), torch.func.hessian(lambda t: t.pow(3).sum())(x[0])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # of vmap, by itself
+def test_transforms_of_functions_compute_what_they_compute_alone():
+    report, result = audited(of_func)
+    assert same(of_func(), result)
+    assert found(report) == []
+
+
+@pytest.mark.parametrize("values", [True, "range"])
+def test_an_exception_of_the_program_is_the_same(values):
+    def fails():
+        leaf = torch.ones(3, requires_grad=True)
+        made = leaf * 2
+        squared = made * made
+        made.add_(1)
+        squared.sum().backward()
+
+    with pytest.raises(RuntimeError) as alone:
+        fails()
+    with pytest.raises(RuntimeError) as watched, dtypeguard.audit(values=values):
+        fails()
+    assert str(alone.value) == str(watched.value)
+
+
+def test_versions_are_counted_as_without_an_audit():
+    def program():
+        x = torch.ones(4)
+        x.add_(1)[1:].mul_(2)
+        (x * 3)[0].zero_()
+        return x._version
+
+    assert audited(program)[1] == program()
+
+
+def test_memory_of_shadows_ends_with_their_tensors():
+    audit = dtypeguard.audit(values=True)
+    sizes = []
+    with audit:
+        memory = audit._recorder.values.shadow.memory
+        x = torch.randn(64)
+        for _ in range(200):
+            x = (x * 1.0001).sin() + 1e-3
+            sizes.append((len(memory), memory.size))
+    assert len(set(sizes[2:])) == 1
+    assert sizes[-1][1] <= 3 * 2 * x.nbytes
+
+
+# ---------------------------------------------------------------- the shadow is the program in a wider dtype
+
+
+def shadow_of(audit, tensor):
+    return audit._recorder.values.shadow.memory.read(tensor, F64)
+
+
+def wider(model, x):
+    """The outputs and gradients of a model in float64, and its shadow's."""
+    twin = copy.deepcopy(model).double()
+    audit = dtypeguard.audit(values=True)
+    with audit:
+        y = model(x)
+        y.sum().backward()
+        mine = [shadow_of(audit, t).clone() for t in (y, *(p.grad for p in model.parameters()))]
+    z = twin(x.double())
+    z.sum().backward()
+    return mine, [z, *(p.grad for p in twin.parameters())]
+
+
+MODELS = {
+    "encoder": lambda: (nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), torch.randn(2, 5, 16)),
+    "convolutions": lambda: (
+        nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3)
+        ),
+        torch.randn(4, 1, 8, 8),
+    ),
+    "GRU cell": lambda: (nn.Sequential(nn.Linear(4, 6), nn.GRUCell(6, 6)), torch.randn(3, 4)),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_model_s_shadow_is_the_model_in_float64_to_the_bit(make):
+    torch.manual_seed(0)
+    assert same(*wider(*make()))
+
+
+def test_views_and_writes_in_place_share_a_shadow():
+    audit = dtypeguard.audit(values=True)
+    with audit:
+        x = torch.full((2, 3), 1 / 3, dtype=F32) * 3.3
+        x.t()[1].mul_(7).add_(x[0, 0])
+        x.view(-1)[-2:] = x[0, :2] / 3
+        shadow = shadow_of(audit, x).clone()
+    y = torch.full((2, 3), 1 / 3, dtype=F32).double() * 3.3
+    y.t()[1].mul_(7).add_(y[0, 0])
+    y.view(-1)[-2:] = y[0, :2] / 3
+    assert same(shadow, y)
+
+
+def test_the_shadow_keeps_the_program_s_choices():
+    audit = dtypeguard.audit(values=True)
+    with audit:
+        x = torch.tensor([1.0, 1.0 + 2**-10, 3.0]).to(BF16).float() * 1.1
+        values, places = x.sort(descending=True)
+        top = x.topk(2)
+        masked = torch.where(x > 1.05, x, 0.0)
+        shadows = [shadow_of(audit, tensor).clone() for tensor in (values, top.values, masked)]
+    wide = torch.tensor([1.0, 1.0 + 2**-10, 3.0]).double() * 1.1
+    for shadow, expected in zip(shadows, (wide[places], wide[top.indices], wide), strict=True):
+        assert torch.allclose(shadow, expected, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- what is not shadowed, and what is refused
+
+
+@torch.library.custom_op("dtypeguard_tests::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_what_has_no_shadow_is_counted_by_name():
+    report, _ = audited(lambda: twice(torch.ones(3, dtype=BF16) / 3).sum().item())
+    assert report.values["not_shadowed"] == {"dtypeguard_tests::twice": 1}
+    assert "not: dtypeguard_tests::twice (1)" in str(report)
+    assert json.loads(report.to_json())["values"] == report.values
+
+
+@pytest.mark.parametrize("values", ["rang", 1, [], "True"])
+def test_another_kind_of_values_is_refused_with_those_that_there_are(values):
+    with pytest.raises(ValueError, match=r"values=True .*, values='range' .* or values=None"):
+        dtypeguard.audit(values=values)
+
+
+@pytest.mark.parametrize("values", [None, False])
+def test_without_values_nothing_is_looked_at(values):
+    report, _ = audited(lambda: torch.ones(3).log().div(0), values=values)
+    assert report.values is None
+    assert found(report) == []
+
+
+def test_memory_that_is_not_there_ends_the_shadow_and_not_the_program(monkeypatch):
+    from dtypeguard._values import memory
+
+    def refuse(*args):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    def program():
+        total = torch.ones(3, dtype=BF16) / 3
+        monkeypatch.setattr(memory.Memory, "set", refuse)
+        return (total * 3).sum().item()
+
+    report, result = audited(program)
+    assert result == 3.0
+    assert "out of memory at" in report.values["over"]
+    assert "the shadow ended: out of memory" in str(report)
+
+
+# ---------------------------------------------------------------- range
+
+
+def test_range_names_the_line_of_the_first_value_that_is_not_finite():
+    def program():
+        scores = torch.tensor([3e4, 4e4], dtype=F16)
+        total = scores + scores  # <--
+        return (total * 0.5).softmax(-1).tolist()
+
+    report, _ = audited(program, values="range")
+    (finding,) = report.findings[:1]
+    assert (finding.rule, finding.severity, finding.source) == ("DG901", "error", "total = scores + scores  # <--")
+    assert "1 of 2 values become infinite or NaN in float16" in finding.message
+
+
+def test_range_names_the_line_in_forward_whose_gradient_is_not_finite():
+    def program():
+        weight = torch.zeros(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        length = weight.square().sum().sqrt()  # <--
+        length.backward()
+        optimizer.step()
+
+    report, _ = audited(program, values="range")
+    assert [f.source for f in report.findings if f.rule == "DG901"] == ["length = weight.square().sum().sqrt()  # <--"]
+
+
+def test_what_is_infinite_from_the_beginning_or_thrown_away_is_no_fault():
+    def program():
+        mask = torch.full((3, 3), float("-inf")).triu(1)
+        weights = (torch.randn(3, 3) + mask).softmax(-1)
+        x = torch.tensor([0.0, 1.0])
+        return weights.sum().item(), torch.where(x > 0, x.log(), 0.0).tolist()
+
+    for values in (True, "range"):
+        assert found(audited(program, values=values)[0]) == []
