@@ -337,7 +337,7 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": "schema dtypeguard torch program error seconds operations findings casts modules rules severities",
+    "": "schema dtypeguard torch program error seconds operations values findings casts modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
                 "count bytes origin parameters docs",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",

@@ -11,7 +11,7 @@ from torch import Tensor
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from .flags import Flags, looked_at
-from .known import Known, known
+from .known import Known, Way, known
 from .leaving import begin
 from .measure import error_of
 from .memory import Held, shadowed
@@ -84,9 +84,15 @@ class Values:
 
     def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
         it = known(func)
+        if it.way is Way.NONE or it.way is Way.TEST:  # a view, a constant
+            if args and isinstance(args[0], Tensor) and args[0].requires_grad:
+                self._remember(frame)
+            return
         tensors, results = _of(args, kwargs, out, it)
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors) and _current_node() is None:
-            self._remember(it, frame)
+        for tensor in tensors:
+            if tensor.requires_grad:
+                self._remember(frame)
+                break
         if tensors or results:
             self.flags.after(it, args, kwargs, tensors, results, lambda tensor: self._row(it, tensor.dtype, frame))
         if it.name == "_local_scalar_dense" and tensors:
@@ -107,7 +113,10 @@ class Values:
         else:
             self._audit.fault(error)
 
-    def _remember(self, it: Known, frame: FrameType) -> None:
+    def _remember(self, frame: FrameType) -> None:
+        """The line of an operation that autograd keeps, for what its node does in backward."""
+        if _current_node() is not None:
+            return
         lines = self._lines
         if len(lines) > _SEQUENCES:
             for key in list(lines)[: _SEQUENCES // 2]:

@@ -42,9 +42,10 @@ class Flags:
         self._waiting: list[Flag] = []
 
     def after(self, known: Known, args: Any, kwargs: Any, tensors: list[Tensor], out: list[Tensor], row: Any) -> None:
-        """An operation has run; `row` gives its row, where it is asked for."""
-        if known.way in (Way.TEST, Way.NONE):  # what a constant holds is seen where it is read
-            return
+        """An operation has run, which is no constant: its values are seen where they are read.
+
+        `row` gives the operation's row, where it is asked for.
+        """
         if not out:  # integers, or a number
             for flag in map(self._get, tensors):
                 if flag is not None:
