@@ -289,6 +289,7 @@ class DetectorLoss(Linear):
         return {"boxes": (1 - boxes).abs().sum() / 3, "logits": F.binary_cross_entropy_with_logits(y, x.sigmoid())}
 
 
+Overflows = with_forward(lambda self, x: (self.layer(x) * 3e4).square().sqrt())
 Branches = with_forward(lambda self, x: self.layer(x).float() if x.dtype is F16 else self.layer(x))
 DefaultDtype = with_forward(lambda self, x: self.layer(x).to(torch.get_default_dtype()))
 WritesToItsInput = with_forward(lambda self, x: self.layer(x.add_(1)))
@@ -301,6 +302,7 @@ LooksInAutocast = with_forward(
 BROKEN = {
     BornInside: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     Widens: ("one dtype", F64, "in float64 the model does not compute: it brings float32 of its own"),
+    Overflows: ("half", F16, "in float16 values come out that are wrong: DG901, at"),
     Branches: ("output dtype is stable", F16, "`result` is float32 where parameters and input are float16"),
     DefaultDtype: ("default dtype", F32, "what comes out depends on torch.get_default_dtype()"),
     WritesToItsInput: ("inputs are left alone", F32, "forward writes to `x`, so a repaired call"),

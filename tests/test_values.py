@@ -302,3 +302,34 @@ def test_what_is_infinite_from_the_beginning_or_thrown_away_is_no_fault():
 
     for values in (True, "range"):
         assert found(audited(program, values=values)[0]) == []
+
+
+# ---------------------------------------------------------------- other rules
+
+
+def overflows_where_nobody_looks():
+    x = torch.full((4,), 300.0, dtype=F16)
+    square = x * x
+    return torch.where(x > 400, square, x).sum().item()
+
+
+def overflows():
+    x = torch.full((4,), 300.0, dtype=F16)
+    return (x * x).sum().item()
+
+
+@pytest.mark.parametrize(
+    ("program", "severity"), [(overflows, "warning"), (overflows_where_nobody_looks, "info")], ids=["read", "left out"]
+)
+def test_a_guess_about_values_holds_where_values_were_spoilt(program, severity):
+    guessed, known = (audited(program, values=values)[0].findings for values in (None, True))
+    assert [(f.rule, f.severity) for f in guessed] == [("DG105", "warning")]
+    assert [f.severity for f in known if f.rule == "DG105"] == [severity]
+    assert {f.severity for f in known if f.rule == "DG901"} == {"error" if severity == "warning" else "info"}
+
+
+def test_a_mean_of_rounded_whole_numbers_is_no_fault():
+    def mean():
+        return (torch.arange(300, 700, 2).bfloat16() / 700).mean().item()
+
+    assert found(audited(mean)[0]) == []

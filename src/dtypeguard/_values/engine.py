@@ -185,7 +185,7 @@ class Values:
             return
         enough = {
             Cause.AMPLIFIED: _DIFFUSE if row.error < _LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
-            Cause.COLLIDED: 0.0,
+            Cause.COLLIDED: 0.0 if row.wrong and held.buffer.numel() >= row.wrong[1] / 2 else _DIFFUSE,
         }.get(cause, _ULPS * row.half_ulp)
         if error > enough:
             self._harm(row, cause, what, site, error)
@@ -214,6 +214,9 @@ class Values:
         for row in self.rows:
             if row.flipped:
                 self._audit.emit("decided", row)
+        if self.shadow is not None:
+            spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
+            self._audit.findings.acquit({step.site.key for row in spoilt for step in row.chain()})
 
 
 def _of(args: Any, kwargs: Any, out: Any, it: Known) -> tuple[list[Tensor], list[Tensor]]:

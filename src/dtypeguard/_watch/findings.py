@@ -1,7 +1,7 @@
 """The findings and casts of one audit, one row for each place."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,12 @@ class Findings:
                 known[0].count += 1
                 known[0].bytes += size
             return known[0]
+
+    def acquit(self, guilty: Collection[tuple[str, int]]) -> None:
+        """What was guessed of values is an info, but at the lines that did spoil some."""
+        for finding, site in self._findings.values():
+            if RULES[finding.rule].guesses and site.key not in guilty:
+                finding.severity = Severity.INFO.value
 
     def cast(
         self, kind: str, op: str, source: torch.Tensor, dtype: torch.dtype, device: torch.device, size: int,

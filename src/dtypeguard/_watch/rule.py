@@ -37,6 +37,7 @@ class Rule:
         fix: what to write instead, a format too.
         why: prose for the rule's page.
         sources: addresses of what it rests on.
+        guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Rule:
     fix: str
     why: str
     sources: tuple[str, ...]
+    guesses: bool = False
 
     @property
     def docs(self) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 from .._audit import audit
 from .._base.config import Verify
-from .._base.dtypes import FLOATING, name_of
+from .._base.dtypes import FLOATING, HALF, name_of
 from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
 from .._doors.guard import is_held
 from .._watch.rule import Finding
@@ -302,6 +302,21 @@ def _born(finding: Finding, dtype: str) -> str | None:
     return lines[-1] if lines else None
 
 
+def half(trial: Trial) -> Iterator[Fault]:
+    """What float32 spoils as well is not the dtype's fault."""
+    model = trial.fresh()
+    with audit(rules=("DG9",), ignore=(), values=True) as report:
+        trial.call(model=model)
+    for finding in report.findings:
+        if finding.severity != "info" and (finding.rule != "DG901" or finding.fix.startswith("compute")):
+            yield Fault(
+                f"in {name_of(trial.anchor_dtype)} values come out that are wrong: {finding.rule}, at {finding.site}",
+                finding.message,
+                "what float32 gives, but for rounding",
+                finding.fix,
+            )
+
+
 def default_dtype(trial: Trial) -> Iterator[Fault]:
     before = torch.get_default_dtype()
     other = torch.float64 if before is not torch.float64 else torch.float32
@@ -456,6 +471,9 @@ PROPERTIES: tuple[Property, ...] = (
     Property("one dtype", "converted to a dtype, a model computes inputs of that dtype: it brings no other of its own",
              lambda trial: _matched(trial) and trial.bare.error is not None,
              one_dtype, "testing.md#when-it-fails", True),
+    Property("half", "in a half dtype the results are those of float32, but for rounding",
+             lambda trial: _matched(trial) and trial.anchor_dtype in HALF and trial.bare.error is None,
+             half, "testing.md#when-it-fails", True),
     Property("default dtype", "the dtypes that come out do not depend on torch.get_default_dtype()",
              _matched, default_dtype, "testing.md#when-it-fails", True),
     Property("meta", "an input on meta is refused by name",

@@ -24,6 +24,7 @@ RULE = Rule(
         "https://github.com/huggingface/transformers/issues/25938",
         "https://github.com/huggingface/transformers/issues/17306",
     ),
+    guesses=True,
 )
 
 _UP = "`.float()` on what goes in, and back to half when the values fit"

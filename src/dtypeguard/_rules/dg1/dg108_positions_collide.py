@@ -19,6 +19,7 @@ RULE = Rule(
         "neighbouring positions become equal, and the sine of a large angle is noise."
     ),
     sources=("https://github.com/huggingface/transformers/issues/25681",),
+    guesses=True,
 )
 
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each

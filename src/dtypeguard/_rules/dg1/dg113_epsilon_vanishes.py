@@ -21,6 +21,7 @@ RULE = Rule(
         "https://github.com/pytorch/pytorch/issues/8860",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.normalize.html",
     ),
+    guesses=True,
 )
 
 _ADDED = frozenset(["add", "clamp", "clamp_min", "maximum"])
