@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from architectures import ARCHITECTURES
+from ranks import on_ranks
 from support import BF16, F16, F32, F64, LIBRARIES_WARN, same
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.common_modules import module_db
 from torch.utils import _pytree as pytree
 
@@ -136,3 +138,35 @@ def test_the_shadow_of_a_module_is_its_float64_program_to_the_bit(info):
             expected = [tensor for tensor in floats(twin(*wide[0], **wide[1])) if tensor.dtype is F64]
             assert report.faults == []
             assert all(map(torch.equal, shadows, expected)), (training, sample.desc)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def of_ranks(rank, bf16):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 3)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(1 + rank)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=BF16, enabled=bf16):
+            loss = model(torch.randn(5, 6)).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.state_dict()
+
+
+@pytest.mark.parametrize("values", [True, "range"])
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16 autocast"])
+@on_ranks
+def test_ddp_on_two_processes_is_silent_and_as_without_an_audit(rank, bf16, values):
+    alone = of_ranks(rank, bf16)
+    audit = dtypeguard.audit(values=values)
+    with audit as report:
+        result = of_ranks(rank, bf16)
+    assert report.faults == []
+    assert same(alone, result)
+    assert [f for f in report.findings if f.rule.startswith("DG9") and f.severity in BAD] == []
