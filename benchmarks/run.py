@@ -18,6 +18,7 @@ from compiling import compiled, compiled_peers
 from repairing import repairs
 from report import machine
 from startup import decorating, importing
+from valuing import valuing
 from watching import watching
 
 import dtypeguard
@@ -39,6 +40,7 @@ TOPICS = {
         subclasses,
         watching,
         auditing,
+        valuing,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -71,10 +71,13 @@ class Memory:
     def __len__(self) -> int:
         return len(self._of)
 
+    def all(self) -> list[Held]:
+        return list(self._of.values())
+
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(held.buffer.nbytes for held in list(self._of.values()))
+        return sum(held.buffer.nbytes for held in self.all())
 
     def get(self, tensor: Tensor) -> Held | None:
         storage = tensor.untyped_storage()
