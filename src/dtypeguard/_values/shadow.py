@@ -23,6 +23,7 @@ from .rows import Row
 _WIDEST = 1e15  # a spread; what is larger says no more
 _EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
 _FAR = 2.0  # times a spread that came in
+_GROWN = 2.0  # times the error of what is added
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
 
@@ -246,14 +247,16 @@ class Shadow:
         if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
-            self._stalls(row, tensor, shadow, came, writing)
+            self._stalls(row, effective, tensor, shadow, came, writing)
             self._collides(row, tensor, shadow, carried)
 
-    def _stalls(self, row: Row, tensor: Tensor, shadow: Tensor, came: list[Came], writing: Writing | None) -> None:
+    def _stalls(
+        self, row: Row, error: float, tensor: Tensor, shadow: Tensor, came: list[Came], writing: Writing | None
+    ) -> None:
         """An accumulation whose values stay where they are, while the shadow moves."""
         total = next((one for one in came if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
-        if total is None:
-            return
+        if total is None or error <= _GROWN * max((one.error for one in came if one is not total), default=0.0):
+            return  # there is no total, or what is added was as wrong
         if writing is not None:
             if writing.values is None or writing.shadow is None or total.tensor is not tensor:
                 return
@@ -301,8 +304,8 @@ class Shadow:
         if bool(differ.any()):
             place = int(differ.reshape(-1).nonzero()[0])
             row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
-            if out.dtype is not torch.bool:
-                exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
+            exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
+            if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
                 whole = (exact - exact.round()).abs() <= 1e-6 * exact.abs()
                 count = int((differ & whole.reshape(differ.shape)).sum())
                 row.wrong = (count, out.numel()) if count else row.wrong
