@@ -21,7 +21,7 @@ _wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 class Held:
     """The shadow of one storage."""
 
-    __slots__ = ("buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread")
+    __slots__ = ("buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread", "writes")
 
     def __init__(self, ref: "weakref.ref[Any]", tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
         self.ref, self.dtype, self.size = ref, tensor.dtype, size
@@ -31,6 +31,7 @@ class Held:
         self.floor = 0.0  # the size that counts where the values are nearly zero
         self.error = 0.0  # when it was measured last, as a share of what they were computed from
         self.read = False
+        self.writes = 1  # the first, and those in place
 
     def like(self, tensor: Tensor) -> Tensor:
         """The part of it that a tensor shows."""

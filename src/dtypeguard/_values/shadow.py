@@ -23,6 +23,7 @@ from .rows import Row
 _WIDEST = 1e15  # a spread; what is larger says no more
 _EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
 _FAR = 2.0  # times a spread that came in
+_LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _GROWN = 2.0  # times the error of what is added
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
@@ -75,10 +76,11 @@ class Shadow:
         row = row_of(known, targets[0].dtype)
         row.visits += 1
         look = _due(row.visits)
-        came = []
-        for tensor in targets:
-            held = self.memory.hold(tensor)
-            came.append(_came(tensor, held, look))
+        helds = [self.memory.hold(tensor) for tensor in targets]
+        for held in helds:
+            held.writes += 1
+            look = look or (held.writes >= _LONG and _due(held.writes))
+        came = [_came(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
         values = shadow = None
         if look and first.numel() <= LARGEST:
