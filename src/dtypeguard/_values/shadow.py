@@ -18,12 +18,13 @@ from .._watch.text import LARGEST
 from .known import WIDER, Known, Spread, Way
 from .measure import Error, error_of, flushed, norm, worst
 from .memory import Held, Memory, shadowed
-from .rows import Row
+from .rows import Cause, Row
 
 _WIDEST = 1e15  # a spread; what is larger says no more
 _EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
 _FAR = 2.0  # times a spread that came in
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
+_WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
 _GROWN = 2.0  # times the error of what is added
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
@@ -232,7 +233,7 @@ class Shadow:
         error = error_of(tensor, shadow)
         spread, floor = _spread(known, args, came, error)
         effective = error.relative(floor) / spread
-        source = max(came, key=lambda one: one.error, default=None)
+        source = max(came, key=_suspect, default=None)
         if known.spread is Spread.LOST and came:  # from here on a difference is judged by itself
             source = max(came, key=lambda one: one.error * one.spread)
             for one in came:
@@ -406,6 +407,12 @@ def _came(tensor: Tensor, held: Held, look: bool) -> Came:
     if look:
         held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.spread
     return Came(tensor, held.error, held, held.row, held.spread)
+
+
+def _suspect(one: Came) -> float:
+    """How likely an input is where an error comes from: whole numbers that are others have a small one."""
+    culprit = None if one.row is None else one.row.culprit()
+    return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
 
 
 def _carried(came: list[Came]) -> float:
