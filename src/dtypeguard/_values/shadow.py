@@ -232,7 +232,11 @@ class Shadow:
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
         spread, floor = _spread(known, args, came, error)
-        effective = error.relative(floor) / spread
+        relative = error.relative(floor)
+        if known.spread is Spread.NUMERATOR:  # what it was divided by was never a difference
+            below = max((one.error for one in came if one.tensor is not args[0]), default=0.0)
+            spread = max(1.0, min(spread, relative / below if below else spread))
+        effective = relative / spread
         source = max(came, key=_suspect, default=None)
         if known.spread is Spread.LOST and came:  # from here on a difference is judged by itself
             source = max(came, key=lambda one: one.error * one.spread)
