@@ -15,14 +15,13 @@ from .known import Known, Way, known
 from .leaving import begin
 from .measure import error_of
 from .memory import Held, shadowed
-from .rows import Cause, Row, Rows
+from .rows import LOST, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
 RANGE, SHADOW = "range", True
 _SEQUENCES = 50_000
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
-_LOST = 0.5  # the error of a line that leaves nothing of a value
 _TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _current_node = torch._C._current_autograd_node
 
@@ -184,7 +183,7 @@ class Values:
         if row is None or cause is None or cause not in causes:
             return
         enough = {
-            Cause.AMPLIFIED: _DIFFUSE if row.error < _LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
+            Cause.AMPLIFIED: _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
             Cause.COLLIDED: 0.0 if row.wrong and held.buffer.numel() >= row.wrong[1] / 2 else _DIFFUSE,
         }.get(cause, _ULPS * row.half_ulp)
         if error > enough:

@@ -16,6 +16,7 @@ from .known import HALF_ULP
 from .measure import Error
 
 _LARGE = 0.02  # an error that is no mere rounding
+LOST = 0.5  # an error that leaves nothing of a value
 _FACTOR = 8  # times the error that came in
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
 _COLLIDED = 0.05  # share of whole numbers that are another one
@@ -89,8 +90,14 @@ class Row:
             row = row.parent
 
     def culprit(self) -> "Row | None":
-        """The nearest row behind this one that spoils values."""
-        return next((row for row in self.chain() if row.cause is not None), None)
+        """The nearest row behind this one that spoils values, and not only makes more of what was lost before."""
+        found: Row | None = None
+        for row in self.chain():
+            if row.cause is not None:
+                found = row
+                if row.cause is not Cause.AMPLIFIED or row.came < LOST:
+                    break
+        return found
 
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""
