@@ -4,7 +4,6 @@ A line with a fault ends in a marker, `# <-- name`. The lines of packages that a
 """
 
 import inspect
-import math
 import sys
 
 import pytest
@@ -265,3 +264,298 @@ def test_metrics_of_torchmetrics_in_half(name, batch, count, rule, source):
     assert finding.rule == rule
     assert source in finding.source
     assert audited(program, F32) == []
+
+
+# ---------------------------------------------------------------- planted
+# Each takes the dtype of the line that has the fault: in a half dtype it is there, in float32 it is repaired.
+
+
+def overflow_in_a_forward(self, x, dtype):
+    energy = (100 * x.to(dtype)).square()  # <-- overflow_in_a_forward
+    return energy.float().log1p()
+
+
+def flush_in_a_forward(self, x, dtype):
+    power = (2e-5 * x.to(dtype)).square()  # <-- flush_in_a_forward
+    return (power.float() + 1e-15).log()
+
+
+def cancellation_in_a_forward(self, x, dtype):
+    x = (x + 100).to(dtype)
+    variance = x.square().mean(-1) - x.mean(-1).square()  # <-- cancellation_in_a_forward
+    return variance.float().clamp(min=1e-6).sqrt()
+
+
+def stall_in_a_forward(self, x, dtype):
+    state = torch.zeros(x.shape[-1], dtype=dtype)
+    for row in x.abs().repeat(64, 1):
+        state = state + row.to(dtype)  # <-- stall_in_a_forward
+    return state.float()
+
+
+def flip_in_a_forward(self, x, dtype):
+    scores = (0.01 * x + 8).to(dtype)
+    expert = scores.argmax(-1)  # <-- flip_in_a_forward
+    return x * expert[:, None]
+
+
+def whole_in_a_forward(self, x, dtype):
+    position = torch.arange(4096).to(dtype)  # <-- whole_in_a_forward
+    return x.mean() * position.float()
+
+
+def overflow_in_a_loss(out, target, dtype):
+    total = (100 * (out - target).to(dtype)).square().sum()  # <-- overflow_in_a_loss
+    return total / out.numel()
+
+
+def flush_in_a_loss(out, target, dtype):
+    small = (2e-5 * (out - target).to(dtype)).square()  # <-- flush_in_a_loss
+    return 1e9 * small.float().mean()
+
+
+def cancellation_in_a_loss(out, target, dtype):
+    p = torch.sigmoid(out.abs() + 7).to(dtype)
+    rest = 1 - p  # <-- cancellation_in_a_loss
+    return -(rest.float() + 1e-8).log().mean()
+
+
+def stall_in_a_loss(out, target, dtype):
+    total = torch.zeros((), dtype=dtype)
+    for one in (out - target).abs().flatten().repeat(3):
+        total = total + one.to(dtype)  # <-- stall_in_a_loss
+    return total / out.numel()
+
+
+def flip_in_a_loss(out, target, dtype):
+    """The hardest quarter."""
+    losses = ((out - target).square().mean(-1) / 100 + 8).to(dtype)
+    hardest = losses.topk(len(losses) // 4)[1]  # <-- flip_in_a_loss
+    return (out - target)[hardest].square().mean()
+
+
+def whole_in_a_loss(out, target, dtype):
+    labels = torch.arange(3000, 3000 + out.numel()).to(dtype)  # <-- whole_in_a_loss
+    return F.l1_loss(3000 * out.flatten(), labels.float())
+
+
+def overflow_in_a_metric(self, out, target, dtype):
+    self.value += (100 * (out - target).to(dtype)).square().sum()  # <-- overflow_in_a_metric
+
+
+def flush_in_a_metric(self, out, target, dtype):
+    error = (2e-5 * (out - target).to(dtype)).square()  # <-- flush_in_a_metric
+    self.value += -10 * (error.float() + 1e-15).log10().mean()
+
+
+def cancellation_in_a_metric(self, out, target, dtype):
+    values = (out + 100).to(dtype)
+    variance = values.square().mean() - values.mean().square()  # <-- cancellation_in_a_metric
+    self.value += variance.float().clamp(min=1e-6).sqrt()
+
+
+def stall_in_a_metric(self, out, target, dtype):
+    self.value = self.value.to(dtype)
+    for one in (out - target).abs().mean(-1):
+        self.value += one  # <-- stall_in_a_metric
+
+
+def flip_in_a_metric(self, out, target, dtype):
+    score = (0.5 + out / 1000).to(dtype)
+    hits = score > 0.5002  # <-- flip_in_a_metric
+    self.value += hits.float().mean()
+
+
+def whole_in_a_metric(self, out, target, dtype):
+    rank = torch.arange(4000, 4000 + len(out)).to(dtype)  # <-- whole_in_a_metric
+    self.value += rank[out.argmax(0)].float().mean()
+
+
+def overflow_in_an_optimizer(self, p, state, dtype):
+    scaled = 1e6 * p.grad.to(dtype)  # <-- overflow_in_an_optimizer
+    p -= self.rate * scaled.float() / 1e6
+
+
+def flush_in_an_optimizer(self, p, state, dtype):
+    p -= self.rate * p.grad / (1e-3 * p.grad).to(dtype).square().sqrt().float()  # <-- flush_in_an_optimizer
+
+
+def cancellation_in_an_optimizer(self, p, state, dtype):
+    g = (1 + 0.01 * p.grad).to(dtype)
+    variance = g.square().mean() - g.mean().square()  # <-- cancellation_in_an_optimizer
+    p -= self.rate * p.grad / (variance.float().abs().sqrt() + 1e-8)
+
+
+def stall_in_an_optimizer(self, p, state, dtype):
+    p -= self.rate * p.grad
+    average = state.setdefault("average", p.to(dtype))
+    average.mul_(0.999).add_(p.to(dtype), alpha=0.001)  # <-- stall_in_an_optimizer
+
+
+def flip_in_an_optimizer(self, p, state, dtype):
+    """Only the largest quarter is sent to the others."""
+    size = (p.grad.abs().flatten() / 1000 + 1).to(dtype)
+    largest = size.topk(size.numel() // 4)[1]  # <-- flip_in_an_optimizer
+    p.view(-1)[largest] -= self.rate * p.grad.view(-1)[largest]
+
+
+def whole_in_an_optimizer(self, p, state, dtype):
+    age = torch.arange(1000, 1000 + p.numel()).to(dtype)  # <-- whole_in_an_optimizer
+    p -= self.rate * p.grad * (age.float() - 1000).view_as(p) / p.numel()
+
+
+def overflow_in_an_architecture(self, hidden, dtype):
+    gate = 1e5 * self.inner(100 * hidden).to(dtype)  # <-- overflow_in_an_architecture
+    return gate.float() / 1e5
+
+
+def flush_in_an_architecture(self, hidden, dtype):
+    power = (1e-4 * hidden.to(dtype)).square().mean(-1, keepdim=True)  # <-- flush_in_an_architecture
+    return self.inner(1e-4 * hidden * (power.float() + 1e-12).rsqrt())
+
+
+def cancellation_in_an_architecture(self, hidden, dtype):
+    x = (hidden + 30).to(dtype)
+    moment, mean = x.square().mean(-1, keepdim=True), x.mean(-1, keepdim=True)
+    variance = moment - mean.square()  # <-- cancellation_in_an_architecture
+    return (hidden - hidden.mean(-1, keepdim=True)) * (variance.float().abs() + 1e-5).rsqrt() * self.inner.weight
+
+
+def stall_in_an_architecture(self, hidden, dtype):
+    state, states = torch.zeros_like(hidden[:, 0], dtype=dtype), []
+    for one in self.inner(hidden).abs().repeat(1, 2, 1).unbind(1):
+        state = state + one.to(dtype)  # <-- stall_in_an_architecture
+        states.append(state.float())
+    return torch.stack(states[hidden.shape[1] :], 1)
+
+
+def flip_in_an_architecture(self, hidden, dtype):
+    scores = (self.inner(hidden) + 8).to(dtype)
+    chosen = scores.argmax(-1, keepdim=True)  # <-- flip_in_an_architecture
+    return hidden * chosen / hidden.shape[-1]
+
+
+def whole_in_an_architecture(self, hidden, dtype):
+    position = torch.arange(hidden.shape[1]).to(dtype)  # <-- whole_in_an_architecture
+    return self.inner(hidden) + position.float()[:, None]
+
+
+class Planted(nn.Module):
+    """A module that does what a function does."""
+
+    def __init__(self, body, dtype, inner=None):
+        super().__init__()
+        self.body, self.dtype, self.inner = body, dtype, inner
+
+    def forward(self, x, *args, **kwargs):
+        return self.body(self, x, self.dtype)
+
+
+class Planned(Optimizer):
+    def __init__(self, parameters, update, dtype, rate=0.01):
+        super().__init__(parameters, {})
+        self.update, self.dtype, self.rate = update, dtype, rate
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            self.update(self, p, self.state[p], self.dtype)
+
+
+class Metric:
+    def __init__(self):
+        self.value = torch.zeros(())
+
+
+def a_forward(body, dtype):
+    model = nn.Sequential(nn.Linear(16, 64), Planted(body, dtype))
+    model(4 * torch.randn(64, 16)).square().mean().backward()
+
+
+def a_loss(body, dtype):
+    model = nn.Linear(16, 32)
+    body(model(torch.randn(64, 16)), torch.randn(64, 32), dtype).float().backward()
+
+
+def a_metric(body, dtype):
+    metric, model = Metric(), nn.Linear(16, 8)
+    with torch.no_grad():
+        for _ in range(16):
+            body(metric, model(torch.randn(64, 16)), torch.randn(64, 8), dtype)
+    return metric.value.item()
+
+
+def an_optimizer(body, dtype):
+    model = nn.Linear(16, 32)
+    optimizer = Planned(model.parameters(), body, dtype)
+    x, y = torch.randn(64, 16), torch.randn(64, 32)
+    for _ in range(160):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean(0).sum()
+        loss.backward()
+        optimizer.step()
+    return loss.item(), [tensor.sum().item() for state in optimizer.state.values() for tensor in state.values()]
+
+
+HF = {  # an architecture, and the submodule in which a fault of a kind is planted
+    "overflow": ("Llama", "model.layers.0.mlp"),
+    "flush": ("Bert", "bert.encoder.layer.0.intermediate.dense"),
+    "cancellation": ("GPT2", "transformer.ln_f"),
+    "stall": ("GPTNeoX", "gpt_neox.layers.0.mlp"),
+    "flip": ("Llama", "model.layers.1.mlp"),
+    "whole": ("Bert", "bert.embeddings.LayerNorm"),
+}
+SIZES = {
+    "vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def an_architecture(body, dtype):
+    hf = pytest.importorskip("transformers")
+    name, place = HF[body.__name__.split("_")[0]]
+    kind = "BertForMaskedLM" if name == "Bert" else "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
+    model = getattr(hf, kind)(getattr(hf, f"{name}Config")(**SIZES)).eval()
+    model.set_submodule(place, Planted(body, dtype, model.get_submodule(place)))
+    tokens = 3 + torch.arange(512)[None] * 7 % 53
+    model(input_ids=tokens, labels=tokens).loss.backward()
+
+
+RULES = {
+    "overflow": ("DG901", F16),
+    "flush": ("DG901", F16),
+    "cancellation": ("DG902", BF16),
+    "stall": ("DG903", BF16),
+    "flip": ("DG904", BF16),
+    "whole": ("DG905", BF16),
+}
+PLACES = [a_forward, a_loss, a_metric, an_optimizer, an_architecture]
+PLANTED = [(kind, where) for where in PLACES for kind in RULES]
+
+
+def body_of(kind, where):
+    return globals()[f"{kind}_in_{where.__name__}"]
+
+
+UNFELT = "a parameter after a step is only judged for NaN, so what a step computes wrongly is not felt"
+SETTLED = "what an optimizer keeps counts as right after each step, so a sum over steps has no shadow"
+MISSED = {
+    ("cancellation", an_optimizer): UNFELT,
+    ("whole", an_optimizer): UNFELT,
+    ("stall", an_optimizer): SETTLED,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"),
+    [pytest.param(*row, marks=[pytest.mark.xfail(reason=MISSED[row])] if row in MISSED else []) for row in PLANTED],
+)
+def test_a_planted_fault(kind, where):
+    rule, low = RULES[kind]
+    body = body_of(kind, where)
+    assert (rule, marked(body.__name__)) in places(audited(where, body, low))
+
+
+@pytest.mark.parametrize(("kind", "where"), PLANTED)
+def test_a_planted_fault_that_is_repaired(kind, where):
+    assert audited(where, body_of(kind, where), F32) == []
