@@ -184,7 +184,7 @@ class Values:
             return
         enough = {
             Cause.AMPLIFIED: _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
-            Cause.COLLIDED: 0.0 if row.wrong and held.buffer.numel() >= row.wrong[1] / 2 else _DIFFUSE,
+            Cause.COLLIDED: 0.0,
         }.get(cause, _ULPS * row.half_ulp)
         if error > enough:
             self._harm(row, cause, what, site, error)
