@@ -77,7 +77,7 @@ optimizer.step()
 """,
         at=7,
         prints=(
-            "`(weight * x).sum().backward()` stands still: 512 where float32 has 769.5; it reaches a gradient that a "
+            "`(weight * x).sum().backward()` stands still: 512 where float32 has 1536; it reaches a gradient that a "
             "step uses"
         ),
     ),
