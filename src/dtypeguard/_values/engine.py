@@ -23,7 +23,8 @@ _SEQUENCES = 50_000
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
 _TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
-_current_node = torch._C._current_autograd_node
+_C: Any = torch._C  # which torch leaves untyped
+_current_node = _C._current_autograd_node
 
 
 @dataclass(eq=False)
@@ -120,7 +121,7 @@ class Values:
         if len(lines) > _SEQUENCES:
             for key in list(lines)[: _SEQUENCES // 2]:
                 del lines[key]
-        number = torch._C._autograd._get_sequence_nr() - 1
+        number = _C._autograd._get_sequence_nr() - 1
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
 

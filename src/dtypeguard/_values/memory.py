@@ -14,8 +14,9 @@ from torch import Tensor
 
 from .known import WIDER
 
-_PLAIN = Tensor.__torch_dispatch__
-_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_C: Any = torch._C  # which torch leaves untyped
+_plain = _C._disabled_torch_dispatch_impl
+_wrapped = _C._functorch.is_functorch_wrapped_tensor
 
 
 class Held:
@@ -44,7 +45,7 @@ class Held:
 def plain(tensor: Tensor) -> bool:
     """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
     return (
-        type(tensor).__torch_dispatch__ is _PLAIN
+        getattr(type(tensor), "__torch_dispatch__", None) is _plain
         and tensor.layout is torch.strided
         and not tensor.is_meta
         and not tensor.is_nested
