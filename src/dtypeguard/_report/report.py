@@ -210,7 +210,9 @@ class AuditReport:
             return ["values: what is not finite, in each operation"]
         missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
         over = f"; the shadow ended: {values['over']}" if values["over"] else ""
-        rest = f", not: {missing}" if missing else ", all"
+        rest = (
+            f", not: {missing}" if missing else ", all" if values["shadowed"] else "; of float64 there is no wider one"
+        )
         return [f"values: {_number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"]
 
     def _rich(self) -> str:

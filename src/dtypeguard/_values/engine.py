@@ -1,5 +1,6 @@
 """What an audit does with values, at each operation of the program; and what comes of it."""
 
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
 from types import FrameType
@@ -12,8 +13,8 @@ from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from .flags import Flags, looked_at
 from .known import Known, Way, known
-from .leaving import begin
-from .measure import error_of
+from .leaving import PARAMETER, TRAINS, begin
+from .measure import error_of, worst
 from .memory import Held, shadowed
 from .rows import LOST, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
@@ -94,7 +95,7 @@ class Values:
                 self._remember(frame)
                 break
         if tensors or results:
-            self.flags.after(it, args, kwargs, tensors, results, lambda tensor: self._row(it, tensor.dtype, frame))
+            self.flags.after(it, args, kwargs, tensors, results, functools.partial(self._row_of, it, frame))
         if it.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)
         shadow = self.shadow
@@ -125,6 +126,14 @@ class Values:
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
 
+    def _row_of(self, it: Known, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
+        """The row of a result; or the one for an input whose values came in from outside."""
+        if not given:
+            return self._row(it, tensor.dtype, frame)
+        row = self.rows.at("given", self._audit.line(frame), self._audit.module(), tensor.dtype, False)
+        row.given = True
+        return row
+
     def _row(self, it: Known, dtype: torch.dtype, frame: FrameType) -> Row:
         node = _current_node()
         line = None if node is None else self._lines.get(node._sequence_nr())
@@ -143,14 +152,17 @@ class Values:
         tensor = tensor.detach()
         site = site or (None if frame is None else self._audit.line(frame))
         source = self.flags.source(tensor)
-        if source is not None:
+        if source is not None and not (source.given and what not in TRAINS):
             self._harm(source, Cause.BORN, what, site, float("inf"))
         shadow = self.shadow
         held = None if shadow is None else shadow.memory.get(tensor)
         if held is None or held.row is None:
             return
         held.read = True
-        error = error_of(tensor, held.like(tensor))
+        shadow_of = held.like(tensor)
+        error = error_of(tensor, shadow_of)
+        if held.row.cause is Cause.STALLED:
+            held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, _TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
         self._blame(what, site, held, error.relative(held.floor) * share / held.spread, causes)
@@ -161,7 +173,7 @@ class Values:
             return
         gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and looked_at(tensor)]
         self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
-        self.felt("a parameter after a step", parameter, site=site, causes=frozenset([Cause.BORN]))
+        self.felt(PARAMETER, parameter, site=site, causes=frozenset([Cause.BORN]))
 
     def settle(self, tensor: Any) -> None:
         """From now on the values are right as they are."""
@@ -174,7 +186,8 @@ class Values:
             self._blame("a result", None, held, held.error)
 
     def _unread(self, source: Row) -> None:
-        self._harm(source, Cause.BORN, "a result", None, float("inf"))
+        if not source.given:
+            self._harm(source, Cause.BORN, "a result", None, float("inf"))
 
     def _blame(
         self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
@@ -207,7 +220,7 @@ class Values:
         if self.shadow is not None:
             self.shadow.memory.clear()
         for row in self.rows:
-            if row.born and row not in self.harms:
+            if row.born and not row.given and row not in self.harms:
                 self.harms[row] = Harm(row, Cause.BORN)
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)

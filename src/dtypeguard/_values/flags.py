@@ -22,15 +22,17 @@ _READ = 256  # operations, after which flags on other devices are read
 class Flag:
     """The values of one storage."""
 
-    __slots__ = ("bad", "count", "parents", "row", "seen", "source")
+    __slots__ = ("bad", "count", "nan", "parents", "row", "seen", "source")
 
-    def __init__(self, row: Row | None, bad: Any, count: int, parents: tuple["Flag", ...]) -> None:
-        self.row, self.bad, self.count, self.parents = row, bad, count, parents
+    def __init__(self, row: Row | None, look: tuple[Any, Any], count: int, parents: tuple["Flag", ...]) -> None:
+        self.row, self.count, self.parents = row, count, parents
+        self.bad, self.nan = look  # how many are not finite, and how many of these are NaN
         self.source: Row | None = None  # where the first of them was born
         self.seen = False  # by another operation
 
 
-_CLEAN = Flag(None, 0, 0, ())
+_NONE = (0, 0)
+_CLEAN = Flag(None, _NONE, 0, ())
 
 
 class Flags:
@@ -54,16 +56,17 @@ class Flags:
         odd = any(_odd(value) for value in (*args, *kwargs.values()))
         if known.way is Way.FILL and not odd:
             tensors = []
-        parents = tuple({id(flag): flag for flag in map(self._flag, tensors) if flag is not _CLEAN}.values())
+        flags = [self._flag(tensor, row) for tensor in tensors]
+        parents = tuple({id(flag): flag for flag in flags if flag is not _CLEAN}.values())
         for flag in parents:
             flag.seen = True
         passes = known.way is Way.FILL or (known.exact and not known.rounds(tensors, out[0].dtype))
         for tensor in out:
-            bad = 0 if passes and not parents and not odd else _bad(tensor)
-            if not parents and isinstance(bad, int) and not bad:
+            look = _NONE if passes and not parents and not odd else _look(tensor)
+            if not parents and look is _NONE:
                 self._put(tensor, _CLEAN)
             else:
-                flag = Flag(None if odd else row(tensor), bad, tensor.numel(), parents)
+                flag = Flag(None if odd else row(tensor), look, tensor.numel(), parents)
                 self._put(tensor, flag)
                 self._waiting.append(flag)
         if self._waiting and (len(self._waiting) > _READ or isinstance(self._waiting[-1].bad, int)):
@@ -71,13 +74,12 @@ class Flags:
 
     def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
         """A tensor was written to from others, past the operations that were seen."""
-        bad = _bad(tensor)
-        if isinstance(bad, int) and not bad:
+        look = _look(tensor)
+        if look is _NONE:
             self._put(tensor, _CLEAN)
             return
-        known = self._get(tensor)
-        parents = [flag for flag in (known, *map(self._flag, inputs)) if flag is not None and flag is not _CLEAN]
-        flag = Flag(row(), bad, tensor.numel(), tuple(parents))
+        known = [self._get(one) for one in (tensor, *inputs)]
+        flag = Flag(row(), look, tensor.numel(), tuple(one for one in known if one is not None))
         self._put(tensor, flag)
         self._waiting.append(flag)
 
@@ -85,21 +87,21 @@ class Flags:
         """Find out what was born in the operations since."""
         waiting, self._waiting = self._waiting, []
         for flag in waiting:
-            flag.bad = int(flag.bad)
+            flag.bad, flag.nan = int(flag.bad), int(flag.nan)
             sources = [parent for parent in flag.parents if parent.bad]
             flag.parents = ()
-            if flag.bad and sources:
-                flag.source = next((parent.source for parent in sources if parent.source is not None), None)
-            elif flag.bad and flag.row is not None:
+            flag.source = next((parent.source for parent in sources if parent.source is not None), None)
+            turned = flag.nan and not any(parent.nan for parent in sources)  # infinities of a mask, into NaN
+            if flag.bad and flag.source is None and flag.row is not None and (turned or not sources):
                 flag.source = flag.row
-                flag.row.born += flag.bad
+                flag.row.born += flag.nan if sources else flag.bad
                 flag.row.of += flag.count
 
     def source(self, tensor: Tensor) -> Row | None:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        return flag.source if flag is not None and flag.bad and _bad(tensor) else None
+        return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
 
     def clear(self) -> None:
         """What nobody has read by now never will be."""
@@ -116,13 +118,14 @@ class Flags:
         found = self._of.get(storage._cdata)
         return found[1] if found is not None and found[0]() is storage else None
 
-    def _flag(self, tensor: Tensor) -> Flag:
-        """Of an input; one that was not met before is looked at."""
+    def _flag(self, tensor: Tensor, row: Any) -> Flag:
+        """Of an input; one that was not met before is looked at. Infinities are a mask's; NaN is nobody's wish."""
         flag = self._get(tensor)
         if flag is None:
-            bad = _bad(tensor)
-            flag = _CLEAN if isinstance(bad, int) and not bad else Flag(None, bad, tensor.numel(), ())
-            if flag is not _CLEAN:
+            flag, look = _CLEAN, _look(tensor)
+            if look is not _NONE:
+                given = row(tensor, given=True) if not isinstance(look[1], int) or look[1] else None
+                flag = Flag(given, look, tensor.numel(), ())
                 self._waiting.append(flag)
             self._put(tensor, flag)
         return flag
@@ -151,13 +154,14 @@ def looked_at(value: Any) -> bool:
     return floats and value.itemsize > 1 and plain(value)  # float8 has hardly any operations
 
 
-def _bad(tensor: Tensor) -> Any:
-    """How many values are not finite: a number, or a tensor on another device that will say so."""
+def _look(tensor: Tensor) -> tuple[Any, Any]:
+    """How many values are not finite, and are NaN: numbers, or tensors on another device that will say so."""
     if tensor.device.type != "cpu":
-        return (~tensor.isfinite()).sum()
+        return (~tensor.isfinite()).sum(), tensor.isnan().sum()
     if cmath.isfinite(tensor.detach().sum().item()):
-        return 0
-    return int((~tensor.isfinite()).sum())
+        return _NONE
+    bad = int((~tensor.isfinite()).sum())
+    return (bad, int(tensor.isnan().sum())) if bad else _NONE
 
 
 def _odd(value: Any) -> bool:

@@ -65,6 +65,9 @@ _LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])
 
 _FROM_INTEGERS = frozenset("_to_copy copy_ cat stack where maximum minimum".split())  # their values, not places
 _DIFFERENCES = frozenset("add sub rsub add_ sub_".split())
+ACCUMULATES = _DIFFERENCES | frozenset(
+    "lerp lerp_ addcmul addcmul_ addcdiv_ index_add_ scatter_add_ _foreach_add_".split()
+)
 _PRODUCTS = frozenset("mul mul_ mm bmm addmm baddbmm mv dot convolution".split())
 _CARRY = frozenset(
     """

@@ -15,6 +15,8 @@ from .._watch.events import Call, tensors_in
 from .._watch.recorder import Recorder
 from .rows import Cause
 
+LOSS, GRADIENT, PARAMETER = "a loss", "a gradient that a step uses", "a parameter after a step"
+TRAINS = frozenset([LOSS, GRADIENT, PARAMETER])  # where NaN from outside does harm; elsewhere it is a gap
 _MANY = 16  # tensors of one output that are looked at
 _SPOILT = frozenset([Cause.BORN, Cause.STALLED, Cause.FLUSHED])
 
@@ -23,7 +25,7 @@ def begin(audit: Recorder) -> None:
     """Listen where values leave."""
     audit.on["left"].append(_left)
     for name in ("backward", "grad"):
-        audit.patches.replace(torch.autograd, name, functools.partial(_told, audit, "a loss"))
+        audit.patches.replace(torch.autograd, name, functools.partial(_told, audit, LOSS))
     for name in ("tolist", "numpy"):
         audit.patches.replace(Tensor, name, functools.partial(_told, audit, "values that the program reads"))
     audit.patches.replace(GradScaler, "_unscale_grads_", functools.partial(_unscales, audit))
@@ -85,7 +87,7 @@ def _before(audit: Recorder, optimizer: Optimizer) -> None:
     site = audit.here()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            audit.values.felt("a gradient that a step uses", parameter.grad, site=site, causes=_SPOILT)
+            audit.values.felt(GRADIENT, parameter.grad, site=site, causes=_SPOILT)
 
 
 def _after(audit: Recorder, optimizer: Optimizer) -> None:

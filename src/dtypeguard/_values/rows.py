@@ -19,6 +19,7 @@ _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 _FACTOR = 8  # times the error that came in
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
+_MANY = 20_000  # rows, from which on modules are not told apart any more
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -36,8 +37,8 @@ class Row:
     """One operation at one line, in forward or backward."""
 
     __slots__ = (
-        "backward", "born", "came", "changed", "count", "decided", "distinct", "dtype", "error", "example",
-        "flipped", "flushed", "largest", "lost", "module", "name", "of", "parent", "site", "stalled", "visits",
+        "backward", "before", "born", "came", "changed", "count", "decided", "distinct", "dtype", "error", "example",
+        "flipped", "flushed", "given", "largest", "lost", "module", "name", "of", "parent", "site", "stalled", "visits",
         "wrong",
     )  # fmt: skip
 
@@ -47,6 +48,8 @@ class Row:
         self.error = 0.0  # the largest that was measured
         self.came = 0.0  # with which error its inputs came then
         self.parent: Row | None = None
+        self.before: Row | None = None  # that computed what this one changes: of a running total the last round
+        self.given = False  # not computed here: its values came in so
         self.example: tuple[float, float] | None = None  # a value, and what it would be
         self.largest = 0.0  # what its values were like, at most: their root mean square
         self.count = 0  # of values that were looked at
@@ -112,7 +115,8 @@ class Row:
         worse = effective > self.error
         if worse:
             self.error, self.came = effective, came
-            self.parent = parent if parent is not None else self.parent
+            if parent is not None and not any(row is self for row in parent.chain()):  # else nothing leads out
+                self.parent = parent
         return worse
 
     def convict(self, error: float) -> None:
@@ -130,7 +134,7 @@ class Rows:
         return iter(list(self._of.values()))
 
     def at(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> Row:
-        key = (id(site), name, dtype, backward)
+        key = (id(site), name, dtype, backward, module if len(self._of) < _MANY else None)
         row = self._of.get(key)
         if row is None:
             row = self._of[key] = Row(name, site, module, dtype, backward)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._watch.text import LARGEST
-from .known import WIDER, Known, Spread, Way
+from .known import ACCUMULATES, WIDER, Known, Spread, Way
 from .measure import Error, error_of, flushed, norm, worst
 from .memory import Held, Memory, shadowed
 from .rows import Cause, Row
@@ -26,6 +26,7 @@ _FAR = 2.0  # times a spread that came in
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
 _GROWN = 2.0  # times the error of what is added
+_OFTEN = 32
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
 
@@ -76,11 +77,11 @@ class Shadow:
                 return None
         row = row_of(known, targets[0].dtype)
         row.visits += 1
-        look = _due(row.visits)
+        look = _due(row)
         helds = [self.memory.hold(tensor) for tensor in targets]
         for held in helds:
             held.writes += 1
-            look = look or (held.writes >= _LONG and _due(held.writes))
+            look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
         came = [_came(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
         values = shadow = None
@@ -118,7 +119,7 @@ class Shadow:
         else:
             row = row_of(known, made[0].dtype)
             row.visits += 1
-            look = _due(row.visits)
+            look = _due(row)
         if way is Way.ROUND and writing is None:
             return
         came = self._came(inputs, look, writing)
@@ -132,6 +133,8 @@ class Shadow:
                 memory.drop(tensor)
             return
         self.operations += 1
+        shape = shadows[0][0].shape if shadows else None
+        row.before = next((one.row for one in came if one.tensor.shape == shape), None)
         pairs = []
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
@@ -254,13 +257,22 @@ class Shadow:
         if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
-            self._stalls(row, effective, tensor, shadow, came, writing)
+            self._stalls(known, row, effective, tensor, shadow, came, writing)
             self._collides(row, tensor, shadow, carried)
 
     def _stalls(
-        self, row: Row, error: float, tensor: Tensor, shadow: Tensor, came: list[Came], writing: Writing | None
+        self,
+        known: Known,
+        row: Row,
+        error: float,
+        tensor: Tensor,
+        shadow: Tensor,
+        came: list[Came],
+        writing: Writing | None,
     ) -> None:
         """An accumulation whose values stay where they are, while the shadow moves."""
+        if known.name not in ACCUMULATES:
+            return
         total = next((one for one in came if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
         if total is None or error <= _GROWN * max((one.error for one in came if one is not total), default=0.0):
             return  # there is no total, or what is added was as wrong
@@ -296,7 +308,7 @@ class Shadow:
             return
         row = row_of(known, inputs[0].dtype)
         row.visits += 1
-        if not _due(row.visits):
+        if not _due(row):
             return
         row.parent = max(held, key=lambda one: one.error).row
         if known.name in ("argmax", "argmin"):
@@ -347,8 +359,10 @@ class Shadow:
             row.changed = float(out.reshape(-1)[place]), float(best.reshape(-1)[place])
 
 
-def _due(visits: int) -> bool:
-    return visits & (visits - 1) == 0
+def _due(row: Row) -> bool:
+    """Whether to measure: at powers of two, and in a running total more often, which may stand still between them."""
+    visits = row.visits
+    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.before, row))
 
 
 def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
@@ -403,7 +417,7 @@ def _loops(row: Row | None, to: Row) -> bool:
     for _ in range(_LOOP):
         if row is to:
             return True
-        row = None if row is None else row.parent
+        row = None if row is None else row.before
     return False
 
 

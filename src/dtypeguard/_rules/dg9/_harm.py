@@ -49,7 +49,14 @@ def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Ha
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     severity = Severity.INFO if harm is not None and not felt else None
     chain = tuple(dict.fromkeys(f"{step}: {name_of(step.dtype)}" for step in list(row.chain())[:_LINES]))[::-1]
-    facts = {"what": row.site.expression or row.name, "dtype": name_of(row.dtype), "wide": wide_of(row), **facts}
+    back = ", in backward" if row.backward else ""
+    facts = {
+        "back": back,
+        "what": row.site.expression or row.name,
+        "dtype": name_of(row.dtype),
+        "wide": wide_of(row),
+        **facts,
+    }
     audit.find(
         rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
         from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name, **fields,

@@ -2,6 +2,7 @@
 
 import torch
 
+from ..._base.dtypes import name_of
 from ..._values.engine import Harm
 from ..._values.rows import Cause
 from ..._watch.events import on
@@ -14,7 +15,7 @@ RULE = Rule(
     "value-born",
     Severity.ERROR,
     summary="From finite values come infinite ones or NaN, or from values other than zero comes zero.",
-    says="`{what}`: {count} values become {kind} in {dtype}{wider}{reached}",
+    says="`{what}`{back}: {count} values {become}{wider}{reached}",
     fix="{advice}",
     why=(
         "float16 ends at 65504 and has nothing below 6e-8; a quotient, a root or a logarithm of zero is not finite in "
@@ -33,14 +34,15 @@ RULE = Rule(
 @on("harmed", RULE)
 def born(harm: Harm, audit: Recorder) -> None:
     row = harm.row
+    dtype = name_of(row.dtype)
     if harm.cause is Cause.BORN:
         count = f"{row.born} of {row.of}" if row.born else f"{row.lost} of {row.count}"
-        kind = "infinite or NaN"
+        become = "are NaN when they come in" if row.given else f"become infinite or NaN in {dtype}"
     elif harm.cause is Cause.FLUSHED:
-        count, kind = f"{row.flushed} of {row.count}", "zero"
+        count, become = f"{row.flushed} of {row.count}", f"become zero in {dtype}"
     else:
         return
-    enter(RULE, audit, row, {"count": count, "kind": kind, "wider": _wider(harm), "advice": _advice(harm)}, harm)
+    enter(RULE, audit, row, {"count": count, "become": become, "wider": _wider(harm), "advice": _advice(harm)}, harm)
 
 
 def _wider(harm: Harm) -> str:
@@ -52,13 +54,14 @@ def _wider(harm: Harm) -> str:
 
 def _advice(harm: Harm) -> str:
     row = harm.row
+    if row.given:
+        return "find where the values come from: data with gaps, a state that was saved after a bad step"
     info = torch.finfo(row.dtype)
-    if row.example is None or (harm.cause is Cause.BORN and not row.lost):
-        return (
-            "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
-        )
-    ends = f"{info.smallest_normal:.0e} to {info.max:.0e}"
-    return f"compute it in {wide_of(row)}, or scale what goes in: values of this dtype go from {ends}"
+    scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
+    if row.example is not None and not (harm.cause is Cause.BORN and not row.lost):
+        return f"compute it in {wide_of(row)}, or {scale}"
+    finite = "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
+    return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite
 
 
 BAD = [

@@ -12,7 +12,7 @@ RULE = Rule(
     "error-amplified",
     Severity.WARNING,
     summary="A line makes a small rounding error so large that results are wrong.",
-    says="`{what}`: an error of {came} comes in, {error} goes out: {example}{reached}{rounded}",
+    says="`{what}`{back}: an error of {came} comes in, {error} goes out: {example}{reached}{rounded}",
     fix="compute `{what}` and what it is computed from in {wide}",
     why=(
         "A difference of nearly equal numbers, the sine of a large angle, the logarithm of a probability that has "

@@ -12,7 +12,7 @@ RULE = Rule(
     "sum-stalls",
     Severity.WARNING,
     summary="A running total stands still, because what is added is rounded away.",
-    says="`{what}` stands still: {example}{reached}",
+    says="`{what}`{back}: a total stands still: {example}{reached}",
     fix="keep the total in {wide}, whatever is added",
     why=(
         "In bfloat16 256 + 1 is 256: what is less than half of the distance to the next number is rounded away, each "
@@ -44,7 +44,10 @@ for value in torch.ones(1000, dtype=torch.bfloat16):
 print(total.item())
 """,
         at=5,
-        prints="`total + value` stands still: 256 where float32 has 512; it reaches a number that the program reads",
+        prints=(
+            "`total + value`: a total stands still: 256 where float32 has 1000; it reaches a number that the program "
+            "reads"
+        ),
         fix="keep the total in float32, whatever is added",
     ),
     Program(
@@ -60,8 +63,8 @@ print(average.tolist())
 """,
         at=7,
         prints=(
-            "`average.mul_(0.999).add_(weight, alpha=0.001)` stands still: 1 where float32 has 1.303; it reaches "
-            "values that the program reads"
+            "`average.mul_(0.999).add_(weight, alpha=0.001)`: a total stands still: 1.078 where float32 has 1.41; it "
+            "reaches values that the program reads"
         ),
     ),
     Program(
@@ -77,8 +80,8 @@ optimizer.step()
 """,
         at=7,
         prints=(
-            "`(weight * x).sum().backward()` stands still: 512 where float32 has 1536; it reaches a gradient that a "
-            "step uses"
+            "`(weight * x).sum().backward()`, in backward: a total stands still: 512 where float32 has 1536; it "
+            "reaches a gradient that a step uses"
         ),
     ),
 ]
