@@ -40,7 +40,8 @@ class Added(Suspect):
 def integers_added(event: Op, audit: Recorder) -> None:
     """The mask of a tokenizer."""
     mask = event.kept[0]
-    if event.name == "add" and not mask.is_floating_point() and _zero_and_one(mask, event.site, audit):
+    scores = any(tensor.ndim and tensor is not mask for tensor in event.inputs)  # not a number: classes become factors
+    if event.name == "add" and scores and not mask.is_floating_point() and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
         audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
 
@@ -179,6 +180,16 @@ import torch
 scores = torch.randn(1, 3, 3)
 mask = torch.tensor([[[1, 1, 0]]])
 weights = (scores + (1 - mask) * -1e9).softmax(-1)
+"""
+    ),
+    Program(
+        """\
+import torch
+import torch.nn.functional as F
+
+target = torch.tensor([0, 1, 1, 0])
+x = torch.randn(4, 3, 8) * (1.0 + target[:, None, None])
+out = F.scaled_dot_product_attention(x, x, x)
 """
     ),
 ]
