@@ -173,7 +173,7 @@ class Values:
             return
         gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and looked_at(tensor)]
         self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
-        self.felt(PARAMETER, parameter, site=site, causes=frozenset([Cause.BORN]))
+        self.felt(PARAMETER, parameter, site=site)
 
     def settle(self, tensor: Any) -> None:
         """From now on the values are right as they are."""
@@ -192,16 +192,15 @@ class Values:
     def _blame(
         self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
     ) -> None:
-        row: Row | None = held.row and held.row.culprit()
-        cause = None if row is None else row.cause
-        if row is None or cause is None or cause not in causes:
-            return
-        enough = {
-            Cause.AMPLIFIED: _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
-            Cause.COLLIDED: 0.0,
-        }.get(cause, _ULPS * row.half_ulp)
-        if error > enough:
-            self._harm(row, cause, what, site, error)
+        for row in held.row.culprits():
+            cause = row.cause
+            enough = {
+                Cause.AMPLIFIED: _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
+                Cause.COLLIDED: 0.0,
+            }.get(cause, _ULPS * row.half_ulp)
+            if cause in causes and error > enough:
+                self._harm(row, cause, what, site, error)
+                return
 
     def _harm(self, row: Row, cause: Cause, what: str, site: Site | None, error: float) -> None:
         harm = self.harms.get(row)

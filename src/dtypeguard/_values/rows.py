@@ -92,15 +92,14 @@ class Row:
             yield row
             row = row.parent
 
-    def culprit(self) -> "Row | None":
-        """The nearest row behind this one that spoils values, and not only makes more of what was lost before."""
-        found: Row | None = None
-        for row in self.chain():
-            if row.cause is not None:
-                found = row
-                if row.cause is not Cause.AMPLIFIED or row.came < LOST:
-                    break
-        return found
+    def culprits(self) -> Iterator["Row"]:
+        """The rows behind this one that spoil values, the nearest first.
+
+        One that only makes more of what was lost before counts if there is no other.
+        """
+        spoil = [row for row in self.chain() if row.cause is not None]
+        mere = [row for row in spoil if row.cause is Cause.AMPLIFIED and row.came >= LOST]
+        yield from [row for row in spoil if row not in mere] or mere[-1:]
 
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""

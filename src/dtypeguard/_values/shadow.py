@@ -291,10 +291,9 @@ class Shadow:
             return
         if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
             return
-        wrong = int((tensor != shadow).sum())
-        if row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel():
-            row.wrong = wrong, tensor.numel()
-            row.distinct = len(torch.unique(shadow)), len(torch.unique(tensor))
+        wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
+        if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
+            row.wrong, row.distinct = (wrong, tensor.numel()), (there, left)
 
     # ------------------------------------------------------------ choices
 
@@ -429,7 +428,7 @@ def _came(tensor: Tensor, held: Held, look: bool) -> Came:
 
 def _suspect(one: Came) -> float:
     """How likely an input is where an error comes from: whole numbers that are others have a small one."""
-    culprit = None if one.row is None else one.row.culprit()
+    culprit = None if one.row is None else next(one.row.culprits(), None)
     return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
 
 
