@@ -193,12 +193,12 @@ class Values:
         self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
     ) -> None:
         for row in held.row.culprits():
-            cause = row.cause
-            enough = {
-                Cause.AMPLIFIED: _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp),
-                Cause.COLLIDED: 0.0,
-            }.get(cause, _ULPS * row.half_ulp)
-            if cause in causes and error > enough:
+            cause, enough = row.cause, _ULPS * row.half_ulp
+            if cause is Cause.COLLIDED:
+                enough = 0.0
+            elif cause is Cause.AMPLIFIED:
+                enough = _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
+            if cause is not None and cause in causes and error > enough:
                 self._harm(row, cause, what, site, error)
                 return
 
