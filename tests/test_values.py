@@ -134,6 +134,42 @@ def test_an_exception_of_the_program_is_the_same(values):
     assert str(alone.value) == str(watched.value)
 
 
+def test_float8_and_complex_values_are_cast_there_and_back():
+    def program():
+        x = torch.randn(8) / 3
+        eighth = x.to(torch.float8_e4m3fn)
+        copied = torch.zeros(8).copy_(eighth)
+        wave = torch.fft.rfft(x.double()).to(torch.complex64)
+        return copied + eighth.to(BF16).float(), wave.abs().half(), torch.view_as_real(wave).sum()
+
+    torch.manual_seed(0)
+    alone = program()
+    torch.manual_seed(0)
+    report, result = audited(program)
+    assert same(alone, result)
+    assert found(report) == []
+
+
+def test_results_that_are_written_into_a_tensor_are_shadowed_there():
+    def program():
+        x, total = torch.ones(4).half() / 3, torch.zeros(())
+        torch.sum(x, 0, dtype=F32, out=total)
+        torch.add(x, x, out=x)
+        return x.masked_fill_(x > 5, torch.tensor(1)), total
+
+    report, result = audited(program)
+    assert same(program(), result)
+    assert found(report) == []
+
+
+def test_in_inference_mode_casts_are_seen_too():
+    def program():
+        with torch.inference_mode():
+            return (torch.ones(3) * 1e6).to(F16).reshape(3, 1).tolist()
+
+    assert [rule for rule, _ in found(audited(program, values="range")[0])] == ["DG901"]
+
+
 def test_versions_are_counted_as_without_an_audit():
     def program():
         x = torch.ones(4)

@@ -2,6 +2,7 @@
 "first."""
 
 import enum
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,8 @@ _FILLS = frozenset(
     zero_ fill_ uniform_ normal_ bernoulli_ exponential_ random_ log_normal_ cauchy_ geometric_ _foreach_zero_
     """.split()
 )
+# These come whole in inference mode, and may copy though their schema says that they give a view.
+_COPIES = frozenset("to contiguous reshape reshape_as flatten ravel resolve_conj resolve_neg".split())
 # These change what a tensor stands on.
 _MOVES = frozenset("set_ resize_ resize_as_ _resize_output_ resize_as_sparse_".split())
 # What these read besides tensors has the layout of one dtype's kernel: in another one they would read past its end.
@@ -63,7 +66,7 @@ _BESIDES = {"native_batch_norm": (3, 4), "_native_batch_norm_legit": (3, 4)}
 _LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])  # arguments of fused kernels
 
 
-_FROM_INTEGERS = frozenset("_to_copy copy_ cat stack where maximum minimum".split())  # their values, not places
+_FROM_INTEGERS = frozenset("to _to_copy copy_ cat stack where maximum minimum".split())  # their values, not places
 _DIFFERENCES = frozenset("add sub rsub add_ sub_".split())
 ACCUMULATES = _DIFFERENCES | frozenset(
     "lerp lerp_ addcmul addcmul_ addcdiv_ index_add_ scatter_add_ _foreach_add_".split()
@@ -167,9 +170,18 @@ class Known:
             tensor.dtype is not dtype
             and tensor.dtype is not torch.bool
             and (tensor.is_floating_point() or tensor.is_complex() or self.name in _FROM_INTEGERS)
-            and (not tensor.is_floating_point() or torch.promote_types(tensor.dtype, dtype) is not dtype)
+            and not _holds(dtype, tensor.dtype)
             for tensor in tensors
         )
+
+
+@functools.cache
+def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether a dtype has every value of another one; float8 is promoted to nothing, so PyTorch is not asked."""
+    if not (other.is_floating_point and dtype.is_floating_point) and not (other.is_complex and dtype.is_complex):
+        return False
+    wide, narrow = torch.finfo(dtype), torch.finfo(other)
+    return wide.eps <= narrow.eps and wide.max >= narrow.max and wide.tiny <= narrow.tiny
 
 
 _known: dict[int, Known] = {}  # by id of the operation
@@ -198,7 +210,7 @@ def _look(func: Any) -> Known:
         way=_way(library, name, results, bool(writes), getattr(func, "tags", ())),
         writes=tuple(writes),
         names=tuple(argument.name for argument in arguments),
-        exact=library == "aten" and name in _EXACT,
+        exact=library == "aten" and (name in _EXACT or name in _COPIES),
         decides=library == "aten" and decides,
         keeps_axis=name in _KEEP_AXIS,
         spread=_SPREADS.get(name, Spread.LOST),
@@ -206,7 +218,11 @@ def _look(func: Any) -> Known:
 
 
 def _way(library: str, name: str, results: Any, writes: bool, tags: Any) -> Way:
-    view = not writes and any(r.alias_info is not None and not r.alias_info.is_write for r in results)
+    view = (
+        name not in _COPIES
+        and not writes
+        and any(r.alias_info is not None and not r.alias_info.is_write for r in results)
+    )
     if view or (library == "aten" and name in _FRESH):
         return Way.NONE
     if library != "aten" or name in _MOVES or name.startswith(_KERNELS):

@@ -258,7 +258,7 @@ class Shadow:
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
             self._stalls(known, row, effective, tensor, shadow, came, writing)
-            self._collides(row, tensor, shadow, carried)
+            self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
         self,
@@ -453,7 +453,7 @@ def _spread(known: Known, args: Any, came: list[Came], error: Error) -> tuple[fl
             values, target = args[1:3] if known.name.endswith("_backward") else args[:2]
             if isinstance(values, Tensor) and isinstance(target, Tensor):
                 spread *= _ratio(_level(values), _level(values - target)) ** (2 if known.name == "mse_loss" else 1)
-        case Spread.SUM:
+        case Spread.SUM if not known.writes:
             one = next((one for one in came if one.tensor is args[0]), None)
             whole = norm(known.func((args[0] if one is None else one.held.like(one.tensor)).abs(), *args[1:]))
         case Spread.PRODUCT:
