@@ -53,9 +53,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if trait.name in recorder.before:
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
         values, writing = recorder.values, None
-        if values is not None:
+        caller = None if values is None else _caller()
+        if values is not None and caller is not None:
             with apart():
-                writing = values.before(func, args, kwargs, sys._getframe(1))
+                writing = values.before(func, args, kwargs, caller)
         try:
             if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
                 out = _under_autocast(recorder, func, args, kwargs)
@@ -67,8 +68,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         try:
             recorder.operations += 1
             with apart():
-                if values is not None:
-                    values.after(func, args, kwargs, out, writing, sys._getframe(1))
+                if values is not None and caller is not None:
+                    values.after(func, args, kwargs, out, writing, caller)
                 self._look(recorder, trait, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
@@ -232,6 +233,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
 
 unseen(Mode.__torch_dispatch__, inside=True)
+
+
+def _caller() -> FrameType | None:
+    """The frame below the mode's; a thread of a process group has none."""
+    try:
+        return sys._getframe(2)
+    except ValueError:
+        return None
 
 
 def _under_autocast(recorder: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
