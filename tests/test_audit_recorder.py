@@ -618,6 +618,9 @@ OWNERS = [
 ]  # fmt: skip
 
 
+torch.optim.AdamW([nn.Parameter(torch.ones(1))])  # torch replaces the step of a class when it is made first
+
+
 def installed():
     """All that an audit could leave behind in torch."""
     values = {f"{owner.__name__}.{name}": value for owner in OWNERS for name, value in vars(owner).items()}
