@@ -1,5 +1,4 @@
-"""Where values leave a program that is audited: losses, outputs of models, gradients that a step uses, parameters "
-"after it."""
+"""Where values leave a program: losses, outputs of models, gradients that a step uses, parameters after it."""
 
 import functools
 from collections.abc import Callable

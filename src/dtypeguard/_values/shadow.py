@@ -186,9 +186,10 @@ class Shadow:
                 one.held.like(one.tensor).copy_(one.tensor)
         return [*((one.tensor, None) for one in writing.came), *(_pairs(out, results, made) if made else ())]
 
-    def wider(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None,
-              local: bool = False) -> Any:  # fmt: skip
-        """The operation with wider inputs: with their shadows, or `local`, with the program's own values."""
+    def wider(
+        self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None
+    ) -> Any:
+        """The operation with the shadows of its inputs."""
         memory = self.memory
         if writing is not None:
             double = WIDER[writing.came[0].tensor.dtype] in _DOUBLE
@@ -210,8 +211,6 @@ class Shadow:
                 if not shadowed(value):
                     return value
                 dtype = imaginary if value.is_complex() else real
-                if local:
-                    return value.to(dtype)
                 return memory.hold(value).like(value) if id(value) in targets else memory.read(value, dtype)
             if isinstance(value, (list, tuple)):
                 return [widen(one) for one in value]
@@ -385,8 +384,6 @@ def written(known: Known, args: Any, kwargs: Any) -> Iterator[Tensor]:
 def _made(known: Known, out: Any, inputs: list[Tensor]) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
     results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
-    if known.writes:
-        inputs = [*inputs]
     storages = {tensor.untyped_storage()._cdata for tensor in inputs}
     return [t for t in results if shadowed(t) and t.untyped_storage()._cdata not in storages]
 
