@@ -56,29 +56,31 @@ def setup(model: nn.Module, x: Tensor, half: torch.dtype | None) -> Setup:
     return model, optimizer, scaler, step
 
 
+def timed(step: Callable[[], None], count: int) -> float:
+    """ns of a step, after the early ones."""
+    for _ in range(EARLY):
+        step()
+    gc.disable()
+    try:
+        start = perf_counter_ns()
+        for _ in range(count):
+            step()
+        return (perf_counter_ns() - start) / count
+    finally:
+        gc.enable()
+
+
 def steps(case: Setup, count: int) -> Samples:
     """ns of a step, bare and in an audit: `count` of them each, in turn, after the early ones."""
     model, optimizer, scaler, step = case
     rounds: dict[str, list[float]] = {"bare": [], "audited": []}
 
-    def block() -> float:
-        for _ in range(EARLY):
-            step()
-        gc.disable()
-        try:
-            start = perf_counter_ns()
-            for _ in range(count):
-                step()
-            return (perf_counter_ns() - start) / count
-        finally:
-            gc.enable()
-
     for number in range(2 * ROUNDS):
         if number % 4 in (0, 3):  # whichever comes first in a round comes second in the next
-            rounds["bare"].append(block())
+            rounds["bare"].append(timed(step, count))
         else:
             with dtypeguard.audit(model, optimizer, scaler):
-                rounds["audited"].append(block())
+                rounds["audited"].append(timed(step, count))
     return Samples(rounds)
 
 

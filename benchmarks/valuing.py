@@ -1,11 +1,9 @@
 """What an audit costs that looks at values: time of a training step, and memory of the shadows."""
 
-import gc
-from time import perf_counter_ns
 from typing import Any
 
 import torch
-from auditing import EARLY, Setup, encoder, toy
+from auditing import EARLY, Setup, encoder, timed, toy
 from bars import Context
 from report import Row, Table, at_most, duration, times
 from timing import Samples
@@ -22,25 +20,13 @@ def steps(case: Setup) -> Samples:
     ways: dict[str, Any] = {"bare": None, "range": "range", "shadow": True}
     rounds: dict[str, list[float]] = {name: [] for name in ways}
 
-    def block() -> float:
-        for _ in range(EARLY):
-            step()
-        gc.disable()
-        try:
-            start = perf_counter_ns()
-            for _ in range(STEPS):
-                step()
-            return (perf_counter_ns() - start) / STEPS
-        finally:
-            gc.enable()
-
     for number in range(ROUNDS):
         for name in list(ways)[:: 1 if number % 2 else -1]:
             if name == "bare":
-                rounds[name].append(block())
+                rounds[name].append(timed(step, STEPS))
             else:
                 with dtypeguard.audit(model, optimizer, scaler, values=ways[name]):
-                    rounds[name].append(block())
+                    rounds[name].append(timed(step, STEPS))
     return Samples(rounds)
 
 

@@ -329,6 +329,20 @@ def test_range_names_the_line_in_forward_whose_gradient_is_not_finite():
     assert [f.source for f in report.findings if f.rule == "DG901"] == ["length = weight.square().sum().sqrt()  # <--"]
 
 
+def test_range_counts_values_that_are_flushed_to_zero_as_an_info():
+    def program():
+        weight = torch.full((8,), 1e-5, dtype=F16)
+        variance = weight.square()  # <--
+        kept = weight * torch.tensor([0.0, 1.0]).half().repeat(4) * 0
+        return variance.sum().item() + kept.sum().item()
+
+    report, _ = audited(program, values="range")
+    (finding,) = [f for f in report.findings if f.rule == "DG901"]
+    assert (finding.severity, finding.source) == ("info", "variance = weight.square()  # <--")
+    assert "8 of 8 values become zero in float16" in finding.message
+    assert finding.fix.startswith("compute it in float32, or scale what goes in")
+
+
 def test_what_is_infinite_from_the_beginning_or_thrown_away_is_no_fault():
     def program():
         mask = torch.full((3, 3), float("-inf")).triu(1)

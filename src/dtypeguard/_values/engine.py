@@ -12,7 +12,7 @@ from torch import Tensor
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from .flags import Flags, looked_at
-from .known import Known, Way, known
+from .known import FLUSHES, Known, Way, known
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Held, shadowed
@@ -94,8 +94,13 @@ class Values:
             if tensor.requires_grad:
                 self._remember(frame)
                 break
-        if tensors or results:
-            self.flags.after(it, args, kwargs, tensors, results, functools.partial(self._row_of, it, frame))
+        try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
+            if tensors or results:
+                self.flags.after(it, args, kwargs, tensors, results, functools.partial(self._row_of, it, frame))
+        except Exception as error:
+            self._fault(error)
+        if self._shadow is None and it.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
+            self._flushes(self._row(it, out.dtype, frame), args, out)
         if it.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)
         shadow = self.shadow
@@ -104,6 +109,17 @@ class Values:
                 shadow.after(it, args, kwargs, out, writing, lambda it, dtype: self._row(it, dtype, frame))
             except Exception as error:
                 self._fault(error)
+
+    def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
+        """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""
+        row.visits += 1
+        if row.visits & (row.visits - 1) or any(value == 0 for value in args if isinstance(value, (int, float))):
+            return
+        given = [value for value in args if isinstance(value, Tensor)]
+        row.count += out.numel()
+        row.flushed += int(
+            functools.reduce(torch.logical_and, [t.isfinite() & (t != 0) for t in given], out == 0).sum()
+        )
 
     def _fault(self, error: Exception) -> None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
@@ -221,6 +237,8 @@ class Values:
         for row in self.rows:
             if row.born and not row.given and row not in self.harms:
                 self.harms[row] = Harm(row, Cause.BORN)
+            elif self._shadow is None and row.flushed > row.count / 2:
+                self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
             self._audit.emit("harmed", harm)
         for row in self.rows:

@@ -71,6 +71,7 @@ _DIFFERENCES = frozenset("add sub rsub add_ sub_".split())
 ACCUMULATES = _DIFFERENCES | frozenset(
     "lerp lerp_ addcmul addcmul_ addcdiv_ index_add_ scatter_add_ _foreach_add_".split()
 )
+FLUSHES = frozenset("to _to_copy mul div square pow".split())  # what they make of values that are not zero is not zero
 _PRODUCTS = frozenset("mul mul_ mm bmm addmm baddbmm mv dot convolution".split())
 _CARRY = frozenset(
     """

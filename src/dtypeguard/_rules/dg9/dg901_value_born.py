@@ -58,7 +58,7 @@ def _advice(harm: Harm) -> str:
         return "find where the values come from: data with gaps, a state that was saved after a bad step"
     info = torch.finfo(row.dtype)
     scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
-    if row.example is not None and not (harm.cause is Cause.BORN and not row.lost):
+    if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
         return f"compute it in {wide_of(row)}, or {scale}"
     finite = "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
     return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite
