@@ -11,6 +11,7 @@ from ._base.errors import (
     AnnotationError,
     CastError,
     CastWarning,
+    CompareError,
     ContractWarning,
     DeviceError,
     DtypeError,
@@ -31,6 +32,8 @@ if _TYPE_CHECKING:
     from . import testing as testing
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
+    from ._compare import Comparison as Comparison
+    from ._compare import compare as compare
 
 __version__ = "0.1.0"
 
@@ -41,6 +44,7 @@ __all__ = [
     "CastError",
     "CastRecord",
     "CastWarning",
+    "CompareError",
     "ContractWarning",
     "DeviceError",
     "DtypeError",
@@ -64,13 +68,16 @@ __all__ = [
 ]
 
 
+_LATER = {"audit": "._audit", "AuditReport": "._audit", "compare": "._compare", "Comparison": "._compare"}
+
+
 def __getattr__(name: str) -> _Any:
     if name in ("amp", "distributed", "testing"):  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
-    if name in ("audit", "AuditReport"):
-        return getattr(_importlib.import_module("._audit", __name__), name)
+    if name in _LATER:
+        return getattr(_importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "AuditReport", "amp", "audit", "distributed", "testing"})
+    return sorted({*globals(), *_LATER, "amp", "distributed", "testing"})

@@ -9,6 +9,7 @@ DtypeGuardError (TypeError)
   AnnotationError  the annotation itself is malformed
   AmpError         misuse of autocast, GradScaler or optimizer
   RankError        ranks hold tensors that do not match
+  CompareError     `compare` cannot run the model, or measure what it returns
 DtypeGuardWarning (UserWarning)
   CastWarning            a repair happened here for the first time
   InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
@@ -89,6 +90,10 @@ class AmpError(DtypeGuardError):
 
 class RankError(DtypeGuardError):
     """Ranks hold tensors of different names, dtypes, shapes or device types."""
+
+
+class CompareError(DtypeGuardError):
+    """`compare` cannot run the model in the dtype, or cannot measure what it returns."""
 
 
 class DtypeGuardWarning(UserWarning):

@@ -46,6 +46,7 @@ class Contract:
     guarded: bool = False  # unannotated floating tensors follow the anchor too
     sides: bool = False  # but if one of them has the anchor's dtype, those of another dtype pass as side inputs
     masks: frozenset[str] = frozenset()  # attention masks: float32 is right beside half, where PyTorch takes it
+    border: bool = False  # its casts are meant: they are made in every mode, and nobody is warned of them
     key: Any = None  # of the generated class that a guard's contract belongs to
     dtype: torch.dtype | None = None
     device: torch.device | None = None
@@ -71,6 +72,8 @@ class Contract:
 
     def mode_for(self, values: tuple[Any, ...]) -> Mode:
         """The mode in force for a call with these values."""
+        if self.border:
+            return Mode.LENIENT
         return current_mode(self.mode, self.file_for(values))
 
 

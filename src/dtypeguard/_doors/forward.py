@@ -44,6 +44,7 @@ class Options:
     verify: Verify
     non_blocking: bool
     output_dtype: torch.dtype | None
+    border: bool = False  # between parts of a model that have other dtypes, where casts are meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     for n, param in enumerate(contract.params):
         param.skip = n == 0 or param.name in options.skip_args
     contract.guarded, contract.key, contract.anchor = True, key, contract.anchor or "self"
-    contract.sides = not is_torch_own(cls)
+    contract.border = options.border
+    contract.sides = not is_torch_own(cls) and not options.border
     if issubclass(cls, _ATTENTION) and not contract.sides:
         contract.masks = frozenset(param.name for param in contract.params if param.name.endswith("mask"))
     for name in ("mode", "casting", "autocast"):

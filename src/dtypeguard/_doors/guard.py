@@ -71,8 +71,8 @@ class Card:
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = self.key.options
             options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
-            for name, child in _owners(module, self.skip):
-                if "_dtypeguard" not in child.__dict__ and _refuses(child):
+            for name, child in owners(module, self.skip):
+                if "_dtypeguard" not in child.__dict__ and refuses_wider(child):
                     _apply(child, f"{self.path}.{name}", options, self.file, False)
             # The children of a replica are its own; those of the module that it is one of are still to come.
             self.armed = not getattr(module, "_is_replica", False)
@@ -287,14 +287,14 @@ def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterat
     dtypes = {tensor.dtype for _, tensor, _ in floating(root)}
     if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
         return
-    for path, module in _owners(root, skip):
+    for path, module in owners(root, skip):
         # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
         # would refuse is no such border.
-        if options.depth == "all" or _refuses(module):
+        if options.depth == "all" or refuses_wider(module):
             yield f"{name}.{path}", module
 
 
-def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
+def owners(root: nn.Module, skip: tuple[Any, ...] = ()) -> Iterator[tuple[str, nn.Module]]:
     """The submodules that own floating parameters, with their paths, but those to skip."""
     for path, module in list(root.named_modules()):
         owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
@@ -303,7 +303,19 @@ def _owners(root: nn.Module, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Mo
             yield path, module
 
 
-def _refuses(module: nn.Module) -> bool:
+def border(module: nn.Module, path: str, options: Options, parent: nn.Module | None) -> None:
+    """Guard one module inside of a model, instead of the guard that it has."""
+    _unguard_one(module)
+    _apply(module, path, options, None, True)
+    if isinstance(parent, nn.TransformerEncoderLayer):  # its fused path reads the parameters of what is inside
+        module.__dict__["_dtypeguard"].hooks += (module.register_forward_pre_hook(_called),)
+
+
+def _called(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing: where there is one, PyTorch calls the module."""
+
+
+def refuses_wider(module: nn.Module) -> bool:
     """Whether a module raises where its floating input is wider than its parameters."""
     return is_torch_own(type(module)) and not isinstance(module, WIDER)
 
@@ -415,19 +427,23 @@ def unguard(model: M, /) -> M:
     if not isinstance(root, nn.Module):
         _refuse(root)
     for module in list(root.modules()):
-        card = module.__dict__.pop("_dtypeguard", None)
-        cls = _generated(type(module))
-        # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
-        if cls is not None and (card is not None or type(module) is cls):
-            object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
-        if card is None:
-            continue
-        name, original, guarded = card.shadow or ("", None, None)
-        if guarded is not None and module.__dict__.get(name) is guarded:  # not if somebody took it away meanwhile
-            module.__dict__[name] = original
-        for hook in card.hooks:
-            hook.remove()
+        _unguard_one(module)
     return model
+
+
+def _unguard_one(module: nn.Module) -> None:
+    card = module.__dict__.pop("_dtypeguard", None)
+    cls = _generated(type(module))
+    # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
+    if cls is not None and (card is not None or type(module) is cls):
+        object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
+    if card is None:
+        return
+    name, original, guarded = card.shadow or ("", None, None)
+    if guarded is not None and module.__dict__.get(name) is guarded:  # not if somebody took it away meanwhile
+        module.__dict__[name] = original
+    for hook in card.hooks:
+        hook.remove()
 
 
 def move_guards(model: nn.Module, file: str | None) -> None:

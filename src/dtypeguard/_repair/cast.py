@@ -66,8 +66,9 @@ def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
         with np.errstate(over="ignore"):  # what became infinite is refused below, with more words
             fresh = source.astype(plain(edit.dtype))
     if torch.compiler.is_compiling():
-        facts = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
-        _record_traced(*facts, str(source.device), str(fresh.device))
+        if not call.contract.border:
+            facts = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
+            _record_traced(*facts, str(source.device), str(fresh.device))
         return fresh
     _record(call, edit, fresh, alike)
     if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():
@@ -118,7 +119,8 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
         record = CastRecord(written(argument), function, *dtypes, old, new, place(frame))
         converted = type(source).__module__ == "numpy" and edit.convert
-        _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
+        if not call.contract.border:
+            _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
     with record_lock:
         record = records.setdefault(key, record)
         record.count += 1

@@ -58,8 +58,9 @@ class Writing:
 class Shadow:
     """The shadows of a program's tensors, and how far these are from them."""
 
-    def __init__(self, left: Callable[[Held], None]) -> None:
+    def __init__(self, left: Callable[[Held], None], measure: bool = True) -> None:
         self.memory = Memory(left)
+        self._due = _due if measure else lambda row: False
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
 
@@ -77,7 +78,7 @@ class Shadow:
                 return None
         row = row_of(known, targets[0].dtype)
         row.visits += 1
-        look = _due(row)
+        look = self._due(row)
         helds = [self.memory.hold(tensor) for tensor in targets]
         for held in helds:
             held.writes += 1
@@ -119,7 +120,7 @@ class Shadow:
         else:
             row = row_of(known, made[0].dtype)
             row.visits += 1
-            look = _due(row)
+            look = self._due(row)
         if way is Way.ROUND and writing is None:
             return
         came = self._came(inputs, look, writing)
@@ -147,7 +148,7 @@ class Shadow:
             for _, held in pairs:
                 held.error, held.spread = row.error, _carried(came)
                 held.origin = next((one.held.origin for one in came if one.held.origin is not None), None)
-        if way is Way.PICK and look:
+        if way is Way.PICK and _due(row):
             self._picked(known, args, kwargs, out, row)
 
     def _unknown(self, known: Known, args: Any, kwargs: Any, inputs: list[Tensor]) -> None:

@@ -1,0 +1,2 @@
+from .compare import compare as compare
+from .result import Comparison as Comparison

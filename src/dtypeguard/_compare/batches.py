@@ -1,0 +1,83 @@
+"""Batches as the caller gives them, and the tensors of what a model returns."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._base.errors import HintError
+from .._contract.containers import children
+from .._repair.containers import rebuild
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The arguments of one call of the model, and the batch as the caller gave it."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: Any
+
+    def to(self, dtype: torch.dtype | None) -> "Batch":
+        """The same with floating tensors in a dtype."""
+        if dtype is None:
+            return self
+        return self.map(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(tuple(mapped(arg, function) for arg in self.args), mapped(self.kwargs, function), self.given)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor with the name or the position of its argument."""
+        for name, value in (*((str(n), arg) for n, arg in enumerate(self.args)), *self.kwargs.items()):
+            for tensor in tensors_of(value):
+                yield name, tensor
+
+
+def batches_of(batch: Any) -> list[Batch]:
+    """One batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such.
+
+    Raises:
+        HintError: for anything else.
+    """
+    if isinstance(batch, list):
+        if not batch:
+            raise HintError("compare: `batch` is an empty list: pass at least one batch")
+        return [_batch(one, f"batch[{n}]") for n, one in enumerate(batch)]
+    return [_batch(batch, "batch")]
+
+
+def _batch(value: Any, name: str) -> Batch:
+    if isinstance(value, Tensor):
+        return Batch((value,), {}, value)
+    if isinstance(value, tuple):
+        return Batch(value, {}, value)
+    if isinstance(value, Mapping):
+        return Batch((), dict(value), value)
+    raise HintError(
+        f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
+        "keyword arguments, or a list of such batches"
+    )
+
+
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """A value with each of its tensors replaced; containers are rebuilt, and stay what they were for the caller."""
+    if isinstance(value, Tensor):
+        return function(value)
+    new = {}
+    for step, item in children(value) or ():
+        made = mapped(item, function)
+        if made is not item:
+            new[step] = made
+    return rebuild(value, new) if new else value
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value, in order."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    for _, item in children(value) or ():
+        yield from tensors_of(item)

@@ -1,0 +1,35 @@
+"""Where shares do not explain an error: modules are really kept in float32, half of them at a time."""
+
+import heapq
+import itertools
+
+from .keep import Trial
+
+RUNS = 16
+
+
+def bisect(trial: Trial, units: list[str], error: float) -> tuple[dict[str, float], int]:
+    """What keeping single modules saves of the error², and how many runs it took.
+
+    The group that saves most is split first.
+
+    Args:
+        trial: runs the model with some modules in float32, and gives the error.
+        units: the modules, in the model's order.
+        error: with none of them.
+    """
+    runs, counter, saved = 0, itertools.count(), {}
+    waiting = [(0.0, next(counter), units)]
+    while waiting and runs < RUNS:
+        _, _, group = heapq.heappop(waiting)
+        middle = max(1, len(group) // 2)
+        for half in (group[:middle], group[middle:]):
+            if not half or runs >= RUNS:
+                continue
+            runs += 1
+            gain = 1 - (trial(half) / error) ** 2
+            if len(half) == 1:
+                saved[half[0]] = gain
+            else:
+                heapq.heappush(waiting, (-gain, next(counter), half))
+    return saved, runs

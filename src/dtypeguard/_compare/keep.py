@@ -1,0 +1,251 @@
+"""The smallest set of modules that must stay in float32 for an error: chosen by shares, and verified by running it."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from .borders import check_names, keep_wide
+from .measure import Measured, distance, measure
+from .reach import Savings
+from .subject import Subject
+
+M = TypeVar("M", bound=nn.Module)
+Trial = Callable[[list[str]], float]  # the error with these modules in float32
+RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Modules that stay in float32, and what the rest of the model in the low dtype then costs.
+
+    Attributes:
+        names: of the modules; `""` is the whole model.
+        error: of the outputs, measured by running the model so.
+        runs: how many such runs it took to find them.
+        dtype: of the rest of the model; None for autocast.
+        narrow: those among the modules whose results are cast to the low dtype, as an operation that follows refuses
+            float32 beside it.
+    """
+
+    names: tuple[str, ...]
+    error: float
+    runs: int
+    dtype: torch.dtype | None
+    narrow: tuple[str, ...] = ()
+
+    def apply(self, model: M) -> M:
+        """Convert a model in float32 to the low dtype, but for these modules. Returns the same model.
+
+        Guards cast at the borders, in every mode and without a warning; `dtypeguard.unguard(model)` takes them off.
+        `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
+        region.
+
+        Raises:
+            CompareError: if the model lacks one of the modules, or its weights are in the low dtype already.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+        >>> result = dtypeguard.compare(model, torch.randn(4, 8), dtype=torch.bfloat16)
+        >>> kept = result.keep(error=1e-6)
+        >>> kept.apply(model)(torch.randn(4, 8)).dtype
+        torch.float32
+        """
+        check_names(model, self.names, self.dtype)
+        keep_wide(model, self.names, self.narrow, self.dtype)
+        return model
+
+
+class Search:
+    """Which modules must stay in float32."""
+
+    def __init__(self, subject: Subject, found: Measured) -> None:
+        self._subject, self._found, self.runs = subject, found, 0
+        self._units = _units(found)
+        self._order: list[tuple[str, float]] = []
+        if found.lost:
+            found = self._finite(found)
+        rest = {name: size for name, size in self._units.items() if not any(_within(name, n) for n, _ in self._order)}
+        self._order += order(found.savings, found.bits, rest)
+        if "" not in [name for name, _ in self._order]:
+            self._order.append(("", 0.0))
+        self._error = found.error
+
+    def _finite(self, found: Measured) -> Measured:
+        """First of all those modules whose values float16 does not hold; then shares are measured with them."""
+        overflows = Savings(narrow=0)
+        for reach, count in found.overflows:
+            overflows.add(reach, float(count))
+        self._order = [(name, math.inf) for name, _ in order(overflows, found.bits, self._units)]
+        names = self.names(len(self._order))
+        model = self._subject.copy()
+        keep_wide(model, names, (), self._subject.dtype)
+        self.runs += 1
+        again = measure(self._subject, model)
+        self._found.savings.narrow |= again.savings.narrow
+        if self._order:
+            self._order[-1] = (self._order[-1][0], 1.0)
+        return again
+
+    def run(self, target: float) -> Kept | None:
+        """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it."""
+        if self._found.error <= target:
+            return self._kept(0, self._found.error, 0)
+        rests = [rest for _, rest in self._order]
+        best = search(self._attempt, rests, self._error, target, RUNS - self.runs)
+        return None if best is None else self._kept(best[0], best[1], best[2] + self.runs)
+
+    def names(self, number: int) -> tuple[str, ...]:
+        """The first modules, with those that share parameters with them; what is inside of another is left out."""
+        return self._closed([name for name, _ in self._order[:number]])
+
+    def _closed(self, names: list[str]) -> tuple[str, ...]:
+        shared = _sharing(self._found.modules, self._units)
+        names = [*names, *(other for name in names for other in shared.get(name, ()))]
+        return tuple(
+            name for name in self._found.modules
+            if name in names and not any(other != name and _inside(name, other) for other in names)
+        )  # fmt: skip
+
+    def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if self._found.bits[name] & self._found.savings.narrow)
+
+    def _kept(self, number: int, error: float, runs: int) -> Kept:
+        names = self.names(number)
+        return Kept(names, error, runs, self._subject.dtype, self._narrow(names))
+
+    @property
+    def leaves(self) -> list[str]:
+        """The modules that can be kept, and have no such in them, in the model's order."""
+        return [name for name in self._found.modules if self._units.get(name) == 1 and not self._holds_others(name)]
+
+    def _holds_others(self, name: str) -> bool:
+        return any(_inside(other, name) for other in self._units)
+
+    def reorder(self, saved: dict[str, float]) -> None:
+        """Take the modules in the order of what they were measured to save."""
+        rest, found = 1.0, []
+        for name in sorted(saved, key=lambda one: -saved[one]):
+            rest = max(rest - max(saved[name], 0.0), 0.0)
+            found.append((name, rest))
+        self._order = [*found, *((name, 0.0) for name in self.leaves if name not in saved), ("", 0.0)]
+
+    def trial(self, names: list[str]) -> float:
+        """The error with these modules, and those that share parameters with them, in float32."""
+        return self._measured(self._closed(names))
+
+    def _attempt(self, number: int) -> float:
+        return self._measured(self.names(number))
+
+    def _measured(self, names: tuple[str, ...]) -> float:
+        given = any(self._found.bits[name] & self._found.savings.taken for name in names)
+        return measure_kept(self._subject, names, self._narrow(names), given)
+
+
+def measure_kept(subject: Subject, names: Sequence[str], narrow: Sequence[str], given: bool) -> float:
+    """The error of the model with some modules in float32, which get the batch as it was given; inf if it is none."""
+    model = subject.copy()
+    keep_wide(model, names, narrow, subject.dtype)
+    square = size = 0.0
+    for number, low in enumerate(subject.low_outputs(model, None if given else subject.dtype)):
+        apart = distance(low, subject.reference(number))
+        if apart.lost:
+            return math.inf
+        square += apart.square
+        size += apart.size
+    return math.sqrt(square / size) if size else 0.0
+
+
+def _within(name: str, other: str) -> bool:
+    return name == other or _inside(name, other)
+
+
+def _inside(name: str, other: str) -> bool:
+    return not other or name.startswith(f"{other}.")
+
+
+def _units(found: Measured) -> dict[str, int]:
+    """The modules that can be kept: called, and with floating parameters; how many such without parts each holds."""
+    able = [
+        name for name, module in found.modules.items()
+        if name in found.courses and any(p.is_floating_point() for p in module.parameters())
+    ]  # fmt: skip
+    leaves = [name for name in able if not any(other != name and _inside(other, name) for other in able)]
+    return {name: max(1, sum(leaf == name or _inside(leaf, name) for leaf in leaves)) for name in able}
+
+
+def _sharing(modules: dict[str, nn.Module], units: dict[str, int]) -> dict[str, list[str]]:
+    """By module, the smallest others that hold one of its parameters too."""
+    holders: dict[int, list[str]] = {}
+    for name in units:
+        for parameter in modules[name]._parameters.values():
+            if parameter is not None:
+                holders.setdefault(id(parameter), []).append(name)
+    shared: dict[str, list[str]] = {}
+    for names in holders.values():
+        for name in names if len(names) > 1 else ():
+            for around in units:
+                if around == name or _inside(name, around):
+                    shared.setdefault(around, []).extend(
+                        other for other in names if other != around and not _inside(other, around)
+                    )
+    return shared
+
+
+def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list[tuple[str, float]]:
+    """Modules in the order in which they are worth it, each with the share of the error² that is left after it."""
+    left = savings.masks()
+    rest, chosen = sum(share for _, share in left), []
+    candidates = dict(units)
+    while candidates:
+        gains = {name: _saved(left, bits[name]) / size for name, size in candidates.items()}
+        name = max(gains, key=lambda one: gains[one])
+        if gains[name] <= 0:
+            break
+        candidates = {one: n for one, n in candidates.items() if one != name and not _inside(one, name)}
+        rest -= _saved(left, bits[name])
+        left = [(mask, share) for mask, share in left if not mask & bits[name]]
+        chosen.append((name, max(rest, 0.0)))
+    return chosen
+
+
+def _saved(left: list[tuple[int, float]], bit: int) -> float:
+    return sum(share for mask, share in left if mask & bit)
+
+
+def search(
+    attempt: Callable[[int], float], rests: list[float], error: float, target: float, runs: int
+) -> tuple[int, float, int] | None:
+    """How many modules, in order, reach an error: the number, the error, and the runs that it took.
+
+    Shares tell where to look first; each run corrects them by what it has measured. None if no run reaches it.
+
+    Args:
+        attempt: runs the model with the first n modules in float32, and gives the error.
+        rests: the share of the error² that is left after the first, the second, ...
+        error: with none of them.
+        target: the one to reach.
+        runs: how many it may take.
+    """
+    below, above, scale = 0, len(rests), 1.0
+    found: tuple[int, float] | None = None
+    for run in range(1, runs + 1):
+        expected = [scale * error * math.sqrt(rest) for rest in rests]
+        number = next((n for n in range(below + 1, above) if expected[n - 1] <= target), above)
+        if found is not None and number == above:
+            number = above - 1
+        if found is None and run == runs:
+            number = len(rests)
+        if number <= below:
+            return (*found, run - 1) if found else None
+        measured = attempt(number)
+        if measured <= target:
+            above, found = number, (number, measured)
+        else:
+            below = number
+            if math.isfinite(measured) and expected[number - 1] > 0:
+                scale *= measured / expected[number - 1]
+    return (*found, runs) if found else None

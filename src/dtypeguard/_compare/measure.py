@@ -1,0 +1,324 @@
+"""The measurement: runs in the low dtype and in the reference, the shares of the error, and the course over depth."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._base.errors import CompareError
+from .._values.memory import shadowed
+from .._values.rows import Row
+from .._watch.sites import Site
+from .batches import Batch, mapped
+from .reach import Modules, Reach, Savings
+from .subject import Subject
+from .trace import WEIGHTS, Added, Carried, Course, Delta
+
+INPUTS = "(inputs)"
+_SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """The share of one line of one module."""
+
+    module: str
+    site: Site | None
+    weights: float = 0.0
+    arithmetic: float = 0.0
+    decisions: float = 0.0
+
+    @property
+    def share(self) -> float:
+        return self.weights + self.arithmetic + self.decisions
+
+
+@dataclass(eq=False)
+class Measured:
+    """What the runs have shown.
+
+    Attributes:
+        error: of the outputs, relative to the reference.
+        parts: by module and line.
+        parameters: the share of each parameter that is stored in the low dtype, by its name.
+        courses: by module, in the order in which they return.
+        savings: what keeping modules would save.
+        shared: whether there are shares.
+        lost: whether the outputs are not finite where the reference is.
+    """
+
+    error: float = math.nan
+    integers: bool = False
+    shared: bool = False
+    lost: int = 0
+    parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
+    parameters: Counter[str] = field(default_factory=Counter)
+    courses: dict[str, Course] = field(default_factory=dict)
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    bits: dict[str, int] = field(default_factory=dict)
+    savings: Savings = field(default_factory=Savings)
+    overflows: list[tuple[Reach, int]] = field(default_factory=list)
+    flipped: dict[Row, int] = field(default_factory=dict)
+    opaque: Counter[str] = field(default_factory=Counter)
+    operations: int = 0
+
+    def part(self, module: str | None, site: Site | None) -> Part:
+        key = module or "", None if site is None else site.key
+        if key not in self.parts:
+            self.parts[key] = Part(key[0], site)
+        return self.parts[key]
+
+
+@dataclass(slots=True)
+class Distance:
+    """The error of outputs against the reference."""
+
+    errors: list[Tensor]  # in float64, zero where one of both is not finite
+    square: float
+    size: float
+    lost: int
+    integers: bool
+
+    @property
+    def relative(self) -> float:
+        if self.lost:
+            return math.inf
+        return math.sqrt(self.square / self.size) if self.size else math.inf if self.square else 0.0
+
+
+def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
+    """The error of outputs: of floating tensors all values as one vector; of others the values that differ.
+
+    Raises:
+        CompareError: if they cannot be compared.
+    """
+    if not low:
+        raise CompareError("compare: the model returns no tensors, so there is nothing to compare: pass loss=")
+    if [tensor.shape for tensor in low] != [tensor.shape for tensor in reference]:
+        shapes = [[tuple(tensor.shape) for tensor in several] for several in (low, reference)]
+        raise CompareError(
+            f"compare: in the low dtype the outputs have the shapes {shapes[0]}, in the reference {shapes[1]}: "
+            "decisions in the model differ; pass loss= to compare one number"
+        )
+    floating = any(_inexact(tensor) for tensor in low)
+    errors, square, size, lost = [], 0.0, 0.0, 0
+    for one, other in zip(low, reference, strict=True):
+        if not floating:
+            square, size = square + float((one != other).sum()), size + one.numel()
+            continue
+        if not _inexact(one):
+            errors.append(torch.zeros((), dtype=torch.float64))
+            continue
+        wide = torch.complex128 if one.is_complex() else torch.float64
+        a, b = one.detach().to(wide), other.detach().to(wide)
+        good = a.isfinite() & b.isfinite()
+        lost += int((b.isfinite() & ~a.isfinite()).sum())
+        error = torch.where(good, a - b, 0)
+        errors.append(error)
+        square += float(error.abs().square().sum())
+        size += float(torch.where(b.isfinite(), b, 0).abs().square().sum())
+    return Distance(
+        errors, square if floating else square * square, size if floating else size * size, lost, not floating
+    )
+
+
+def _inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def measure(subject: Subject, model: nn.Module) -> Measured:
+    """Run a copy of the subject's model in the low dtype, and find out what its error comes from."""
+    try:
+        return _Measurement(subject, model).run()
+    except _NoGradient:
+        return _Measurement(subject, model).run(shares=False)
+
+
+class _NoGradient(Exception):
+    """Autograd has no backward for the model."""
+
+
+class _Measurement:
+    """The runs of one comparison."""
+
+    def __init__(self, subject: Subject, model: nn.Module) -> None:
+        self.subject, self.model = subject, model
+        self.found = Measured()
+        self._exact = {
+            name: tensor
+            for name, tensor in (
+                *subject.model.named_parameters(remove_duplicate=False), *subject.model.named_buffers(remove_duplicate=False)
+            )
+        }  # fmt: skip
+        self._square = self._size = 0.0
+
+    def run(self, shares: bool = True) -> Measured:
+        """Measure all batches."""
+        found, low = self.found, self.model
+        for parameter in low.parameters():
+            parameter.requires_grad_(parameter.is_floating_point() and shares)
+        modules = Modules(low, doors=self.subject.dtype is not None)
+        found.modules, found.bits = modules.of, modules.bits
+        try:
+            for number in range(len(self.subject.batches)):
+                self._added(modules, number, shares)
+            self.subject.forget()
+            for number in range(len(self.subject.batches)):
+                self._carried(modules, number)
+        finally:
+            modules.remove()
+        found.error = math.inf if found.lost else math.sqrt(self._square / self._size) if self._size else 0.0
+        self._normalise()
+        return found
+
+    # ------------------------------------------------------------ what each operation adds
+
+    def _added(self, modules: Modules, number: int, shares: bool) -> None:
+        subject, found = self.subject, self.found
+        trace = Added(modules)
+        for name, buffer in self.model.named_buffers(remove_duplicate=False):
+            trace.seed(buffer, self._exact[name])
+        given = subject.batches[number]
+        leaves: list[tuple[Tensor, Tensor]] = []
+        copies: list[Tensor] = []  # alive as long as their ids are known
+
+        def leaf(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            low = tensor.detach().to(subject.dtype or tensor.dtype).requires_grad_(shares)
+            leaves.append((low, tensor))
+            given = low.clone()  # a model may write to what it gets
+            copies.append(given)
+            trace.inputs.add(id(given))
+            return given
+
+        with torch.set_grad_enabled(shares):
+            low = subject.run(self.model, number, given.map(leaf), mode=trace)
+            for tensor in low:
+                trace.collect(tensor)
+        found.operations += trace.operations
+        found.opaque.update(trace.shadow.opaque)
+        reference = subject.reference(number)
+        apart = distance(low, reference)
+        found.lost += apart.lost
+        found.integers |= apart.integers
+        self._square += apart.square
+        self._size += apart.size
+        found.savings.narrow |= trace.reaches.narrow
+        wanted = [(one, error) for one, error in zip(low, apart.errors, strict=False) if one.requires_grad]
+        if not wanted or apart.lost or not apart.square:
+            return
+        found.shared = True
+        self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
+
+    def _backward(
+        self, modules: Modules, trace: Added, wanted: list[tuple[Tensor, Tensor]], leaves: list[tuple[Tensor, Tensor]],
+        norm: float,
+    ) -> None:  # fmt: skip
+        """Shares, in units of the error: the norm of this batch is taken out at the end, over all batches."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        gradients: tuple[Tensor | None, ...] = ()
+        inputs = [*parameters, *(low for low, _ in leaves)]
+        for scale in _SCALES:
+            factor = scale / norm
+            try:
+                gradients = torch.autograd.grad(
+                    [out for out, _ in wanted], inputs, [(error * factor).to(out.dtype) for out, error in wanted],
+                    allow_unused=True, retain_graph=scale != _SCALES[-1],
+                )  # fmt: skip
+            except RuntimeError as error:  # a model for inference that writes to what backward needs
+                raise _NoGradient from error
+            total = sum(delta.share for delta in trace.deltas)
+            if math.isfinite(total) and all(g is None or bool(g.isfinite().all()) for g in gradients):
+                break
+        unit = norm / scale  # so that all shares are ⟨error, what was added⟩
+        savings = self.found.savings
+        savings.taken &= trace.taken
+        for delta in trace.deltas:
+            part = self.found.part(delta.row.module, delta.row.site)
+            share = delta.share * unit
+            if delta.row.name == WEIGHTS:
+                part.weights += share
+            else:
+                part.arithmetic += share
+            savings.add(delta.reach, share)
+        by_id = dict(zip(map(id, parameters), gradients, strict=False))
+        for name, parameter in self.model.named_parameters():
+            gradient = by_id.get(id(parameter))
+            if gradient is None or parameter.dtype is self._exact[name].dtype:
+                continue
+            share = _product(gradient, parameter, self._exact[name]) * unit
+            site, module = trace.uses.get(id(parameter), (None, None))
+            module = name.rpartition(".")[0] if module is None else module
+            self.found.parameters[name] += share
+            self.found.part(module, site).weights += share
+            savings.add(Reach(inside=modules.around(module)), share)
+        for (low, exact), gradient in zip(leaves, gradients[len(parameters) :], strict=True):
+            if gradient is not None and low.dtype is not exact.dtype:
+                share = _product(gradient, low, exact) * unit
+                self.found.part(INPUTS, None).arithmetic += share
+                savings.add(Reach(inside=trace.taken), share)
+
+    # ------------------------------------------------------------ how the error grows
+
+    def _carried(self, modules: Modules, number: int) -> None:
+        subject, found = self.subject, self.found
+        trace = Carried(modules)
+        with torch.no_grad():
+            for name, tensor in (
+                *self.model.named_parameters(remove_duplicate=False), *self.model.named_buffers(remove_duplicate=False)
+            ):  # fmt: skip
+                trace.seed(tensor, self._exact[name])
+
+            def low(tensor: Tensor) -> Tensor:
+                made = tensor.to(subject.dtype) if subject.dtype and tensor.is_floating_point() else tensor.clone()
+                trace.seed(made, tensor)
+                return made
+
+            out = subject.run(self.model, number, subject.batches[number].map(low), mode=trace)
+        for name, course in trace.courses.items():
+            known = found.courses.setdefault(name, Course())
+            known.distance += course.distance
+            known.size += course.size
+            known.lost += course.lost
+        for overflows in trace.overflows.values():
+            found.overflows += overflows
+        self._decided(trace, out, subject.reference(number))
+
+    def _decided(self, trace: Carried, out: list[Tensor], reference: list[Tensor]) -> None:
+        """What choices that come out otherwise cost: the wider values go on with the model's own."""
+        flipped = {row: row.flipped for row in trace.rows if row.flipped}
+        if not flipped or not self.found.shared:
+            return
+        apart = distance(out, reference)
+        share = 0.0
+        for tensor, error, other in zip(out, apart.errors, reference, strict=True):
+            if _inexact(tensor):
+                gap = trace.exact(tensor).to(error.dtype) - other.to(error.dtype)
+                share += float((error * torch.where(gap.isfinite(), gap, 0)).sum())
+        count = sum(flipped.values())
+        for row, times in flipped.items():
+            self.found.flipped[row] = times
+            self.found.part(row.module, row.site).decisions += share * times / count
+
+    def _normalise(self) -> None:
+        square = self._square
+        if not square:
+            return
+        for part in self.found.parts.values():
+            part.weights, part.arithmetic, part.decisions = (
+                value / square for value in (part.weights, part.arithmetic, part.decisions)
+            )
+        for name in self.found.parameters:
+            self.found.parameters[name] /= square
+        savings = self.found.savings
+        savings.parts = {key: share / square for key, share in savings.parts.items()}
+
+
+def _product(gradient: Tensor, low: Tensor, exact: Tensor) -> float:
+    difference = low.detach().double() - exact.detach().to(low.device).double()
+    return float((gradient.double() * difference).sum())

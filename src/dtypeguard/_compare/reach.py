@@ -1,0 +1,200 @@
+"""What would be computed in float32 if a module was kept in float32.
+
+Its result is float32 then, and so is what is computed from that, as PyTorch promotes, until a module of PyTorch's own
+is reached that needs its parameters' dtype, or the program casts. So a module that is kept saves more than its own
+error. Each tensor carries the modules that would make it float32, as the bits of one number. Where an operation would
+refuse such a tensor beside the others, the result of that module has to be cast back.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._base.dtypes import HALF
+from .._doors.guard import refuses_wider
+from .._values.known import Known
+
+
+@dataclass(slots=True)
+class Reach:
+    """Which modules would make a tensor float32."""
+
+    inside: int = 0  # those that it is computed in
+    outside: int = 0  # those whose results it is computed from
+    edge: int = 0  # those that return it
+
+    def saved(self, narrow: int) -> int:
+        """The modules that save its error, if the results of `narrow` are cast back."""
+        return (self.inside & ~(self.edge & narrow)) | (self.outside & ~narrow)
+
+
+_NOWHERE = Reach()
+
+
+@dataclass(slots=True)
+class Savings:
+    """What keeping modules in float32 saves, by the shares that one run has found.
+
+    Attributes:
+        parts: shares of the error², by what would save them.
+        narrow: the bits of modules whose results have to be cast back.
+        taken: the bits of the modules each of which gets all that the model is given.
+    """
+
+    parts: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    narrow: int = 0
+    taken: int = -1
+
+    def add(self, reach: Reach, share: float) -> None:
+        key = reach.inside, reach.outside, reach.edge
+        self.parts[key] = self.parts.get(key, 0.0) + share
+
+    def masks(self) -> list[tuple[int, float]]:
+        """The modules that save a part, by their bits, and how large that part is."""
+        found: dict[int, float] = {}
+        for key, share in self.parts.items():
+            mask = Reach(*key).saved(self.narrow)
+            found[mask] = found.get(mask, 0.0) + share
+        return list(found.items())
+
+
+class Modules:
+    """The modules of a model that can be kept, each with its bit, and those that are running."""
+
+    def __init__(self, model: nn.Module, doors: bool) -> None:
+        self.of = dict(model.named_modules())
+        self.bits = {name: 1 << n for n, name in enumerate(self.of)}
+        self._running: list[tuple[str, int, bool]] = []  # the name, the bits of all around, whether it has a door
+        self.doors = doors  # whether modules cast what they get; autocast casts for operations
+        self._hooks: list[Any] = []
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self._listen(name, module)
+        self.left: Any = lambda name, result: None  # called when a module returns
+
+    def _listen(self, name: str, module: nn.Module) -> None:
+        door = self.doors and refuses_wider(module)
+
+        def enter(module: nn.Module, args: Any) -> None:
+            self._running.append((name, self.inside | self.bits[name], door))
+
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            self._running.pop()
+            if result is not None:  # else an exception is on its way
+                self.left(name, result)
+
+        self._hooks.append(module.register_forward_pre_hook(enter))
+        self._hooks.append(module.register_forward_hook(leave, always_call=True))
+
+    @property
+    def name(self) -> str | None:
+        """The innermost module that runs."""
+        return self._running[-1][0] if self._running else None
+
+    @property
+    def path(self) -> list[str]:
+        return [name for name, _, _ in self._running]
+
+    @property
+    def inside(self) -> int:
+        return self._running[-1][1] if self._running else 0
+
+    @property
+    def door(self) -> bool:
+        """Whether the innermost module casts what it gets."""
+        return bool(self._running) and self._running[-1][2]
+
+    def around(self, name: str) -> int:
+        """The bits of a module and all modules around it."""
+        bits, parts = self.bits[""], name.split(".") if name else []
+        for n in range(len(parts)):
+            bits |= self.bits.get(".".join(parts[: n + 1]), 0)
+        return bits
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+class Reaches:
+    """The reach of each storage."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self._of: dict[int, Reach] = {}
+        self._accepts: dict[Any, bool] = {}
+        self.narrow = 0  # modules whose results some operation refuses
+
+    def of(self, tensor: Tensor) -> Reach:
+        return self._of.get(tensor.untyped_storage()._cdata, _NOWHERE)
+
+    def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
+        """An operation has run; it may have written to one of its inputs."""
+        modules, inside = self._modules, self._modules.inside
+        written = {tensor.untyped_storage()._cdata for tensor in inputs}
+        outside = 0
+        casts = known.name == "_to_copy" or (not modules.doors and torch.Tag.pointwise not in known.func.tags)
+        if not modules.door and not casts:
+            outside = self._met(known, args, kwargs, inputs) & ~inside
+        for tensor in out:
+            key = tensor.untyped_storage()._cdata
+            if key in written:  # it keeps its dtype
+                old = self._of.get(key, _NOWHERE)
+                self._of[key] = Reach(old.inside | inside, old.outside)
+            else:
+                self._of[key] = Reach(inside, outside)
+
+    def returned(self, name: str, tensor: Tensor) -> None:
+        key = tensor.untyped_storage()._cdata
+        reach = self._of.get(key, _NOWHERE)
+        self._of[key] = Reach(
+            reach.inside, reach.outside | self._modules.bits[name], reach.edge | self._modules.bits[name]
+        )
+
+    def _met(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> int:
+        """The modules outside whose results make the result of an operation float32."""
+        inside = self._modules.inside
+        masks = [(reach.inside | reach.outside) & ~inside for reach in map(self.of, inputs)]
+        together = 0
+        for mask in masks:
+            together |= mask
+        if len(inputs) < 2 or known.writes:
+            return together
+        left, narrow = together, 0
+        while left:
+            bit = left & -left
+            wide = tuple(bool(mask & bit) for mask in masks)
+            group = left
+            for mask, taken in zip(masks, wide, strict=True):
+                group &= mask if taken else ~mask
+            if not all(wide) and not self._accepted(known, args, kwargs, inputs, wide):
+                narrow |= group
+            left &= ~group
+        self.narrow |= narrow
+        return together & ~narrow
+
+    def _accepted(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:
+        """Whether an operation takes these of its inputs in float32 beside the others; it is tried once."""
+        key = (known, wide, tuple(tensor.dtype for tensor in inputs))
+        if key not in self._accepts:
+            wider = {
+                id(tensor): tensor.detach().float()
+                for tensor, taken in zip(inputs, wide, strict=True)
+                if taken and tensor.dtype in HALF
+            }
+            try:
+                known.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
+            except (RuntimeError, TypeError, NotImplementedError):
+                self._accepts[key] = False
+            else:
+                self._accepts[key] = True
+        return self._accepts[key]
+
+
+def _replaced(values: Iterable[Any], new: dict[int, Tensor]) -> list[Any]:
+    return [
+        _replaced(value, new) if isinstance(value, (list, tuple)) else new.get(id(value), value) for value in values
+    ]

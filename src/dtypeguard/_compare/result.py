@@ -1,0 +1,322 @@
+"""What `compare` found: to print, to keep, and to ask what must stay in float32."""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._base.dtypes import name_of
+from .._base.errors import CompareError
+from .bisect import bisect
+from .keep import Kept, Search
+from .measure import INPUTS, Measured, Part
+from .subject import Subject
+
+_SHOWN = 8  # layers of a printed comparison
+_LINEAR = 0.9, 1.1  # shares that explain the error
+_LARGE = 0.01  # an error of a module's output that is worth telling
+_LEAST = 0.005  # a share below is printed as 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The share of one module in the error: of what it computes itself, and of its own parameters.
+
+    Attributes:
+        name: dotted, as in `named_modules()`; `""` is the model itself, `(inputs)` the rounding of the batch.
+        share: of the error of the outputs; negative if it takes away from the error; None if there are no shares.
+        weights: the part that comes from storing or casting parameters to the low dtype.
+        arithmetic: the part that comes from computing in it.
+        decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
+        saves: how much of the error² would be saved if the module, with all in it, was kept in float32; expected from
+            the shares, or measured where these do not explain the error.
+        error: of the module's output, relative to its output in the wider dtype; None if it returned no floating tensor.
+        kind: the name of its class.
+        lines: where it computes, as `file:line`.
+    """
+
+    name: str
+    share: float | None
+    weights: float
+    arithmetic: float
+    decisions: float
+    saves: float | None
+    error: float | None
+    kind: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The share of one line of the program in the error.
+
+    Attributes:
+        file, line: where it is.
+        source: its text.
+        share, weights, arithmetic, decisions: as those of a `Layer`.
+        layers: the names of the modules that run it.
+    """
+
+    file: str
+    line: int
+    source: str
+    share: float
+    weights: float
+    arithmetic: float
+    decisions: float
+    layers: tuple[str, ...]
+
+    @property
+    def site(self) -> str:
+        """`file:line`, from the working directory."""
+        return _site(self.file, self.line)
+
+
+class Comparison:
+    """What a lower precision costs a model.
+
+    Attributes:
+        error: ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
+            integers the share of values that differ.
+        explained: the sum of the shares, 1.0 = all of the error; None if there are no shares.
+        linear: whether the shares explain the error: 0.9 to 1.1.
+        layers: one `Layer` for each module, the largest share first.
+        lines: one `Line` for each line, the largest share first.
+        parameters: the share of each parameter that is stored in the low dtype, by its name.
+        depth: the names of the modules that return floating tensors, in the order in which they return.
+        reference: the dtype of the reference.
+        runs: how often the model has run, forward, in any dtype.
+        born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
+        notes: what limits the result.
+    """
+
+    def __init__(self, subject: Subject, found: Measured, born: tuple[str, ...]) -> None:
+        self._subject, self._found = subject, found
+        self._search: Search | None = None
+        self._kept: Kept | None = None
+        self.error, self.reference, self.born = found.error, subject.precision, born
+        self.explained = sum(part.share for part in found.parts.values()) if found.shared else None
+        self.linear = self.explained is not None and _LINEAR[0] <= self.explained <= _LINEAR[1]
+        self.bisected = 0
+        measured: dict[str, float] | None = None
+        if found.error and math.isfinite(found.error) and not found.integers and not self.linear:
+            search = self._searching()
+            measured, self.bisected = bisect(search.trial, search.leaves, found.error)
+            search.reorder(measured)
+        self.layers = list(_layers(found, measured))
+        self.lines = list(_lines(found))
+        self.parameters = dict(found.parameters.most_common())
+        self.depth = [name for name, course in found.courses.items() if course.size]
+        self.notes = list(self._limits())
+
+    @property
+    def runs(self) -> int:
+        return self._subject.runs
+
+    def _searching(self) -> Search:
+        if self._search is None:
+            self._search = Search(self._subject, self._found)
+        return self._search
+
+    def keep(self, error: float) -> Kept:
+        """Find the fewest modules that must stay in float32 for the outputs to have at most this error.
+
+        The modules with the largest shares are taken first, and the model is run with them in float32; at most 5 runs
+        find how many it takes. The result has been run.
+
+        Raises:
+            ValueError: if the error is not positive.
+            CompareError: if there are no outputs to measure an error of, or not even the whole model in float32
+                reaches it.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+        >>> result = dtypeguard.compare(model, torch.randn(4, 8), dtype=torch.bfloat16)
+        >>> kept = result.keep(error=1e-6)
+        >>> kept.error < 1e-6, kept.runs <= 5
+        (True, True)
+        """
+        if not error > 0:
+            raise ValueError(f"keep(error={error!r}): the error must be positive, for example 1e-3")
+        if self._found.integers:
+            raise CompareError(
+                "keep needs floating outputs to measure an error of, and the model returns integers: pass loss="
+            )
+        kept = self._searching().run(error)
+        if kept is None:
+            raise CompareError(
+                f"keep(error={error:.1g}) cannot be reached: the whole model in float32 has a larger error against "
+                f"{name_of(self.reference)}"
+            )
+        self._kept = kept
+        return kept
+
+    # ------------------------------------------------------------ to read
+
+    @property
+    def title(self) -> str:
+        return f"{self._subject.title} against {name_of(self.reference)}"
+
+    def verdict(self) -> str:
+        """The first line of the report, without the dtypes."""
+        if self._found.integers:
+            return f"{percent(self.error)} of the outputs' integers differ"
+        said = "outputs are not finite" if math.isinf(self.error) else f"output error {percent(self.error)}"
+        if self.explained is not None:
+            said += f", explained {percent(self.explained)}"
+        first = next((name for name in self.depth if name and self._found.courses[name].error > _LARGE), None)
+        return said if first is None else f"{said}, first above 1 % at {first}"
+
+    def _limits(self) -> Iterator[str]:
+        found = self._found
+        if not found.shared and found.error and not found.lost:
+            yield "no shares: they need a gradient, and the outputs have none"
+        if self.explained is not None and not self.linear:
+            yield (
+                f"not linear: the shares explain {percent(self.explained)} of the error; what keeping a layer saves "
+                f"was measured by {self.bisected} runs"
+            )
+        if self.reference is torch.float32 and self._subject.low is not torch.float32:
+            yield "the reference is float32: an operation of the model refuses float64"
+        if found.opaque:
+            names = ", ".join(name for name, _ in found.opaque.most_common(3))
+            yield f"{sum(found.opaque.values())} of {found.operations} operations have no share: {names}"
+        if not all(draws.same for draws in self._subject.draws):
+            yield "the runs drew random numbers at different places, so they differ by these too"
+        if found.flipped:
+            row = max(found.flipped, key=lambda one: found.flipped[one])
+            yield f"{sum(found.flipped.values())} choices come out otherwise, most at {row}"
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.title}: {self.verdict()}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        found, kept = self._found, self._kept
+        return {
+            "format": 1,
+            "dtype": name_of(self._subject.low),
+            "autocast": self._subject.autocast is not None,
+            "model": type(self._subject.model).__name__,
+            "reference": name_of(self.reference),
+            "error": _number(self.error),
+            "explained": _number(self.explained),
+            "linear": self.linear,
+            "runs": self.runs,
+            "bisected": self.bisected,
+            "born": list(self.born),
+            "notes": self.notes,
+            "layers": [asdict(layer) | {"error": _number(layer.error)} for layer in self.layers],
+            "lines": [asdict(line) for line in self.lines],
+            "parameters": self.parameters,
+            "depth": [{"name": name, "error": _number(found.courses[name].error)} for name in self.depth],
+            "kept": None
+            if kept is None
+            else {"names": list(kept.names), "error": _number(kept.error), "runs": kept.runs},
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The result as JSON, which is written to a file too if a path is given."""
+        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
+        if path is not None:
+            Path(path).write_text(text + "\n", "utf-8")
+        return text
+
+
+def percent(value: float) -> str:
+    """A share as a reader wants it: `56 %`, `0.42 %`, `1.3e-05`."""
+    if not math.isfinite(value):
+        return str(value)
+    value *= 100
+    if value and abs(value) < 0.01:
+        return f"{value / 100:.1e}"
+    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _site(file: str, line: int) -> str:
+    return f"{file.removeprefix(os.getcwd() + os.sep)}:{line}"
+
+
+def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Layer]:
+    parts: dict[str, list[Part]] = {name: [] for name in found.courses}
+    for part in found.parts.values():
+        parts.setdefault(part.module, []).append(part)
+    masks = found.savings.masks()
+    rows = []
+    for name, own in parts.items():
+        course, bit = found.courses.get(name), found.bits.get(name, 0)
+        saves = sum(share for mask, share in masks if mask & bit) if found.shared else None
+        sums = _sum(own)
+        share = sum(sums) if found.shared else None
+        if measured is not None:
+            saves = measured.get(name)
+        lines = dict.fromkeys(_site(*part.site.key) for part in own if part.site is not None)
+        kind = "" if name == INPUTS else type(found.modules[name]).__name__
+        error = course.error if course is not None and course.size else None
+        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines)))
+    yield from sorted(rows, key=lambda row: -(row.share if row.share is not None and found.shared else row.error or 0))
+
+
+def _lines(found: Measured) -> Iterator[Line]:
+    parts: dict[tuple[str, int], list[Part]] = {}
+    for part in found.parts.values():
+        if part.site is not None:
+            parts.setdefault(part.site.key, []).append(part)
+    rows = []
+    for (file, number), own in parts.items():
+        sums, site = _sum(own), own[0].site
+        layers = tuple(dict.fromkeys(part.module for part in own))
+        rows.append(Line(file, number, site.source if site else "", sum(sums), *sums, layers))
+    yield from sorted(rows, key=lambda row: -row.share)
+
+
+def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
+    parts = list(parts)
+    return (
+        sum(part.weights for part in parts), sum(part.arithmetic for part in parts),
+        sum(part.decisions for part in parts),
+    )  # fmt: skip
+
+
+def _text(result: Comparison) -> Iterator[str]:
+    yield f"{result.title}: {result.verdict()}"
+    yield from (f"  {line}" for line in result.born)
+    shown = [layer for layer in result.layers if layer.share is None or abs(layer.share) >= _LEAST][:_SHOWN]
+    width = max((len(_title(layer.name)) for layer in shown), default=0)
+    for layer in shown:
+        yield _row(layer, min(width, 40))
+    if len(result.layers) > len(shown):
+        rest = [layer for layer in result.layers if layer not in shown]
+        share = sum(layer.share or 0 for layer in rest)
+        yield f"  {'' if result.explained is None else f'{round(100 * share):>3} %  '}{len(rest)} other layers"
+    yield from (f"note: {note}" for note in result.notes)
+    kept = result._kept
+    if kept is not None:
+        names = ", ".join(_title(name) for name in kept.names) or "nothing"
+        yield f"keep in float32: {names} -> {percent(kept.error)} (verified by {kept.runs} runs)"
+
+
+def _title(name: str) -> str:
+    return name or "(the model itself)"
+
+
+def _row(layer: Layer, width: int) -> str:
+    if layer.share is None:
+        return f"  {_title(layer.name):<{width}}  error {'' if layer.error is None else percent(layer.error)}"
+    parts = {"weights": layer.weights, "arithmetic": layer.arithmetic, "decisions": layer.decisions}
+    told = ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
+    place = layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
+    return f"  {round(100 * layer.share):>3} %  {_title(layer.name):<{width}}  {told:<28}  {place}".rstrip()

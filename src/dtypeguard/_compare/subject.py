@@ -1,0 +1,148 @@
+"""The model that is compared: its copies in other dtypes, and what they return for each batch."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from .._base.dtypes import name_of
+from .._base.errors import CompareError
+from .batches import Batch, tensors_of
+from .draws import Draws
+
+Loss = Callable[..., Any]
+_REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+
+
+@dataclass(eq=False)
+class Subject:
+    """A model, the dtype or the autocast region to compare, and the batches.
+
+    Attributes:
+        dtype: to convert the model to; None for autocast.
+        autocast: of the region; None where the model is converted.
+        loss: of the model's output and the batch.
+        runs: how often the model has run, in any dtype.
+        precision: the dtype of the reference.
+    """
+
+    model: nn.Module
+    batches: list[Batch]
+    dtype: torch.dtype | None
+    autocast: torch.dtype | None
+    device: torch.device
+    loss: Loss | None
+    runs: int = 0
+    precision: torch.dtype = torch.float64
+    _references: dict[int, list[Tensor]] = field(default_factory=dict)
+    _wide: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        self.draws = [Draws() for _ in self.batches]
+        self._state = _states(self.device)
+
+    @property
+    def low(self) -> torch.dtype:
+        dtype = self.dtype or self.autocast
+        assert dtype is not None
+        return dtype
+
+    @property
+    def title(self) -> str:
+        return name_of(self.low) if self.autocast is None else f"{name_of(self.low)} autocast"
+
+    def copy(self) -> nn.Module:
+        """A copy of the model as it is.
+
+        Raises:
+            CompareError: if it cannot be copied.
+        """
+        try:
+            return copy.deepcopy(self.model)
+        except Exception as error:
+            name = type(self.model).__name__
+            raise CompareError(
+                f"compare runs a copy of the model, and copy.deepcopy cannot copy this {name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def lowered(self) -> nn.Module:
+        """A copy of the model in the low dtype."""
+        model = self.copy()
+        return model if self.dtype is None else model.to(self.dtype)
+
+    def reference(self, number: int) -> list[Tensor]:
+        """The outputs of the model in float64 for one batch; in float32 where an operation refuses float64."""
+        if number not in self._references:
+            if self._wide is None:
+                self._wide = self.copy().to(self.precision)
+            try:
+                found = self._in(self._wide, number)
+            except _REFUSALS:
+                if self.precision is torch.float32:
+                    raise
+                self.precision, self._wide = torch.float32, None
+                self._references.clear()
+                return self.reference(number)
+            self._references[number] = [tensor.detach() for tensor in found]
+        return self._references[number]
+
+    def forget(self) -> None:
+        """Give the wide model back."""
+        self._wide = None
+
+    def _in(self, model: nn.Module, number: int) -> list[Tensor]:
+        with torch.no_grad():
+            return self.run(model, number, self.batches[number].to(self.precision), low=False)
+
+    def low_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
+        """The outputs of a copy in the low dtype, or under autocast, for each batch in a dtype."""
+        for number, batch in enumerate(self.batches):
+            with torch.no_grad():
+                yield self.run(model, number, batch.to(dtype))
+
+    def run(self, model: nn.Module, number: int, batch: Batch, low: bool = True, mode: Any = None) -> list[Tensor]:
+        """The tensors that one run returns, with the random numbers of the first run of the same batch."""
+        self.runs += 1
+        with self._region(low), self._drawn(number), mode or contextlib.nullcontext():
+            out = model(*batch.args, **batch.kwargs)
+            if self.loss is not None:
+                out = self.loss(out, batch)
+        return list(tensors_of(out))
+
+    def _region(self, low: bool) -> Any:
+        if not low or self.autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
+
+    @contextlib.contextmanager
+    def _drawn(self, number: int) -> Iterator[None]:
+        """Random numbers as in the first run; the program's own generators stay as they are."""
+        before, fused = _states(self.device), torch.backends.mha.get_fastpath_enabled()
+        _set_states(self.device, self._state)
+        torch.backends.mha.set_fastpath_enabled(False)  # where a hook or a gradient is, it is off anyway
+        # Fused attention drops out with a mask that nobody sees.
+        plain = sdpa_kernel(SDPBackend.MATH) if self.model.training else contextlib.nullcontext()
+        try:
+            with plain, self.draws[number]:
+                yield
+        finally:
+            self.draws[number].again()
+            torch.backends.mha.set_fastpath_enabled(fused)
+            _set_states(self.device, before)
+
+
+def _states(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    other = None if device.type in ("cpu", "meta") else torch.get_device_module(device).get_rng_state(device)
+    return torch.get_rng_state(), other
+
+
+def _set_states(device: torch.device, states: tuple[Tensor, Tensor | None]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.get_device_module(device).set_rng_state(states[1], device)

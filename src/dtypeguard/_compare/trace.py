@@ -1,0 +1,203 @@
+"""One run of a model in a low dtype, operation by operation.
+
+`Added` records what each operation adds to the error: it runs once more on the program's own inputs in a wider dtype,
+and the difference is its own. A backward from the error of the outputs gives the adjoint of each operation; the product
+of both is its share. What needs no gradient (a buffer, a table of positions) comes in as it would be in the wider
+dtype, so that its error is charged where it meets what has one.
+
+`Carried` keeps the wider values throughout, so it knows how far each module's output is from them.
+"""
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._values.known import Known, Way, known
+from .._values.measure import error_of
+from .._values.memory import Held, shadowed
+from .._values.rows import Row, Rows
+from .._values.shadow import Shadow
+from .._watch.sites import Site, here
+from .batches import tensors_of
+from .reach import Modules, Reach, Reaches
+
+_C: Any = torch._C  # which torch leaves untyped
+_STORED = torch.bfloat16  # an error needs few digits, and the range of float32
+WEIGHTS = "weights"  # the name of the rows of casts of parameters
+
+
+@dataclass(eq=False, slots=True)
+class Delta:
+    """What one operation added to the error of one tensor."""
+
+    row: Row
+    reach: Reach
+    value: Tensor
+    share: float = 0.0
+
+
+class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """What both have in common."""
+
+    def __init__(self, modules: Modules, measure: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.modules = modules
+        self.rows = Rows()
+        self.reaches = Reaches(modules)
+        self.shadow = Shadow(_ignored, measure=measure)
+        self.shadowed = self.operations = 0
+        modules.left = self._left
+
+    def seed(self, tensor: Tensor, exact: Tensor) -> None:
+        """What a tensor would be in the wider dtype."""
+        if shadowed(tensor):
+            self.shadow.memory.set(tensor.detach(), exact.detach(), None)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _C._current_autograd_node() is not None:  # a checkpoint runs forward again
+            return func(*args, **kwargs)
+        frame, it = sys._getframe(1), known(func)
+        inputs = [tensor for tensor in _flat(args, kwargs) if shadowed(tensor)]
+        for tensor in inputs:
+            self._meet(tensor, frame)
+
+        def row_of(it: Known, dtype: torch.dtype) -> Row:
+            cast = it.name == "_to_copy" and isinstance(args[0], nn.Parameter)
+            return self.rows.at(WEIGHTS if cast else it.name, here(frame), self.modules.name, dtype, False)
+
+        writing = self.shadow.before(it, args, kwargs, row_of)
+        out = func(*args, **kwargs)
+        self.operations += 1
+        self.shadow.after(it, args, kwargs, out, writing, row_of)
+        if it.way is not Way.NONE:
+            made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
+            self.reaches.computed(it, args, kwargs, inputs, made)
+            self._made(it, made, row_of)
+        return out
+
+    def _meet(self, tensor: Tensor, frame: Any) -> None:
+        """A tensor goes into an operation."""
+
+    def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
+        """These come out."""
+
+    def _left(self, name: str, result: Any) -> None:
+        for tensor in tensors_of(result):
+            if shadowed(tensor):
+                self.reaches.returned(name, tensor)
+
+
+class Added(_Trace):
+    """Records what each operation adds to the error."""
+
+    def __init__(self, modules: Modules) -> None:
+        super().__init__(modules, measure=False)
+        self.deltas: list[Delta] = []
+        self.uses: dict[int, tuple[Site, str | None]] = {}  # of parameters by id: where each is used first
+        self.inputs: set[int] = set()  # ids of tensors that the model was given
+        self.taken = -1  # the bits of the modules around all operations that read one of them
+
+    def _meet(self, tensor: Tensor, frame: Any) -> None:
+        if not tensor.requires_grad:
+            return
+        if id(tensor) in self.inputs:
+            self.taken &= self.modules.inside
+        if tensor.grad_fn is None:
+            if id(tensor) not in self.uses:
+                self.uses[id(tensor)] = here(frame), self.modules.name
+            return
+        self.collect(tensor)
+
+    def collect(self, tensor: Tensor) -> None:
+        """What was added to a tensor since it was looked at last."""
+        node, held = tensor.grad_fn, self.shadow.memory.get(tensor) if shadowed(tensor) else None
+        if held is None or node is None:
+            return
+        self.shadow.memory.drop(tensor)
+        if held.row is None:
+            return
+        shadow = held.like(tensor.detach())
+        value = tensor.detach().to(shadow.dtype).sub(shadow)
+        delta = Delta(held.row, self.reaches.of(tensor), value.to(_STORED))
+        self.deltas.append(delta)
+        number = tensor.output_nr
+
+        def hook(gradients: Sequence[Tensor | None]) -> None:
+            gradient = gradients[number]
+            if gradient is not None:
+                delta.share = float((gradient * delta.value).sum(dtype=torch.float64))
+
+        node.register_prehook(hook)
+
+
+@dataclass
+class Course:
+    """How far the output of a module is from the wider one, over all its calls."""
+
+    distance: float = 0.0
+    size: float = 0.0
+    lost: int = 0
+
+    @property
+    def error(self) -> float:
+        return math.inf if self.lost else math.sqrt(self.distance / self.size) if self.size else 0.0
+
+
+class Carried(_Trace):
+    """Keeps the wider values throughout."""
+
+    def __init__(self, modules: Modules) -> None:
+        super().__init__(modules, measure=False)
+        self.courses: dict[str, Course] = {}  # by module, in the order in which they return
+        self.overflows: dict[Row, list[tuple[Reach, int]]] = defaultdict(list)
+
+    def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
+        for tensor in made:
+            if tensor.dtype is torch.float16:
+                held = self.shadow.memory.get(tensor)
+                if held is not None:
+                    beyond = int((held.like(tensor).abs() > 65504).sum())
+                    if beyond:
+                        row = row_of(it, tensor.dtype)
+                        self.overflows[row].append((self.reaches.of(tensor), beyond))
+
+    def _left(self, name: str, result: Any) -> None:
+        super()._left(name, result)
+        course = self.courses.pop(name, None) or Course()
+        for tensor in tensors_of(result):
+            held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
+            if held is not None:
+                error = error_of(tensor, held.like(tensor))
+                course.distance += error.distance**2
+                course.size += error.size**2
+                course.lost += error.lost
+            elif isinstance(tensor, Tensor) and tensor.is_floating_point():
+                course.size += float(tensor.detach().double().square().sum())
+        self.courses[name] = course
+
+    def exact(self, tensor: Tensor) -> Tensor:
+        """What a tensor would be."""
+        held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
+        return tensor if held is None else held.like(tensor)
+
+
+def _ignored(held: Held) -> None:
+    pass
+
+
+def _flat(args: Any, kwargs: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, Tensor)]
+    return found
