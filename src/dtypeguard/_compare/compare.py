@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._base.dtypes import FLOATING, HALF, name_of
 from .._audit.audit import audit
+from .._base.dtypes import FLOATING, HALF, name_of
 from .._base.errors import CompareError, DeviceError, DtypeGuardError, HintError
 from .batches import Batch, batches_of
 from .measure import measure
@@ -72,13 +72,19 @@ def compare(
 
 def _refused(subject: Subject, error: Exception) -> CompareError:
     """The refusal of an operation as an audit names it."""
-    name, told = type(subject.model).__name__, [f"{type(error).__name__}: {error}".partition("\n")[0]]
+    name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
+    try:
+        with torch.no_grad():
+            subject.run(subject.copy(), 0, subject.batches[0], low=False)
+    except Exception as own:
+        return CompareError(
+            f"compare: {name} does not run on the batch as it is, before any conversion: {type(own).__name__}: {own}"
+        )
     for finding in _audited(subject, None):
         if finding.severity == "error":
-            told = [f"{finding.site}: {finding.message}", *finding.origin, *([finding.fix] if finding.fix else [])]
+            told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
             break
-    lines = "\n  ".join(told)
-    return CompareError(f"compare: {name} does not run in {subject.title}:\n  {lines}")
+    return CompareError(f"compare: {name} does not run in {subject.title}\n  {told}")
 
 
 def _born(subject: Subject) -> tuple[str, ...]:
@@ -106,7 +112,8 @@ def _subject(model: Any, batch: Any, dtype: Any, autocast: Any, loss: Any) -> Su
         )
     name, low, legal = ("dtype", dtype, _LOW) if autocast is None else ("autocast", autocast, tuple(HALF))
     if low not in legal:
-        names = " or ".join(sorted(str(one) for one in legal))
+        *most, last = sorted(map(str, legal))
+        names = f"{', '.join(most)} or {last}"
         raise HintError(f"compare: {name}={low!r} is no dtype to compare: use {names}")
     if loss is not None and not callable(loss):
         raise HintError(f"compare: `loss` is a {type(loss).__name__}: pass a function of the output")
@@ -122,9 +129,9 @@ def _two(loss: Any, batch: Any) -> Any:
     if loss is None:
         return None
     try:
-        parameters = inspect.signature(loss).parameters.values()
+        parameters = [*inspect.signature(loss).parameters.values()]
     except (TypeError, ValueError):
-        parameters = ()
+        parameters = []
     required = [
         p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
     ]
@@ -142,8 +149,8 @@ def _check_devices(model: nn.Module, batches: list[Batch]) -> torch.device:
             if tensor.device != first.device and tensor.ndim:
                 of = f" of batch[{n}]" if len(batches) > 1 else ""
                 raise DeviceError(
-                    f"compare: argument {name}{of} is on {tensor.device}, the model's parameters are on {first.device}: "
-                    f"move it with .to({str(first.device)!r})"
+                    f"compare: argument {name}{of} is on {tensor.device}, the model's parameters are on "
+                    f"{first.device}: move it with .to({str(first.device)!r})"
                 )
     return first.device
 

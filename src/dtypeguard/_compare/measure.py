@@ -1,8 +1,8 @@
 """The measurement: runs in the low dtype and in the reference, the shares of the error, and the course over depth."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from .._base.errors import CompareError
-from .._values.memory import shadowed
 from .._values.rows import Row
 from .._watch.sites import Site
-from .batches import Batch, mapped
 from .reach import Modules, Reach, Savings
 from .subject import Subject
-from .trace import WEIGHTS, Added, Carried, Course, Delta
+from .trace import WEIGHTS, Added, Carried, Course
 
 INPUTS = "(inputs)"
 _SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
@@ -78,16 +76,10 @@ class Distance:
     """The error of outputs against the reference."""
 
     errors: list[Tensor]  # in float64, zero where one of both is not finite
-    square: float
-    size: float
+    square: float  # of its norm; of integers how many differ
+    size: float  # the square of the reference's norm; of integers how many there are
     lost: int
     integers: bool
-
-    @property
-    def relative(self) -> float:
-        if self.lost:
-            return math.inf
-        return math.sqrt(self.square / self.size) if self.size else math.inf if self.square else 0.0
 
 
 def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
@@ -105,7 +97,9 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
             "decisions in the model differ; pass loss= to compare one number"
         )
     floating = any(_inexact(tensor) for tensor in low)
-    errors, square, size, lost = [], 0.0, 0.0, 0
+    errors: list[Tensor] = []
+    square = size = 0.0
+    lost = 0
     for one, other in zip(low, reference, strict=True):
         if not floating:
             square, size = square + float((one != other).sum()), size + one.numel()
@@ -121,9 +115,7 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
         errors.append(error)
         square += float(error.abs().square().sum())
         size += float(torch.where(b.isfinite(), b, 0).abs().square().sum())
-    return Distance(
-        errors, square if floating else square * square, size if floating else size * size, lost, not floating
-    )
+    return Distance(errors, square, size, lost, not floating)
 
 
 def _inexact(tensor: Tensor) -> bool:
@@ -148,12 +140,7 @@ class _Measurement:
     def __init__(self, subject: Subject, model: nn.Module) -> None:
         self.subject, self.model = subject, model
         self.found = Measured()
-        self._exact = {
-            name: tensor
-            for name, tensor in (
-                *subject.model.named_parameters(remove_duplicate=False), *subject.model.named_buffers(remove_duplicate=False)
-            )
-        }  # fmt: skip
+        self._exact = dict(_named(subject.model))
         self._square = self._size = 0.0
 
     def run(self, shares: bool = True) -> Measured:
@@ -171,7 +158,8 @@ class _Measurement:
                 self._carried(modules, number)
         finally:
             modules.remove()
-        found.error = math.inf if found.lost else math.sqrt(self._square / self._size) if self._size else 0.0
+        share = self._square / self._size if self._size else math.inf if self._square else 0.0
+        found.error = math.inf if found.lost else share if found.integers else math.sqrt(share)
         self._normalise()
         return found
 
@@ -269,9 +257,7 @@ class _Measurement:
         subject, found = self.subject, self.found
         trace = Carried(modules)
         with torch.no_grad():
-            for name, tensor in (
-                *self.model.named_parameters(remove_duplicate=False), *self.model.named_buffers(remove_duplicate=False)
-            ):  # fmt: skip
+            for name, tensor in _named(self.model):
                 trace.seed(tensor, self._exact[name])
 
             def low(tensor: Tensor) -> Tensor:
@@ -317,6 +303,11 @@ class _Measurement:
             self.found.parameters[name] /= square
         savings = self.found.savings
         savings.parts = {key: share / square for key, share in savings.parts.items()}
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def _product(gradient: Tensor, low: Tensor, exact: Tensor) -> float:

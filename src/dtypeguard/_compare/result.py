@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,12 +16,15 @@ from .._base.errors import CompareError
 from .bisect import bisect
 from .keep import Kept, Search
 from .measure import INPUTS, Measured, Part
-from .subject import Subject
+from .subject import Subject, widest
 
 _SHOWN = 8  # layers of a printed comparison
 _LINEAR = 0.9, 1.1  # shares that explain the error
 _LARGE = 0.01  # an error of a module's output that is worth telling
 _LEAST = 0.005  # a share below is printed as 0
+_GROWS = 1.5
+_COLUMNS = 80
+_CANCEL = 2.0  # times the error, from which on shares are said to cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +37,9 @@ class Layer:
         weights: the part that comes from storing or casting parameters to the low dtype.
         arithmetic: the part that comes from computing in it.
         decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
-        saves: how much of the error² would be saved if the module, with all in it, was kept in float32; expected from
-            the shares, or measured where these do not explain the error.
-        error: of the module's output, relative to its output in the wider dtype; None if it returned no floating tensor.
+        saves: how much of the error² keeping the module in float32, with all in it, would save; expected from the
+            shares, or measured where these do not explain the error.
+        error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
         kind: the name of its class.
         lines: where it computes, as `file:line`.
     """
@@ -106,8 +110,9 @@ class Comparison:
         measured: dict[str, float] | None = None
         if found.error and math.isfinite(found.error) and not found.integers and not self.linear:
             search = self._searching()
-            measured, self.bisected = bisect(search.trial, search.leaves, found.error)
-            search.reorder(measured)
+            if len(search.leaves) > 1:
+                measured, self.bisected = bisect(search.trial, search.leaves, found.error)
+                search.reorder(measured)
         self.layers = list(_layers(found, measured))
         self.lines = list(_lines(found))
         self.parameters = dict(found.parameters.most_common())
@@ -159,6 +164,11 @@ class Comparison:
     # ------------------------------------------------------------ to read
 
     @property
+    def wide(self) -> str:
+        """The name of the dtype that the model has."""
+        return name_of(widest(self._subject.model))
+
+    @property
     def title(self) -> str:
         return f"{self._subject.title} against {name_of(self.reference)}"
 
@@ -174,14 +184,14 @@ class Comparison:
 
     def _limits(self) -> Iterator[str]:
         found = self._found
+        measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
-            yield "no shares: they need a gradient, and the outputs have none"
+            yield f"no shares: they need a gradient, and the outputs have none{measured}"
         if self.explained is not None and not self.linear:
-            yield (
-                f"not linear: the shares explain {percent(self.explained)} of the error; what keeping a layer saves "
-                f"was measured by {self.bisected} runs"
-            )
-        if self.reference is torch.float32 and self._subject.low is not torch.float32:
+            yield f"not linear: the shares explain {percent(self.explained)} of the error{measured}"
+        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL:
+            yield "errors of layers cancel: more batches make the shares steadier"
+        if self.reference is torch.float32:
             yield "the reference is float32: an operation of the model refuses float64"
         if found.opaque:
             names = ", ".join(name for name, _ in found.opaque.most_common(3))
@@ -267,7 +277,7 @@ def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Laye
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
         error = course.error if course is not None and course.size else None
         rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines)))
-    yield from sorted(rows, key=lambda row: -(row.share if row.share is not None and found.shared else row.error or 0))
+    yield from sorted(rows, key=lambda row: -abs(row.share if row.share is not None else row.error or 0))
 
 
 def _lines(found: Measured) -> Iterator[Line]:
@@ -280,7 +290,7 @@ def _lines(found: Measured) -> Iterator[Line]:
         sums, site = _sum(own), own[0].site
         layers = tuple(dict.fromkeys(part.module for part in own))
         rows.append(Line(file, number, site.source if site else "", sum(sums), *sums, layers))
-    yield from sorted(rows, key=lambda row: -row.share)
+    yield from sorted(rows, key=lambda row: -abs(row.share))
 
 
 def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
@@ -292,31 +302,70 @@ def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
 
 
 def _text(result: Comparison) -> Iterator[str]:
-    yield f"{result.title}: {result.verdict()}"
-    yield from (f"  {line}" for line in result.born)
-    shown = [layer for layer in result.layers if layer.share is None or abs(layer.share) >= _LEAST][:_SHOWN]
-    width = max((len(_title(layer.name)) for layer in shown), default=0)
-    for layer in shown:
-        yield _row(layer, min(width, 40))
-    if len(result.layers) > len(shown):
-        rest = [layer for layer in result.layers if layer not in shown]
-        share = sum(layer.share or 0 for layer in rest)
-        yield f"  {'' if result.explained is None else f'{round(100 * share):>3} %  '}{len(rest)} other layers"
-    yield from (f"note: {note}" for note in result.notes)
+    yield from _folded(f"{result.title}: {result.verdict()}")
+    for line in result.born:
+        yield from _folded(f"  {line}")
+    yield from _rows(result) if result.explained is not None else _curve(result)
+    for note in result.notes:
+        yield from _folded(f"note: {note}")
     kept = result._kept
     if kept is not None:
         names = ", ".join(_title(name) for name in kept.names) or "nothing"
-        yield f"keep in float32: {names} -> {percent(kept.error)} (verified by {kept.runs} runs)"
+        runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
+        yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs})")
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True,
+    )  # fmt: skip
 
 
 def _title(name: str) -> str:
     return name or "(the model itself)"
 
 
-def _row(layer: Layer, width: int) -> str:
-    if layer.share is None:
-        return f"  {_title(layer.name):<{width}}  error {'' if layer.error is None else percent(layer.error)}"
+def _rows(result: Comparison) -> Iterator[str]:
+    shown = [layer for layer in result.layers if abs(layer.share or 0) >= _LEAST][:_SHOWN]
+    told = [(_share(layer.share), _title(layer.name), _parts(layer), _place(layer)) for layer in shown]
+    least, _, parts, place = (max((len(row[n]) for row in told), default=0) for n in range(4))
+    room = _COLUMNS - least - parts - place - 8
+    width = min(room, max((len(row[1]) for row in told), default=0))
+    for share, name, of, where in told:
+        yield f"  {share:>{least}}  {_cut(name, width):<{width}}  {of:<{parts}}  {where}".rstrip()
+    others = len(result.layers) - len(shown)
+    if others:
+        rest = sum(layer.share or 0 for layer in result.layers) - sum(layer.share or 0 for layer in shown)
+        yield f"  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
+
+
+def _curve(result: Comparison) -> Iterator[str]:
+    """How the error grows, where there are no shares: the modules at which it is half as large again as before."""
+    errors = {layer.name: layer.error for layer in result.layers}
+    before, shown = 0.0, []
+    for name in result.depth:
+        error = errors.get(name)
+        if error is not None and (error > _GROWS * before or (math.isinf(error) and not math.isinf(before))):
+            shown.append((name, error))
+            before = error
+    for name, error in shown[:_SHOWN]:
+        yield f"  {percent(error):>7}  after {_cut(_title(name), _COLUMNS - 17)}"
+
+
+def _cut(name: str, width: int) -> str:
+    """The end of a name says most."""
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+
+
+def _share(share: float | None) -> str:
+    return f"{round(100 * (share or 0))} %"
+
+
+def _parts(layer: Layer) -> str:
     parts = {"weights": layer.weights, "arithmetic": layer.arithmetic, "decisions": layer.decisions}
-    told = ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
-    place = layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
-    return f"  {round(100 * layer.share):>3} %  {_title(layer.name):<{width}}  {told:<28}  {place}".rstrip()
+    return ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
+
+
+def _place(layer: Layer) -> str:
+    return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .._base.dtypes import name_of
+from .._base.dtypes import FLOATING, name_of
 from .._base.errors import CompareError
 from .batches import Batch, tensors_of
 from .draws import Draws
@@ -146,3 +146,9 @@ def _set_states(device: torch.device, states: tuple[Tensor, Tensor | None]) -> N
     torch.set_rng_state(states[0])
     if states[1] is not None:
         torch.get_device_module(device).set_rng_state(states[1], device)
+
+
+def widest(model: nn.Module) -> torch.dtype:
+    """The widest floating dtype of a model's parameters."""
+    dtypes = {p.dtype for p in model.parameters() if p.dtype in FLOATING} or {torch.get_default_dtype()}
+    return min(dtypes, key=lambda dtype: torch.finfo(dtype).eps)

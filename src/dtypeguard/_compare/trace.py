@@ -12,7 +12,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
                 self.reaches.returned(name, tensor)
 
 
-class Added(_Trace):
+class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Records what each operation adds to the error."""
 
     def __init__(self, modules: Modules) -> None:
@@ -151,7 +151,7 @@ class Course:
         return math.inf if self.lost else math.sqrt(self.distance / self.size) if self.size else 0.0
 
 
-class Carried(_Trace):
+class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Keeps the wider values throughout."""
 
     def __init__(self, modules: Modules) -> None:
