@@ -14,7 +14,7 @@ from .._base.errors import CompareError, DeviceError, DtypeGuardError, HintError
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
-from .subject import Loss, Subject
+from .subject import REFUSALS, Loss, Subject
 
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -62,7 +62,7 @@ def compare(
     low = subject.lowered()
     try:
         found = measure(subject, low)
-    except (RuntimeError, TypeError, NotImplementedError) as error:
+    except REFUSALS as error:
         if isinstance(error, DtypeGuardError):
             raise
         raise _refused(subject, error) from error

@@ -11,7 +11,7 @@ from torch import nn
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
 from .reach import Savings
-from .subject import Subject
+from .subject import REFUSALS, Subject
 
 M = TypeVar("M", bound=nn.Module)
 Trial = Callable[[list[str]], float]  # the error with these modules in float32
@@ -66,34 +66,45 @@ class Search:
         self._subject, self._found, self.runs = subject, found, 0
         self._units = _units(found)
         self._order: list[tuple[str, float]] = []
+        self._must: list[str] = []  # without which values are lost
         if found.lost:
             found = self._finite(found)
-        rest = {name: size for name, size in self._units.items() if not any(_within(name, n) for n, _ in self._order)}
-        self._order += order(found.savings, found.bits, rest)
+        self._sort(found)
+        self._error = found.error
+
+    def _sort(self, found: Measured) -> None:
+        first = [(name, 1.0) for name in self._must]
+        rest = {name: size for name, size in self._units.items() if not any(_within(name, n) for n in self._must)}
+        self._order = [*first, *order(found.savings, found.bits, rest)]
         if "" not in [name for name, _ in self._order]:
             self._order.append(("", 0.0))
-        self._error = found.error
 
     def _finite(self, found: Measured) -> Measured:
         """First of all those modules whose values float16 does not hold; then shares are measured with them."""
         overflows = Savings(narrow=0)
         for reach, count in found.overflows:
             overflows.add(reach, float(count))
-        self._order = [(name, math.inf) for name, _ in order(overflows, found.bits, self._units)]
-        names = self.names(len(self._order))
+        self._must = [name for name, _ in order(overflows, found.bits, self._units)]
+        names = self._closed(self._must)
         model = self._subject.copy()
         keep_wide(model, names, (), self._subject.dtype)
         self.runs += 1
         again = measure(self._subject, model)
         self._found.savings.narrow |= again.savings.narrow
-        if self._order:
-            self._order[-1] = (self._order[-1][0], 1.0)
         return again
 
     def run(self, target: float) -> Kept | None:
         """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it."""
         if self._found.error <= target:
             return self._kept(0, self._found.error, 0)
+        try:
+            return self._search(target)
+        except REFUSALS:  # the program asks for the dtype of what it got: only equal ones are sure to run
+            self._found.savings.narrow, self._found.savings.taken = -1, self._found.bits[""]
+            self._sort(self._found)
+            return self._search(target)
+
+    def _search(self, target: float) -> Kept | None:
         rests = [rest for _, rest in self._order]
         best = search(self._attempt, rests, self._error, target, RUNS - self.runs)
         return None if best is None else self._kept(best[0], best[1], best[2] + self.runs)
@@ -111,7 +122,7 @@ class Search:
         )  # fmt: skip
 
     def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if self._found.bits[name] & self._found.savings.narrow)
+        return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
 
     def _kept(self, number: int, error: float, runs: int) -> Kept:
         names = self.names(number)
@@ -196,9 +207,12 @@ def _sharing(modules: dict[str, nn.Module], units: dict[str, int]) -> dict[str, 
 
 
 def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list[tuple[str, float]]:
-    """Modules in the order in which they are worth it, each with the share of the error² that is left after it."""
+    """Modules in the order in which they are worth it, each with the share of the error² that is left after it.
+
+    What is left is never less than nothing: where errors cancel, keeping one of both does not.
+    """
     left = savings.masks()
-    rest, chosen = sum(share for _, share in left), []
+    whole, chosen = sum(max(share, 0.0) for _, share in left), []
     candidates = dict(units)
     while candidates:
         gains = {name: _saved(left, bits[name]) / size for name, size in candidates.items()}
@@ -206,9 +220,8 @@ def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list
         if gains[name] <= 0:
             break
         candidates = {one: n for one, n in candidates.items() if one != name and not _inside(one, name)}
-        rest -= _saved(left, bits[name])
         left = [(mask, share) for mask, share in left if not mask & bits[name]]
-        chosen.append((name, max(rest, 0.0)))
+        chosen.append((name, sum(max(share, 0.0) for _, share in left) / whole))
     return chosen
 
 

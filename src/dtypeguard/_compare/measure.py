@@ -1,7 +1,7 @@
 """The measurement: runs in the low dtype and in the reference, the shares of the error, and the course over depth."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,16 +45,19 @@ class Measured:
         parameters: the share of each parameter that is stored in the low dtype, by its name.
         courses: by module, in the order in which they return.
         savings: what keeping modules would save.
+        integers: whether the outputs are integers.
         shared: whether there are shares.
+        overflown: whether there are none because the backward is not finite.
         lost: whether the outputs are not finite where the reference is.
     """
 
     error: float = math.nan
     integers: bool = False
     shared: bool = False
+    overflown: bool = False
     lost: int = 0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
-    parameters: Counter[str] = field(default_factory=Counter)
+    parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     courses: dict[str, Course] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
@@ -200,7 +203,6 @@ class _Measurement:
         wanted = [(one, error) for one, error in zip(low, apart.errors, strict=False) if one.requires_grad]
         if not wanted or apart.lost or not apart.square:
             return
-        found.shared = True
         self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
 
     def _backward(
@@ -209,6 +211,7 @@ class _Measurement:
     ) -> None:  # fmt: skip
         """Shares, in units of the error: the norm of this batch is taken out at the end, over all batches."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
+        found = self.found
         gradients: tuple[Tensor | None, ...] = ()
         inputs = [*parameters, *(low for low, _ in leaves)]
         for scale in _SCALES:
@@ -223,11 +226,15 @@ class _Measurement:
             total = sum(delta.share for delta in trace.deltas)
             if math.isfinite(total) and all(g is None or bool(g.isfinite().all()) for g in gradients):
                 break
+        else:
+            found.overflown = True
+            return
+        found.shared = True
         unit = norm / scale  # so that all shares are ⟨error, what was added⟩
-        savings = self.found.savings
+        savings = found.savings
         savings.taken &= trace.taken
         for delta in trace.deltas:
-            part = self.found.part(delta.row.module, delta.row.site)
+            part = found.part(delta.row.module, delta.row.site)
             share = delta.share * unit
             if delta.row.name == WEIGHTS:
                 part.weights += share
@@ -242,7 +249,7 @@ class _Measurement:
             share = _product(gradient, parameter, self._exact[name]) * unit
             site, module = trace.uses.get(id(parameter), (None, None))
             module = name.rpartition(".")[0] if module is None else module
-            self.found.parameters[name] += share
+            found.parameters[name] += share
             self.found.part(module, site).weights += share
             savings.add(Reach(inside=modules.around(module)), share)
         for (low, exact), gradient in zip(leaves, gradients[len(parameters) :], strict=True):

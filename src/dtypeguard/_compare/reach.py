@@ -25,6 +25,7 @@ class Reach:
     inside: int = 0  # those that it is computed in
     outside: int = 0  # those whose results it is computed from
     edge: int = 0  # those that return it
+    perhaps: int = 0  # those whose results it is computed from by a cast, perhaps to a dtype that follows them
 
     def saved(self, narrow: int) -> int:
         """The modules that save its error, if the results of `narrow` are cast back."""
@@ -32,6 +33,7 @@ class Reach:
 
 
 _NOWHERE = Reach()
+_PROMOTE = frozenset(["cat", "stack"])  # besides what is pointwise
 
 
 @dataclass(slots=True)
@@ -135,34 +137,35 @@ class Reaches:
         """An operation has run; it may have written to one of its inputs."""
         modules, inside = self._modules, self._modules.inside
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
-        outside = 0
-        casts = known.name == "_to_copy" or (not modules.doors and torch.Tag.pointwise not in known.func.tags)
-        if not modules.door and not casts:
-            outside = self._met(known, args, kwargs, inputs) & ~inside
+        outside = perhaps = 0
+        if not modules.door:
+            outside, perhaps = self._met(known, args, kwargs, inputs)
+            if known.name == "_to_copy" or (not modules.doors and torch.Tag.pointwise not in known.func.tags):
+                outside, perhaps = 0, outside | perhaps
         for tensor in out:
             key = tensor.untyped_storage()._cdata
             if key in written:  # it keeps its dtype
                 old = self._of.get(key, _NOWHERE)
-                self._of[key] = Reach(old.inside | inside, old.outside)
+                self._of[key] = Reach(old.inside | inside, old.outside, 0, old.perhaps)
             else:
-                self._of[key] = Reach(inside, outside)
+                self._of[key] = Reach(inside, outside, 0, perhaps)
 
     def returned(self, name: str, tensor: Tensor) -> None:
+        bit, reach = self._modules.bits[name], self.of(tensor)
         key = tensor.untyped_storage()._cdata
-        reach = self._of.get(key, _NOWHERE)
-        self._of[key] = Reach(
-            reach.inside, reach.outside | self._modules.bits[name], reach.edge | self._modules.bits[name]
-        )
+        self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
 
-    def _met(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> int:
-        """The modules outside whose results make the result of an operation float32."""
-        inside = self._modules.inside
-        masks = [(reach.inside | reach.outside) & ~inside for reach in map(self.of, inputs)]
-        together = 0
-        for mask in masks:
-            together |= mask
+    def _met(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
+        """The modules outside whose results make the result of an operation float32, surely and perhaps."""
+        inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
+        sure = together = 0
+        for reach in reaches:
+            sure |= (reach.inside | reach.outside) & ~inside
+            together |= reach.perhaps & ~inside
+        together |= sure
         if len(inputs) < 2 or known.writes:
-            return together
+            return sure, together & ~sure
+        masks = [(reach.inside | reach.outside | reach.perhaps) & ~inside for reach in reaches]
         left, narrow = together, 0
         while left:
             bit = left & -left
@@ -174,10 +177,12 @@ class Reaches:
                 narrow |= group
             left &= ~group
         self.narrow |= narrow
-        return together & ~narrow
+        return sure & ~narrow, together & ~sure & ~narrow
 
     def _accepted(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:
         """Whether an operation takes these of its inputs in float32 beside the others; it is tried once."""
+        if torch.Tag.pointwise not in known.func.tags and known.name not in _PROMOTE:
+            return False  # some kernels check nothing, and read the wrong bytes
         key = (known, wide, tuple(tensor.dtype for tensor in inputs))
         if key not in self._accepts:
             wider = {

@@ -115,7 +115,7 @@ class Comparison:
                 search.reorder(measured)
         self.layers = list(_layers(found, measured))
         self.lines = list(_lines(found))
-        self.parameters = dict(found.parameters.most_common())
+        self.parameters = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
         self.depth = [name for name, course in found.courses.items() if course.size]
         self.notes = list(self._limits())
 
@@ -186,7 +186,8 @@ class Comparison:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
-            yield f"no shares: they need a gradient, and the outputs have none{measured}"
+            why = "and it is not finite" if found.overflown else "and the outputs have none"
+            yield f"no shares: they need a gradient, {why}{measured}"
         if self.explained is not None and not self.linear:
             yield f"not linear: the shares explain {percent(self.explained)} of the error{measured}"
         if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL:

@@ -16,7 +16,7 @@ from .batches import Batch, tensors_of
 from .draws import Draws
 
 Loss = Callable[..., Any]
-_REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 
 
 @dataclass(eq=False)
@@ -83,7 +83,7 @@ class Subject:
                 self._wide = self.copy().to(self.precision)
             try:
                 found = self._in(self._wide, number)
-            except _REFUSALS:
+            except REFUSALS:
                 if self.precision is torch.float32:
                     raise
                 self.precision, self._wide = torch.float32, None
