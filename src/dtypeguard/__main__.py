@@ -1,4 +1,4 @@
-"""`python -m dtypeguard`: audit a program, explain a rule, check the environment."""
+"""`python -m dtypeguard`: audit a program, compare dtypes, explain a rule, check the environment."""
 
 import argparse
 import difflib
@@ -16,6 +16,7 @@ import dtypeguard
 
 from ._audit.command import Usage, run
 from ._base.dtypes import name_of
+from ._compare import command as compare
 from ._report.pages import page
 from ._watch.rule import RULES, Rule, Severity, rule_modules, select
 from ._watch.selection import Selection
@@ -26,12 +27,19 @@ examples:
   python -m dtypeguard audit --ignore DG3 --html report.html -m mypackage.train
   python -m dtypeguard audit --write-baseline known.json train.py   # accept all findings
   python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
+  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
   python -m dtypeguard rules DG309
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
 pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules. A comment turns a rule off for a line:
 # dtypeguard: ignore[DG102]
+"""
+_COMPARED = """\
+example:
+  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
+
+exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
 """
 _OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
 
@@ -82,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
     says = "run a script or a module, and print its dtype mistakes"
     _audit_options(command("audit", run, says, usage=ways, epilog=_STATUS))
+    says = "measure what a lower precision costs a model, and which layers pay"
+    compare.add_options(command("compare", compare.run, says, epilog=_COMPARED))
     rules = command("rules", _rules, "list the rules, or explain some")
     rules.add_argument("rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3")
     command("check", _check, "print the environment; status 1 if something is wrong with it")

@@ -60,13 +60,13 @@ def _check(options: argparse.Namespace) -> Baseline | None:
             path = getattr(options, name)
             if path is not None and (name, path) != ("json", STDOUT):
                 # Absolute, as the program may change its folder. A baseline is written beside itself first.
-                setattr(options, name, _writable(path, anew=name == "write_baseline"))
+                setattr(options, name, writable(path, anew=name == "write_baseline"))
         return None if options.baseline is None else load(options.baseline)
     except (ValueError, OSError) as error:
         raise Usage(str(error)) from error
 
 
-def _writable(path: str, anew: bool) -> str:
+def writable(path: str, anew: bool) -> str:
     """The path, absolute, if a file can be written there."""
     file = os.path.abspath(path)
     folder = os.path.dirname(file)

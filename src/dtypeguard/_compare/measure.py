@@ -14,7 +14,7 @@ from .._values.rows import Row
 from .._watch.sites import Site
 from .reach import Modules, Reach, Savings
 from .subject import Subject
-from .trace import WEIGHTS, Added, Carried, Course
+from .trace import NOWHERE, WEIGHTS, Added, Carried, Course
 
 INPUTS = "(inputs)"
 _SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
@@ -68,6 +68,7 @@ class Measured:
     operations: int = 0
 
     def part(self, module: str | None, site: Site | None) -> Part:
+        site = None if site is NOWHERE else site
         key = module or "", None if site is None else site.key
         if key not in self.parts:
             self.parts[key] = Part(key[0], site)

@@ -13,6 +13,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -24,11 +25,15 @@ from .._values.measure import error_of
 from .._values.memory import Held, shadowed
 from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
-from .._watch.sites import Site, here
+from .._watch.sites import Site, site_at, site_of, user_wrote
 from .batches import tensors_of
 from .reach import Modules, Reach, Reaches
+from .subject import Subject
 
 _C: Any = torch._C  # which torch leaves untyped
+NOWHERE = site_at("", 0, "")
+_RUN = Subject.run.__code__
+_LAYERS = torch.nn.modules.transformer.__file__
 _STORED = torch.bfloat16  # an error needs few digits, and the range of float32
 WEIGHTS = "weights"  # the name of the rows of casts of parameters
 
@@ -71,7 +76,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
 
         def row_of(it: Known, dtype: torch.dtype) -> Row:
             cast = it.name == "_to_copy" and isinstance(args[0], nn.Parameter)
-            return self.rows.at(WEIGHTS if cast else it.name, here(frame), self.modules.name, dtype, False)
+            return self.rows.at(WEIGHTS if cast else it.name, _line(frame), self.modules.name, dtype, False)
 
         writing = self.shadow.before(it, args, kwargs, row_of)
         out = func(*args, **kwargs)
@@ -112,7 +117,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self.taken &= self.modules.inside
         if tensor.grad_fn is None:
             if id(tensor) not in self.uses:
-                self.uses[id(tensor)] = here(frame), self.modules.name
+                self.uses[id(tensor)] = _line(frame), self.modules.name
             return
         self.collect(tensor)
 
@@ -187,6 +192,19 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
         """What a tensor would be."""
         held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
         return tensor if held is None else held.like(tensor)
+
+
+def _line(frame: FrameType | None) -> Site:
+    """The user's line inside of the model; where all lines are PyTorch's, that of a layer that has others in it."""
+    torch_own: FrameType | None = None
+    while frame is not None and frame.f_code is not _RUN:
+        file = frame.f_code.co_filename
+        if user_wrote(frame):
+            return site_of(frame)
+        if torch_own is None and file == _LAYERS:
+            torch_own = frame
+        frame = frame.f_back
+    return NOWHERE if torch_own is None else site_of(torch_own)
 
 
 def _ignored(held: Held) -> None:

@@ -140,6 +140,11 @@ def _between(code: CodeType) -> bool:
     return code.co_name in _MODES or library(code.co_filename)
 
 
+def user_wrote(frame: FrameType) -> bool:
+    """Whether a frame runs a line that is neither torch's nor dtypeguard's, nor of a mode or Python's own library."""
+    return caller(frame) is frame and not _between(frame.f_code)
+
+
 def here(frame: FrameType | None = None) -> Site:
     """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
     frame = frame or sys._getframe(1)
