@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .._base.dtypes import HALF
-from .._doors.guard import refuses_wider
+from .._doors.guard import owners, refuses_wider
 from .._values.known import Known
 
 
@@ -72,14 +72,13 @@ class Modules:
         self._running: list[tuple[str, int, bool]] = []  # the name, the bits of all around, whether it has a door
         self.doors = doors  # whether modules cast what they get; autocast casts for operations
         self._hooks: list[Any] = []
+        guarded = {name for name, module in owners(model) if refuses_wider(module)} if doors else set()
         for name, module in model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
-                self._listen(name, module)
+                self._listen(name, module, name in guarded)
         self.left: Any = lambda name, result: None  # called when a module returns
 
-    def _listen(self, name: str, module: nn.Module) -> None:
-        door = self.doors and refuses_wider(module)
-
+    def _listen(self, name: str, module: nn.Module, door: bool) -> None:
         def enter(module: nn.Module, args: Any) -> None:
             self._running.append((name, self.inside | self.bits[name], door))
 
@@ -132,6 +131,13 @@ class Reaches:
 
     def of(self, tensor: Tensor) -> Reach:
         return self._of.get(tensor.untyped_storage()._cdata, _NOWHERE)
+
+    def begun(self, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
+        """A view, or a constant, whose storage may have the address of one that is gone."""
+        known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        for tensor in out:
+            if tensor.untyped_storage()._cdata not in known:
+                self._of.pop(tensor.untyped_storage()._cdata, None)
 
     def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""

@@ -63,7 +63,8 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
     def seed(self, tensor: Tensor, exact: Tensor) -> None:
         """What a tensor would be in the wider dtype."""
         if shadowed(tensor):
-            self.shadow.memory.set(tensor.detach(), exact.detach(), None)
+            tensor = tensor.detach()
+            self.shadow.memory.hold(tensor).like(tensor).copy_(exact.detach())  # `set` could take the caller's own
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,8 +83,10 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         out = func(*args, **kwargs)
         self.operations += 1
         self.shadow.after(it, args, kwargs, out, writing, row_of)
-        if it.way is not Way.NONE:
-            made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
+        made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
+        if it.way is Way.NONE:
+            self.reaches.begun(inputs, made)
+        else:
             self.reaches.computed(it, args, kwargs, inputs, made)
             self._made(it, made, row_of)
         return out

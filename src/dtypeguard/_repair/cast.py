@@ -70,7 +70,8 @@ def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
             facts = (written(edit.path), call.contract.function, str(source.dtype), str(fresh.dtype))
             _record_traced(*facts, str(source.device), str(fresh.device))
         return fresh
-    _record(call, edit, fresh, alike)
+    if not call.contract.border:
+        _record(call, edit, fresh, alike)
     if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():
         call.copies.append((written(edit.path), source, fresh, fresh._version))
     return fresh
@@ -119,8 +120,7 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
         record = CastRecord(written(argument), function, *dtypes, old, new, place(frame))
         converted = type(source).__module__ == "numpy" and edit.convert
-        if not call.contract.border:
-            _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
+        _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
     with record_lock:
         record = records.setdefault(key, record)
         record.count += 1

@@ -142,7 +142,9 @@ def _between(code: CodeType) -> bool:
 
 def user_wrote(frame: FrameType) -> bool:
     """Whether a frame runs a line that is neither torch's nor dtypeguard's, nor of a mode or Python's own library."""
-    return caller(frame) is frame and not _between(frame.f_code)
+    file = frame.f_code.co_filename
+    known = known_files.get(file)
+    return not ((internal(file) if known is None else known) or _between(frame.f_code))
 
 
 def here(frame: FrameType | None = None) -> Site:

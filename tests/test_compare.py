@@ -1,0 +1,580 @@
+"""`compare`: the shares explain the error, what is kept has been run, and nothing of the caller's changes."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support import BF16, F16, F32, F64, same
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import dtypeguard
+from dtypeguard import CompareError, DeviceError, HintError, compare
+
+LOW = {
+    "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"autocast": BF16},
+    "fp16 autocast": {"autocast": F16},
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- models
+
+
+def encoder(layers=2, dropout=0.0, width=32):
+    layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=dropout, batch_first=True)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x * x).sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * (x * x).cos() * gradient
+
+
+class Mixed(nn.Module):
+    """A function of its own, writes in place, a checkpoint, a buffer, a frozen parameter, and a table of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 8)
+        self.frozen = nn.Parameter(torch.randn(16), requires_grad=False)
+        self.register_buffer("steps", torch.linspace(0.1, 1, 16))
+
+    def forward(self, x):
+        table = (self.steps * 3).cos()
+        h = checkpoint(lambda t: torch.tanh(self.first(t)), x, use_reentrant=False) * table
+        h[:, ::2] *= 1.7
+        h = h.view(-1, 16).add_(self.frozen).clone()
+        h[0].mul_(0.3)
+        return {"out": self.second(Square.apply(h)), "none": None, "several": [h.mean(1)]}
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(8 * 36, 10)
+    )
+
+
+MODELS = {
+    "an encoder": (lambda: encoder().eval(), lambda: torch.randn(4, 16, 32)),
+    "an encoder in training": (lambda: encoder(dropout=0.2).train(), lambda: torch.randn(4, 16, 32)),
+    "convolution and batch norm in training": (lambda: network().train(), lambda: torch.randn(4, 3, 8, 8)),
+    "convolution and batch norm": (lambda: network().eval(), lambda: (torch.randn(4, 3, 8, 8),)),
+    "autograd's special cases": (Mixed, lambda: {"x": torch.randn(12, 16)}),
+    "attention that drops out": (
+        lambda: nn.MultiheadAttention(16, 2, dropout=0.2, batch_first=True).train(),
+        lambda: (torch.randn(3, 9, 16),) * 3,
+    ),
+    "several batches": (
+        lambda: nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)),
+        lambda: [torch.randn(8, 16), (torch.randn(5, 16) * 3,), {"input": torch.randn(2, 16)}],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def made(name):
+    torch.manual_seed(0)
+    model, batch = MODELS[name]
+    return model(), batch()
+
+
+def planted():
+    """A large offset that the next layer takes away again: bfloat16 has no digits left for what is between."""
+    model = encoder(3).eval()
+    with torch.no_grad():
+        layer = model.layers[1]
+        layer.linear1.bias += 20
+        layer.linear2.bias -= 20 * layer.linear2.weight.sum(1)
+    return model, torch.randn(4, 16, 32)
+
+
+# ---------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("name", MODELS)
+def test_shares_explain_the_error(name, low):
+    result = compare(*made(name), **LOW[low])
+    assert 0 < result.error < 0.05
+    assert result.linear
+    assert result.reference is F64
+    assert result.explained == pytest.approx(1, abs=0.03)
+    for rows in (result.layers, result.lines):
+        for row in rows:
+            assert row.share == pytest.approx(row.weights + row.arithmetic + row.decisions)
+    assert sum(layer.share for layer in result.layers) == pytest.approx(result.explained)
+    assert result.notes == []
+    assert result.born == ()
+
+
+def test_the_error_is_that_of_the_model_in_the_dtype():
+    model, x = made("an encoder")
+    with torch.no_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            exact, low = copy.deepcopy(model).to(F64)(x.to(F64)), copy.deepcopy(model).to(BF16)(x.to(BF16))
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+    assert compare(model, x, dtype=BF16).error == pytest.approx(float((low - exact).norm() / exact.norm()), rel=0.2)
+
+
+def test_storage_and_arithmetic_are_told_apart():
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.Linear(16, 4, bias=False))
+    x = torch.randint(-4, 4, (32, 16)).float()
+    with torch.no_grad():  # whole numbers that bfloat16 has: the first layer makes no error at all
+        model[0].weight.copy_(torch.randint(-1, 2, (16, 16)))
+    stored = compare(model, x, dtype=BF16)
+    layers = {layer.name: layer for layer in stored.layers}
+    assert layers["0"].share == 0
+    assert layers["(inputs)"].share == 0
+    assert layers["1"].weights > 0.3
+    assert list(stored.parameters) == ["0.weight", "1.weight"][::-1]
+    with torch.no_grad():
+        model[1].weight.copy_(model[1].weight.to(BF16))
+    computed = compare(model, x, dtype=BF16)
+    assert {layer.name: layer.weights for layer in computed.layers}["1"] == 0
+    assert computed.linear
+
+
+def test_a_loss_is_compared_as_one_number():
+    model, x = made("an encoder")
+    one = compare(model, x, dtype=BF16, loss=lambda out: out.abs().mean())
+    both = compare(model, {"src": x}, dtype=BF16, loss=lambda out, batch: F.mse_loss(out, batch["src"].flip(1)))
+    for result in (one, both):
+        assert result.error < 0.05
+        assert result.explained == pytest.approx(1, abs=0.05)
+
+
+def test_lines_are_those_of_the_model():
+    result = compare(*made("autograd's special cases"), dtype=BF16)
+    here = Path(__file__).read_text().splitlines()
+    for line in result.lines:
+        assert (line.file, line.source) == (__file__, here[line.line - 1].strip())
+    assert {"table = (self.steps * 3).cos()"}.isdisjoint(
+        line.source for line in result.lines
+    )  # charged where it is used
+    assert any("Square.apply" in line.source for line in result.lines)
+
+
+def test_a_planted_cancellation_is_named_first():
+    model, x = planted()
+    result = compare(model, x, dtype=BF16)
+    assert {layer.name for layer in result.layers[:2]} == {"layers.1.linear1", "layers.1.linear2"}
+    assert sum(layer.share for layer in result.layers[:2]) > 0.9
+    assert result.depth[-1] == ""
+    assert result.depth.index("layers.1.linear1") < result.depth.index("layers.1.linear2")
+
+
+class Router(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = nn.Linear(8, 4, bias=False), nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        chosen = self.gate(x).argmax(-1)
+        return torch.stack([expert(x) for expert in self.experts], 1)[torch.arange(len(x)), chosen]
+
+
+def test_a_choice_that_comes_out_otherwise_has_its_share():
+    result = compare(Router(), torch.randn(2000, 8), dtype=BF16)
+    first = result.layers[0]
+    assert first.name == ""
+    assert first.decisions > 0.9
+    assert result.linear
+    assert "argmax" in result.lines[0].source
+    assert any("choices come out otherwise" in note for note in result.notes)
+
+
+class Steep(nn.Module):
+    """A large angle: a rounding goes round the circle, and no derivative tells how far."""
+
+    def __init__(self):
+        super().__init__()
+        self.before, self.angle, self.after = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.after(torch.sin(3e3 * self.angle(torch.tanh(self.before(x)))))
+
+
+def test_what_is_not_linear_is_measured_by_real_runs():
+    result = compare(Steep(), torch.randn(64, 8), dtype=BF16)
+    assert not result.linear
+    assert 0 < result.bisected <= 16
+    assert any("not linear" in note and f"{result.bisected} runs" in note for note in result.notes)
+    assert result.keep(error=0.01).error < 0.01
+
+
+# ---------------------------------------------------------------- what must stay in float32
+
+
+def measured(kept, model, x):
+    """The error of a model as `apply` leaves it."""
+    exact = copy.deepcopy(model).to(F64)
+    with torch.no_grad():
+        wide = exact(x.to(F64))
+        return float((kept.apply(copy.deepcopy(model))(x) - wide).norm() / wide.norm())
+
+
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.25, 0.1, 1e-3])
+def test_what_is_kept_reaches_the_error(share):
+    model, x = planted()
+    result = compare(model, x, dtype=BF16)
+    kept = result.keep(error=share * result.error)
+    assert kept.error <= share * result.error
+    assert 1 <= kept.runs <= 5
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
+    assert f"(verified by {kept.runs} run" in " ".join(str(result).split())
+
+
+def test_the_planted_pair_is_kept():
+    model, x = planted()
+    result = compare(model, x, dtype=BF16)
+    kept = result.keep(error=result.error / 4)
+    assert kept.names == ("layers.1.linear1", "layers.1.linear2")
+
+
+def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
+    model, x = planted()
+    result = compare(model, x, dtype=BF16)
+    assert result.keep(error=1.0).names == ()
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_apply_leaves_the_model_what_it_is(low):
+    model, x = planted()
+    result = compare(model, x, **LOW[low])
+    kept = result.keep(error=result.error / 4)
+    applied = copy.deepcopy(model)
+    state = applied.state_dict()
+    assert kept.apply(applied) is applied
+    assert isinstance(applied, type(model))
+    assert list(applied.state_dict()) == list(state)
+    names = tuple(f"{name}." for name in kept.names)
+    for name, parameter in applied.named_parameters():
+        wide = "autocast" in low or name.startswith(names)
+        assert parameter.dtype is (F32 if wide else LOW[low]["dtype"])
+
+    def call(model):
+        with torch.no_grad(), torch.autocast("cpu", LOW[low].get("autocast"), "autocast" in low):
+            return model(x)
+
+    out = call(applied)
+    for mode in ("strict", "warn", "off"):
+        with dtypeguard.mode(mode):
+            assert same(call(applied), out)
+    again = kept.apply(copy.deepcopy(model))
+    again.load_state_dict(applied.state_dict())
+    assert same(call(again), out)
+    assert same(call(copy.deepcopy(applied)), out)
+    assert dtypeguard.casts() == []  # they are meant
+    assert type(dtypeguard.unguard(applied)) is type(model)
+
+
+def test_a_model_with_kept_modules_trains_and_compiles():
+    model, x = planted()
+    result = compare(model, x, dtype=BF16)
+    applied = result.keep(error=result.error / 4).apply(copy.deepcopy(model))
+    applied(x).float().square().mean().backward()
+    assert all(parameter.grad.dtype is parameter.dtype for parameter in applied.parameters())
+    torch.compiler.reset()
+    assert same(torch.compile(applied, fullgraph=True, backend="eager")(x), applied(x))
+
+
+class Refused(nn.Module):
+    """What is multiplied must have one dtype, so the result of a kept module must be cast back."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+        with torch.no_grad():
+            self.one.bias += 300
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.one(x) @ self.other(x).mT / 500))
+
+
+def test_a_result_that_would_be_refused_is_cast_back():
+    model, x = Refused(), torch.randn(2, 16, 16)
+    result = compare(model, x, dtype=BF16)
+    kept = result.keep(error=result.error * 0.8)
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
+    assert set(kept.narrow) <= set(kept.names)
+
+
+class Asks(nn.Module):
+    """It makes a tensor of the dtype that it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.first(x)
+        scale = torch.full((8, 8), 0.5, dtype=h.dtype)
+        return self.second(x) @ scale
+
+
+def test_a_program_that_asks_for_a_dtype_runs_with_what_is_kept():
+    model, x = Asks(), torch.randn(4, 8)
+    result = compare(model, x, dtype=BF16)
+    kept = result.keep(error=1e-6)
+    assert measured(kept, model, x) < 1e-6
+
+
+def test_modules_that_share_a_parameter_are_kept_together():
+    model = nn.Sequential(nn.Embedding(10, 16), nn.Linear(16, 10, bias=False))
+    model[1].weight = model[0].weight
+    result = compare(model, torch.randint(10, (3, 5)), dtype=BF16)
+    kept = result.keep(error=result.error / 3)
+    assert kept.names == ("0", "1")
+    applied = kept.apply(copy.deepcopy(model))
+    assert applied[0].weight is applied[1].weight
+
+
+def test_with_the_first_module_kept_the_batch_is_taken_as_it_is():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    x = torch.randn(16, 8)
+    result = compare(model, x, dtype=BF16)
+    kept = result.keep(error=1e-6)
+    assert kept.names == ("0", "2")
+    assert measured(kept, model, x) < 1e-6
+
+
+# ---------------------------------------------------------------- values that are lost, outputs without a gradient
+
+
+class Overflows(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.up(x) * 400
+        h = h * h
+        return self.down(h / h.amax(-1, keepdim=True))
+
+
+def test_a_lost_value_is_named_and_its_module_kept():
+    model, x = Overflows(), torch.randn(16, 8)
+    result = compare(model, x, dtype=F16)
+    assert math.isinf(result.error)
+    assert result.explained is None
+    assert len(result.born) == 1
+    assert "h * h" in result.born[0]
+    assert "float16" in result.born[0]
+    kept = result.keep(error=0.01)
+    assert kept.names == ("up",)
+    assert kept.error < 0.01
+    assert kept.runs <= 5
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
+
+
+class Inference(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.second(self.first(x).relu())
+
+
+class Chooses(Inference):
+    def forward(self, x):
+        return super().forward(x).argmax(-1)
+
+
+def test_without_a_gradient_there_is_the_course_over_depth():
+    result = compare(Inference(), torch.randn(64, 8), dtype=BF16)
+    assert result.explained is None
+    assert all(layer.share is None for layer in result.layers)
+    assert result.depth == ["first", "second", ""]
+    assert all(layer.error > 0 for layer in result.layers)
+    assert any("need a gradient" in note for note in result.notes)
+    assert result.keep(error=result.error / 2).error <= result.error / 2
+
+
+def test_integers_are_counted():
+    result = compare(Chooses(), torch.randn(4000, 8), dtype=BF16)
+    assert 0 < result.error < 0.1
+    assert "integers differ" in str(result)
+    with pytest.raises(CompareError, match="the model returns integers"):
+        result.keep(error=0.1)
+
+
+def test_a_kernel_without_a_shadow_is_counted():
+    result = compare(nn.LSTM(8, 8, batch_first=True), torch.randn(2, 5, 8), dtype=BF16)
+    assert any("have no share: mkldnn_rnn_layer" in note for note in result.notes)
+
+
+# ---------------------------------------------------------------- nothing changes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_caller_s_program_stays_as_it_is(name):
+    model, batch = made(name)
+    model(*_call(batch)[0], **_call(batch)[1])  # a batch norm has seen something
+    before = copy.deepcopy((model.state_dict(), batch))
+    attributes = [(set(vars(module)), len(module._forward_hooks), type(module)) for module in model.modules()]
+    state, fused = torch.get_rng_state(), torch.backends.mha.get_fastpath_enabled()
+    result = compare(model, batch, dtype=BF16)
+    result.keep(error=result.error / 2)
+    assert same((model.state_dict(), batch), before)
+    assert all(p.grad is None for p in model.parameters())
+    assert [(set(vars(m)), len(m._forward_hooks), type(m)) for m in model.modules()] == attributes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.backends.mha.get_fastpath_enabled() == fused
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def _call(batch):
+    batch = batch[0] if isinstance(batch, list) else batch
+    if isinstance(batch, dict):
+        return (), batch
+    return batch if isinstance(batch, tuple) else (batch,), {}
+
+
+def test_under_no_grad_and_in_an_audit_it_measures_the_same():
+    model, x = made("an encoder")
+    plain = compare(model, x, dtype=BF16)
+    with torch.no_grad():
+        quiet = compare(model, x, dtype=BF16)
+    assert quiet.error == plain.error
+    assert quiet.explained == pytest.approx(plain.explained)
+
+
+def test_a_comparison_repeats():
+    model, x = made("an encoder in training")
+    assert compare(model, x, dtype=BF16).to_json() == compare(model, x, dtype=BF16).to_json()
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+LINEAR = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+X = torch.ones(4, 8)
+
+
+class Refuses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.fc(x) @ torch.ones(8, 8)
+
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo):
+        raise RuntimeError("a handle")
+
+
+WRONG = {
+    "neither": (lambda: compare(LINEAR, X), HintError, "got neither: for example compare(model, batch, dtype="),
+    "both": (lambda: compare(LINEAR, X, dtype=BF16, autocast=BF16), HintError, "got both"),
+    "no such dtype": (
+        lambda: compare(LINEAR, X, dtype=torch.int8), HintError,
+        "dtype=torch.int8 is no dtype to compare: use torch.bfloat16, torch.float16 or torch.float32",
+    ),
+    "no such region": (
+        lambda: compare(LINEAR, X, autocast=F32), HintError,
+        "autocast=torch.float32 is no dtype to compare: use torch.bfloat16 or torch.float16",
+    ),
+    "a class": (lambda: compare(nn.Linear, X, dtype=BF16), HintError, "`model` is the class Linear: pass an nn.Module"),
+    "no batch": (lambda: compare(LINEAR, [], dtype=BF16), HintError, "`batch` is an empty list"),
+    "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), HintError, "`batch[1]` is of type int: pass a tensor"),
+    "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), HintError, "`loss` is a int"),
+    "another device": (
+        lambda: compare(LINEAR, X.to("meta"), dtype=BF16), DeviceError,
+        "argument 0 is on meta, the model's parameters are on cpu: move it with .to('cpu')",
+    ),
+    "narrow already": (
+        lambda: compare(copy.deepcopy(LINEAR).to(BF16), X, dtype=BF16), CompareError,
+        "Sequential has bfloat16 parameters already, so its digits are lost: pass the model in float32",
+    ),
+    "wider": (
+        lambda: compare(copy.deepcopy(LINEAR).to(BF16), X, dtype=F32), CompareError,
+        "dtype=torch.float32 is wider than the bfloat16 parameters of Sequential: nothing is lost. In float32 its "
+        "outputs change by 0.",
+    ),
+    "a refusal": (
+        lambda: compare(Refuses(), X, dtype=BF16), CompareError,
+        "`self.fc(x) @ torch.ones(8, 8)` was refused: expected m1 and m2 to have the same dtype",
+    ),
+    "another shape": (
+        lambda: compare(LINEAR, torch.ones(4, 9), dtype=BF16), CompareError,
+        "Sequential does not run on the batch as it is, before any conversion: RuntimeError: mat1 and mat2 shapes",
+    ),
+    "no tensors": (
+        lambda: compare(LINEAR, X, dtype=BF16, loss=lambda out: "good"), CompareError,
+        "the model returns no tensors, so there is nothing to compare",
+    ),
+    "no copy": (lambda: compare(Uncopied(8, 8), X, dtype=BF16), CompareError, "cannot copy this Uncopied"),
+    "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "the error must be positive"),
+    "too small an error": (
+        lambda: compare(planted()[0], planted()[1], dtype=BF16).keep(error=1e-12), CompareError,
+        "cannot be reached: the whole model in float32 has a larger error",
+    ),
+    "another model": (
+        lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(nn.Linear(3, 3)), CompareError,
+        "Linear has no module 'layers.",
+    ),
+    "a model in the dtype": (
+        lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(planted()[0].to(BF16)), CompareError,
+        "is torch.bfloat16 already, so its digits are lost",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name):
+    program, error, text = WRONG[name]
+    with pytest.raises(error) as caught:
+        program()
+    assert text in str(caught.value)
+
+
+# ---------------------------------------------------------------- to read
+
+
+def test_the_text_fits_a_terminal():
+    texts = [str(compare(*made(name), dtype=BF16)) for name in MODELS]
+    texts += [
+        str(compare(Steep(), torch.randn(64, 8), dtype=BF16)),
+        str(compare(Router(), torch.randn(99, 8), dtype=BF16)),
+    ]
+    texts += [str(compare(Overflows(), torch.randn(16, 8), dtype=F16)), str(compare(Inference(), X, dtype=BF16))]
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 80
+
+
+def test_the_text_and_the_data_agree(tmp_path):
+    result = compare(*planted(), dtype=BF16)
+    kept = result.keep(error=result.error / 4)
+    first, *rest = str(result).splitlines()
+    lines = [first, *(line for line in rest if "%" in line and not line.startswith("    "))]
+    assert lines[0].startswith("bfloat16 against float64: output error")
+    assert "explained 100 %" in lines[0]
+    assert lines[1].split()[:3] == [f"{100 * result.layers[0].share:.0f}", "%", result.layers[0].name]
+    assert lines[-1].startswith("keep in float32: layers.1.linear1, layers.1.linear2 ->")
+    data = json.loads(result.to_json(tmp_path / "result.json"))
+    assert data == json.loads((tmp_path / "result.json").read_text())
+    assert data["error"] == result.error
+    assert data["kept"]["names"] == list(kept.names)
+    assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
+    json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity
