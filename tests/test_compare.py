@@ -417,8 +417,44 @@ def test_integers_are_counted():
         result.keep(error=0.1)
 
 
-def test_a_kernel_without_a_shadow_is_counted():
-    result = compare(nn.LSTM(8, 8, batch_first=True), torch.randn(2, 5, 8), dtype=BF16)
+@torch.library.custom_op("dtypeguard_tests::grows", mutates_args=())
+def grows(x: torch.Tensor) -> torch.Tensor:
+    return (2 * x).exp()
+
+
+def _saved(ctx, inputs, output):
+    ctx.output = output
+
+
+grows.register_autograd(lambda ctx, gradient: 2 * gradient * ctx.output, setup_context=_saved)
+
+
+class Kernel(nn.Module):
+    def forward(self, x):
+        return grows(x / 2)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(8, 16, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+@pytest.mark.parametrize("kernel", [Recurrent, Kernel])
+def test_a_kernel_that_nobody_looks_into_is_run_as_a_whole(kernel):
+    model = nn.Sequential(nn.Linear(8, 8), kernel(), nn.LazyLinear(4))
+    model(torch.randn(4, 9, 8))
+    result = compare(model, torch.randn(4, 9, 8), dtype=BF16)
+    assert result.explained == pytest.approx(1, abs=0.03)
+    assert max(layer.arithmetic for layer in result.layers if layer.name.startswith("1")) > 0.05
+
+
+def test_a_kernel_beside_random_numbers_is_counted():
+    model = nn.Sequential(nn.LSTM(8, 16, 2, dropout=0.3, batch_first=True).train())
+    result = compare(model, torch.randn(4, 9, 8), dtype=BF16, loss=lambda out: out[0])
     assert any("have no share: mkldnn_rnn_layer" in note for note in result.notes)
 
 

@@ -74,13 +74,13 @@ class Search:
 
     def _sort(self, found: Measured) -> None:
         first = [(name, 1.0) for name in self._must]
-        rest = {name: size for name, size in self._units.items() if not any(_within(name, n) for n in self._must)}
+        rest = {
+            name: size for name, size in self._units.items() if name and not any(_within(name, n) for n in self._must)
+        }
         self._order = [*first, *order(found.savings, found.bits, rest)]
-        named = {name for name, _ in self._order}
-        if "" not in named:  # what is left: all modules that are in no other, and then what is between them
-            outer = [name for name in self._units if name and not any(_inside(name, o) for o in self._units if o)]
-            self._order += [(name, 0.0) for name in outer if name not in named]
-            self._order.append(("", 0.0))
+        named = {name for name, _ in self._order}  # then all modules that are in no other, and what is between them
+        outer = [name for name in self._units if name and not any(_inside(name, o) for o in self._units if o)]
+        self._order += [(name, 0.0) for name in (*outer, "") if name not in named]
 
     def _finite(self, found: Measured) -> Measured:
         """First of all those modules whose values float16 does not hold; then shares are measured with them."""

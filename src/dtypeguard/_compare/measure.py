@@ -1,8 +1,10 @@
 """The measurement: runs in the low dtype and in the reference, the shares of the error, and the course over depth."""
 
+import copy
+import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -171,7 +173,7 @@ class _Measurement:
 
     def _added(self, modules: Modules, number: int, shares: bool) -> None:
         subject, found = self.subject, self.found
-        trace = Added(modules)
+        trace = Added(modules, self._wide(exact=False))
         for name, buffer in self.model.named_buffers(remove_duplicate=False):
             trace.seed(buffer, self._exact[name])
         given = subject.batches[number]
@@ -193,7 +195,7 @@ class _Measurement:
             for tensor in low:
                 trace.collect(tensor)
         found.operations += trace.operations
-        found.opaque.update(trace.shadow.opaque)
+        found.opaque.update(trace.blind)
         reference = subject.reference(number)
         apart = distance(low, reference)
         found.lost += apart.lost
@@ -259,11 +261,28 @@ class _Measurement:
                 self.found.part(INPUTS, None).arithmetic += share
                 savings.add(Reach(inside=trace.taken), share)
 
+    def _wide(self, exact: bool) -> Callable[[str], nn.Module]:
+        """Gives modules in float64, with the weights of the reference or with those of the low model."""
+
+        @functools.cache
+        def wide(name: str) -> nn.Module:
+            module = copy.deepcopy(self.subject.model.get_submodule(name)).double()
+            if not exact:
+                low = self.model.get_submodule(name)
+                with torch.no_grad():
+                    for key, tensor in _named(module):
+                        tensor.copy_(
+                            low.get_parameter(key) if isinstance(tensor, nn.Parameter) else low.get_buffer(key)
+                        )
+            return module
+
+        return wide
+
     # ------------------------------------------------------------ how the error grows
 
     def _carried(self, modules: Modules, number: int) -> None:
         subject, found = self.subject, self.found
-        trace = Carried(modules)
+        trace = Carried(modules, self._wide(exact=True))
         with torch.no_grad():
             for name, tensor in _named(self.model):
                 trace.seed(tensor, self._exact[name])

@@ -63,50 +63,67 @@ class Savings:
         return list(found.items())
 
 
+@dataclass(eq=False, slots=True)
+class Running:
+    """A call of a module.
+
+    Attributes:
+        inside: its bit, and those of all modules around it.
+        door: whether it casts what it gets.
+        blind: operations in it whose error nobody knows.
+    """
+
+    name: str
+    inside: int
+    door: bool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    blind: list[str] = field(default_factory=list)
+    start: int = 0  # how many errors were recorded before it
+
+
 class Modules:
     """The modules of a model that can be kept, each with its bit, and those that are running."""
 
     def __init__(self, model: nn.Module, doors: bool) -> None:
         self.of = dict(model.named_modules())
         self.bits = {name: 1 << n for n, name in enumerate(self.of)}
-        self._running: list[tuple[str, int, bool]] = []  # the name, the bits of all around, whether it has a door
+        self.running: list[Running] = []
         self.doors = doors  # whether modules cast what they get; autocast casts for operations
         self._hooks: list[Any] = []
         guarded = {name for name, module in owners(model) if refuses_wider(module)} if doors else set()
         for name, module in model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 self._listen(name, module, name in guarded)
-        self.left: Any = lambda name, result: None  # called when a module returns
+        self.entered: Any = lambda call: None  # called when a module is called, and when it returns
+        self.left: Any = lambda call, result: None
 
     def _listen(self, name: str, module: nn.Module, door: bool) -> None:
-        def enter(module: nn.Module, args: Any) -> None:
-            self._running.append((name, self.inside | self.bits[name], door))
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            self.running.append(Running(name, self.inside | self.bits[name], door, args, kwargs))
+            self.entered(self.running[-1])
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
-            self._running.pop()
+            call = self.running.pop()
             if result is not None:  # else an exception is on its way
-                self.left(name, result)
+                self.left(call, result)
 
-        self._hooks.append(module.register_forward_pre_hook(enter))
+        self._hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         self._hooks.append(module.register_forward_hook(leave, always_call=True))
 
     @property
     def name(self) -> str | None:
         """The innermost module that runs."""
-        return self._running[-1][0] if self._running else None
-
-    @property
-    def path(self) -> list[str]:
-        return [name for name, _, _ in self._running]
+        return self.running[-1].name if self.running else None
 
     @property
     def inside(self) -> int:
-        return self._running[-1][1] if self._running else 0
+        return self.running[-1].inside if self.running else 0
 
     @property
     def door(self) -> bool:
         """Whether the innermost module casts what it gets."""
-        return bool(self._running) and self._running[-1][2]
+        return bool(self.running) and self.running[-1].door
 
     def around(self, name: str) -> int:
         """The bits of a module and all modules around it."""

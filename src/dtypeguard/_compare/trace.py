@@ -26,9 +26,9 @@ from .._values.memory import Held, shadowed
 from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
 from .._watch.sites import Site, site_at, site_of, user_wrote
-from .batches import tensors_of
-from .reach import Modules, Reach, Reaches
-from .subject import Subject
+from .batches import mapped, tensors_of
+from .reach import Modules, Reach, Reaches, Running
+from .subject import REFUSALS, Subject
 
 _C: Any = torch._C  # which torch leaves untyped
 NOWHERE = site_at("", 0, "")
@@ -46,18 +46,20 @@ class Delta:
     reach: Reach
     value: Tensor
     share: float = 0.0
+    counts: bool = True
 
 
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """What both have in common."""
 
-    def __init__(self, modules: Modules, measure: bool) -> None:
+    def __init__(self, modules: Modules, wide: Callable[[str], nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.modules = modules
+        self.modules, self._wide, self._paused = modules, wide, False
         self.rows = Rows()
         self.reaches = Reaches(modules)
-        self.shadow = Shadow(_ignored, measure=measure)
-        self.shadowed = self.operations = 0
+        self.shadow = Shadow(_ignored, measure=False)
+        self.operations = 0
+        self.blind: list[str] = []  # names of operations whose error nobody knows
         modules.left = self._left
 
     def seed(self, tensor: Tensor, exact: Tensor) -> None:
@@ -68,7 +70,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _C._current_autograd_node() is not None:  # a checkpoint runs forward again
+        if self._paused or _C._current_autograd_node() is not None:  # a checkpoint runs forward again
             return func(*args, **kwargs)
         frame, it = sys._getframe(1), known(func)
         inputs = [tensor for tensor in _flat(args, kwargs) if shadowed(tensor)]
@@ -82,8 +84,11 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         writing = self.shadow.before(it, args, kwargs, row_of)
         out = func(*args, **kwargs)
         self.operations += 1
+        unknown = self.shadow.opaque.total()
         self.shadow.after(it, args, kwargs, out, writing, row_of)
         made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
+        if made and (it.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
+            (self.modules.running[-1].blind if self.modules.running else self.blind).append(it.name)
         if it.way is Way.NONE:
             self.reaches.begun(inputs, made)
         else:
@@ -97,21 +102,63 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
     def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
         """These come out."""
 
-    def _left(self, name: str, result: Any) -> None:
+    def _left(self, call: Running, result: Any) -> None:
         for tensor in tensors_of(result):
             if shadowed(tensor):
-                self.reaches.returned(name, tensor)
+                self.reaches.returned(call.name, tensor)
+        if call.blind and not self._whole(call, result):
+            self.blind += call.blind
+
+    def _whole(self, call: Running, result: Any) -> bool:
+        """Run a module once more as a whole, in float64, since nobody knows what an operation in it does."""
+        memory = self.shadow.memory
+
+        def widen(tensor: Tensor) -> Tensor:
+            return memory.read(tensor, torch.float64).clone() if shadowed(tensor) else tensor
+
+        self._paused = True
+        try:
+            module = self._wide(call.name)
+            if module.training and any(map(_drops_out, module.modules())):
+                return False
+            with torch.no_grad(), torch.autocast(_device(result), enabled=False):
+                wide = module(*mapped(call.args, widen), **mapped(call.kwargs, widen))
+            pairs = list(zip(tensors_of(result), tensors_of(wide), strict=True))
+            if any(one.shape != other.shape for one, other in pairs):
+                return False
+            for one, other in pairs:
+                if shadowed(one):
+                    row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
+                    memory.set(one, other, row)
+        except (*REFUSALS, ValueError):
+            return False
+        finally:
+            self._paused = False
+        return True
 
 
 class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Records what each operation adds to the error."""
 
-    def __init__(self, modules: Modules) -> None:
-        super().__init__(modules, measure=False)
+    def __init__(self, modules: Modules, wide: Callable[[str], nn.Module]) -> None:
+        super().__init__(modules, wide)
         self.deltas: list[Delta] = []
         self.uses: dict[int, tuple[Site, str | None]] = {}  # of parameters by id: where each is used first
         self.inputs: set[int] = set()  # ids of tensors that the model was given
         self.taken = -1  # the bits of the modules around all operations that read one of them
+
+        modules.entered = self._entered
+
+    def _entered(self, call: Running) -> None:
+        call.start = len(self.deltas)
+
+    def _whole(self, call: Running, result: Any) -> bool:
+        if not super()._whole(call, result):
+            return False
+        for delta in self.deltas[call.start :]:  # what was recorded inside is a part of the whole
+            module = delta.row.module or ""
+            delta.counts = delta.counts and not (module == call.name or module.startswith(f"{call.name}."))
+        return True
 
     def _meet(self, tensor: Tensor, frame: Any) -> None:
         if not tensor.requires_grad:
@@ -140,7 +187,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
         def hook(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number]
-            if gradient is not None:
+            if gradient is not None and delta.counts:
                 delta.share = float((gradient * delta.value).sum(dtype=torch.float64))
 
         node.register_prehook(hook)
@@ -162,8 +209,8 @@ class Course:
 class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Keeps the wider values throughout."""
 
-    def __init__(self, modules: Modules) -> None:
-        super().__init__(modules, measure=False)
+    def __init__(self, modules: Modules, wide: Callable[[str], nn.Module]) -> None:
+        super().__init__(modules, wide)
         self.courses: dict[str, Course] = {}  # by module, in the order in which they return
         self.overflows: dict[Row, list[tuple[Reach, int]]] = defaultdict(list)
 
@@ -177,9 +224,9 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
                         row = row_of(it, tensor.dtype)
                         self.overflows[row].append((self.reaches.of(tensor), beyond))
 
-    def _left(self, name: str, result: Any) -> None:
-        super()._left(name, result)
-        course = self.courses.pop(name, None) or Course()
+    def _left(self, call: Running, result: Any) -> None:
+        super()._left(call, result)
+        course = self.courses.pop(call.name, None) or Course()
         for tensor in tensors_of(result):
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             if held is not None:
@@ -189,7 +236,7 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
                 course.lost += error.lost
             elif isinstance(tensor, Tensor) and tensor.is_floating_point():
                 course.size += float(tensor.detach().double().square().sum())
-        self.courses[name] = course
+        self.courses[call.name] = course
 
     def exact(self, tensor: Tensor) -> Tensor:
         """What a tensor would be."""
@@ -208,6 +255,15 @@ def _line(frame: FrameType | None) -> Site:
             torch_own = frame
         frame = frame.f_back
     return NOWHERE if torch_own is None else site_of(torch_own)
+
+
+def _drops_out(module: nn.Module) -> bool:
+    share = module.dropout if isinstance(module, nn.RNNBase) else getattr(module, "p", 0.0)
+    return isinstance(module, nn.RNNBase | nn.modules.dropout._DropoutNd) and share > 0
+
+
+def _device(result: Any) -> str:
+    return next((tensor.device.type for tensor in tensors_of(result)), "cpu")
 
 
 def _ignored(held: Held) -> None:
