@@ -66,7 +66,7 @@ def compare(
         if isinstance(error, DtypeGuardError):
             raise
         raise _refused(subject, error) from error
-    born = _born(subject) if found.lost else ()
+    born = _born(subject) if found.spoilt else ()
     return Comparison(subject, found, born)
 
 
@@ -89,7 +89,7 @@ def _refused(subject: Subject, error: Exception) -> CompareError:
 
 def _born(subject: Subject) -> tuple[str, ...]:
     """Where values that are not finite are born."""
-    found = [finding for finding in _audited(subject, True) if finding.rule == "DG901"]
+    found = [finding for finding in _audited(subject, True) if finding.rule == "DG901" and finding.severity != "info"]
     return tuple(f"{finding.site}: {finding.message}" for finding in found)
 
 

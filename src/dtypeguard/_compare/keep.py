@@ -67,7 +67,7 @@ class Search:
         self._units = _units(found)
         self._order: list[tuple[str, float]] = []
         self._must: list[str] = []  # without which values are lost
-        if found.lost:
+        if found.spoilt:
             found = self._finite(found)
         self._sort(found)
         self._error = found.error
@@ -98,8 +98,8 @@ class Search:
 
     def run(self, target: float) -> Kept | None:
         """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it."""
-        if self._found.error <= target:
-            return self._kept(0, self._found.error, 0)
+        if self._error <= target:
+            return self._kept(len(self._must), self._error, self.runs)
         try:
             return self._search(target)
         except REFUSALS:  # the program asks for the dtype of what it got: only equal ones are sure to run
@@ -109,7 +109,7 @@ class Search:
 
     def _search(self, target: float) -> Kept | None:
         rests = [rest for _, rest in self._order]
-        best = search(self._attempt, rests, self._error, target, RUNS - self.runs)
+        best = search(self._attempt, rests, len(self._must), self._error, target, RUNS - self.runs)
         return None if best is None else self._kept(best[0], best[1], best[2] + self.runs)
 
     def names(self, number: int) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ def _saved(left: list[tuple[int, float]], bit: int) -> float:
 
 
 def search(
-    attempt: Callable[[int], float], rests: list[float], error: float, target: float, runs: int
+    attempt: Callable[[int], float], rests: list[float], below: int, error: float, target: float, runs: int
 ) -> tuple[int, float, int] | None:
     """How many modules, in order, reach an error: the number, the error, and the runs that it took.
 
@@ -242,11 +242,12 @@ def search(
     Args:
         attempt: runs the model with the first n modules in float32, and gives the error.
         rests: the share of the error² that is left after the first, the second, ...
-        error: with none of them.
+        below: a number that is known to be too small.
+        error: with that number.
         target: the one to reach.
         runs: how many it may take.
     """
-    below, above, scale = 0, len(rests), 1.0
+    above, scale = len(rests), 1.0
     found: tuple[int, float] | None = None
     for run in range(1, runs + 1):
         expected = [scale * error * math.sqrt(rest) for rest in rests]

@@ -19,6 +19,7 @@ from .subject import Subject
 from .trace import NOWHERE, WEIGHTS, Added, Carried, Course
 
 INPUTS = "(inputs)"
+_LINEAR = 0.9, 1.1  # shares that explain the error
 _SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
 
 
@@ -68,6 +69,20 @@ class Measured:
     flipped: dict[Row, int] = field(default_factory=dict)
     opaque: Counter[str] = field(default_factory=Counter)
     operations: int = 0
+
+    @property
+    def explained(self) -> float | None:
+        """The sum of the shares, if there are any."""
+        return sum(part.share for part in self.parts.values()) if self.shared else None
+
+    @property
+    def linear(self) -> bool:
+        return self.explained is not None and _LINEAR[0] <= self.explained <= _LINEAR[1]
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether values that the low dtype does not hold are what the error comes from."""
+        return bool(self.lost or (self.overflows and not self.linear))
 
     def part(self, module: str | None, site: Site | None) -> Part:
         site = None if site is NOWHERE else site

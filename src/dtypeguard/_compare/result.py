@@ -19,7 +19,6 @@ from .measure import INPUTS, Measured, Part
 from .subject import Subject, widest
 
 _SHOWN = 8  # layers of a printed comparison
-_LINEAR = 0.9, 1.1  # shares that explain the error
 _LARGE = 0.01  # an error of a module's output that is worth telling
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
@@ -104,11 +103,10 @@ class Comparison:
         self._search: Search | None = None
         self._kept: Kept | None = None
         self.error, self.reference, self.born = found.error, subject.precision, born
-        self.explained = sum(part.share for part in found.parts.values()) if found.shared else None
-        self.linear = self.explained is not None and _LINEAR[0] <= self.explained <= _LINEAR[1]
+        self.explained, self.linear = found.explained, found.linear
         self.bisected = 0
         measured: dict[str, float] | None = None
-        if found.error and math.isfinite(found.error) and not found.integers and not self.linear:
+        if found.error and not found.spoilt and not found.integers and not self.linear:
             search = self._searching()
             if len(search.leaves) > 1:
                 measured, self.bisected = bisect(search.trial, search.leaves, found.error)
@@ -186,7 +184,7 @@ class Comparison:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
-            why = "and it is not finite" if found.overflown else "and the outputs have none"
+            why = "and it is not finite" if found.overflown or found.overflows else "and the outputs have none"
             yield f"no shares: they need a gradient, {why}{measured}"
         if self.explained is not None and not self.linear:
             yield f"not linear: the shares explain {percent(self.explained)} of the error{measured}"

@@ -34,6 +34,7 @@ _C: Any = torch._C  # which torch leaves untyped
 NOWHERE = site_at("", 0, "")
 _RUN = Subject.run.__code__
 _LAYERS = torch.nn.modules.transformer.__file__
+_LARGEST = torch.finfo(torch.float16).max
 _STORED = torch.bfloat16  # an error needs few digits, and the range of float32
 WEIGHTS = "weights"  # the name of the rows of casts of parameters
 
@@ -219,7 +220,8 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
             if tensor.dtype is torch.float16:
                 held = self.shadow.memory.get(tensor)
                 if held is not None:
-                    beyond = int((held.like(tensor).abs() > 65504).sum())
+                    size = held.like(tensor).abs()
+                    beyond = int(((size > _LARGEST) & (size < math.inf)).sum())
                     if beyond:
                         row = row_of(it, tensor.dtype)
                         self.overflows[row].append((self.reaches.of(tensor), beyond))
