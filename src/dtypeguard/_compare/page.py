@@ -12,7 +12,7 @@ from .strip import above, strip_of
 from .text import site_of, titled
 
 _PAGE = Path(__file__).parent / "compare"
-_SHOWN = 12  # rows of a list before the rest is folded
+_SHOWN, _FIRST = 12, 8  # rows of a list before the rest is folded; those of them that are first whatever they take away
 _NAMES = 8  # names in a row
 
 
@@ -90,11 +90,12 @@ def _within(name: str, other: str) -> bool:
 
 
 def _folded(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The rows that are shown, largest shares first, those that take away from the error too; and the others."""
+    """The rows that are shown: the first, and of the others those that add or take away most. And the rest."""
     rows = list(rows)
-    few = len(rows) <= _SHOWN + 3
-    largest = rows if few else sorted(rows, key=lambda row: -abs(row["share"] or 0.0))[:_SHOWN]
-    ids = {row["id"] for row in largest}
+    first, others = rows[:_FIRST], rows[_FIRST:]
+    if len(rows) > _SHOWN + 3:
+        others = sorted(others, key=lambda row: -abs(row["share"] or 0.0))[: _SHOWN - _FIRST]
+    ids = {row["id"] for row in (*first, *others)}
     rest = [row for row in rows if row["id"] not in ids]
     return {
         "all": rows,
