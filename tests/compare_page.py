@@ -28,7 +28,7 @@ def part(name, line, weights=0.0, arithmetic=0.0, decisions=0.0, file=f"{HOME}/m
 
 def comparison(layers=(), parts=(), **rest):
     """The data of a comparison: its lines and its depth come from the layers and the parts."""
-    layers = sorted(layers, key=lambda row: -row["share"])
+    layers = sorted(layers, key=lambda row: -abs(row["share"]))
     lines = {}
     for one in parts:
         row = lines.setdefault((one["file"], one["line"]), one | dict.fromkeys(PARTS, 0.0) | {"layers": []})
@@ -42,6 +42,7 @@ def comparison(layers=(), parts=(), **rest):
         "autocast": False,
         "model": "Net",
         "reference": "float64",
+        "wide": "float32",
         "verdict": "",
         "integers": False,
         "error": 0.018,
@@ -52,7 +53,7 @@ def comparison(layers=(), parts=(), **rest):
         "born": [],
         "notes": [],
         "layers": layers,
-        "lines": sorted(rows, key=lambda row: -row["share"]),
+        "lines": sorted(rows, key=lambda row: -abs(row["share"])),
         "parts": list(parts),
         "parameters": {},
         "depth": [{"name": row["name"], "error": row["error"]} for row in layers if row["error"] is not None],

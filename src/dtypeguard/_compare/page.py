@@ -12,7 +12,7 @@ from .strip import above, strip_of
 from .text import site_of, titled
 
 _PAGE = Path(__file__).parent / "compare"
-_SHOWN, _FIRST = 12, 8  # rows of a list before the rest is folded; those of them that are first whatever they take away
+_SHOWN = 12  # rows of a list before the rest is folded
 _NAMES = 8  # names in a row
 
 
@@ -90,19 +90,11 @@ def _within(name: str, other: str) -> bool:
 
 
 def _folded(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The rows that are shown: the first, and of the others those that add or take away most. And the rest."""
+    """The rows that are shown, which add or take away most, and the rest."""
     rows = list(rows)
-    first, others = rows[:_FIRST], rows[_FIRST:]
-    if len(rows) > _SHOWN + 3:
-        others = sorted(others, key=lambda row: -abs(row["share"] or 0.0))[: _SHOWN - _FIRST]
-    ids = {row["id"] for row in (*first, *others)}
-    rest = [row for row in rows if row["id"] not in ids]
-    return {
-        "all": rows,
-        "shown": [row for row in rows if row["id"] in ids],
-        "rest": rest,
-        "share": sum(row["share"] or 0.0 for row in rest),
-    }
+    shown = len(rows) if len(rows) <= _SHOWN + 3 else _SHOWN
+    rest = rows[shown:]
+    return {"all": rows, "shown": rows[:shown], "rest": rest, "share": sum(row["share"] or 0.0 for row in rest)}
 
 
 def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | None:

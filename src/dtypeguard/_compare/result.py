@@ -218,6 +218,7 @@ class Comparison:
             "autocast": self._subject.autocast is not None,
             "model": type(self._subject.model).__name__,
             "reference": name_of(self.reference),
+            "wide": self.wide,
             "verdict": self.verdict(),
             "integers": found.integers,
             "error": _number(self.error),

@@ -65,7 +65,7 @@ def _slots(data: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, A
     first = next((name for name, error in order if name and above(error)), None)
     around = {name[:end] for name, _ in order for end, letter in enumerate(name) if letter == "."} | {""}
     step = 100 / max(len(errors), 1)
-    slots = [
+    slots: list[dict[str, Any]] = [
         {
             "name": name,
             "title": titled(name),
@@ -83,10 +83,13 @@ def _slots(data: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, A
         }
         for place, (name, error) in enumerate(errors.items())
     ]
-    return [slot | {"says": _says(slot), "above": above(slot["error"]) and not slot["lost"]} for slot in slots]
+    for slot in slots:
+        slot["above"] = above(slot["error"]) and not slot["lost"]
+        slot["says"] = _says(slot, data["wide"])
+    return slots
 
 
-def _says(slot: dict[str, Any]) -> str:
+def _says(slot: dict[str, Any], wide: str) -> str:
     """What a module tells when pointed at."""
     row, said = slot["row"], [slot["title"]]
     if row is not None and row["kind"]:
@@ -96,7 +99,7 @@ def _says(slot: dict[str, Any]) -> str:
     if row is not None and row["share"] is not None:
         said.append(f"share: {told(row)}")
     if slot["kept"]:
-        said.append("stays in float32")
+        said.append(f"stays in {wide}")
     return "\n".join(said)
 
 
