@@ -219,6 +219,8 @@ def test_an_error_that_stays_small_has_no_mark():
     data = comparison([layer("a", "Linear", arithmetic=1.0, error=3e-7)], error=3e-7)
     page = Page(render(data))
     assert "nowhere among the modules" in words(page.text)
+    assert "output error 3.0e-07" in words(page.text)
+    assert [page.said(e) for e in page.all("text") if "axis" in e["around"]["class"]][:2] == ["1e-07", "1e-06"]
     assert page.all("line", "large") == page.all("path", "first") == page.all("rect", "above") == []
 
 

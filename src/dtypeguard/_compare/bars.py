@@ -47,8 +47,10 @@ def short(value: float) -> float:
 
 
 def number(value: float) -> str:
-    """An error."""
-    return "not finite" if not math.isfinite(value) else percent(value).replace("-", "\N{MINUS SIGN}", 1)
+    """An error, or a part of a share."""
+    if not math.isfinite(value):
+        return "not finite"
+    return f"\N{MINUS SIGN}{percent(-value)}" if value < 0 else percent(value)
 
 
 def share(value: float) -> str:

@@ -125,8 +125,12 @@ def _errors(slots: list[dict[str, Any]]) -> dict[str, Any]:
         slot["turn"] = slot["y"]
         if above(slot["error"]):
             slot["turn"] = _FLOOR if slot["lost"] or large is None else large
-    ticks = [{"y": down(10.0**power), "says": f"{100 * 10.0**power:g} %"} for power in range(low, high + 1)]
+    ticks = [{"y": down(10.0**power), "says": _power(power)} for power in range(low, high + 1)]
     return {"ticks": ticks, "large": large}
+
+
+def _power(power: int) -> str:
+    return f"{100 * 10.0**power:g} %" if power >= -4 else f"1e{power:03d}"
 
 
 # --- shares -------------------------------------------------------------------------------------------------------
