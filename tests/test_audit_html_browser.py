@@ -1,54 +1,15 @@
 """The page of a report in a real browser: what is shown, filtered, sorted, how it fits, and that it asks nobody."""
 
-import json
-import os
-import shutil
 import statistics
 
 import pytest
 from audit_page import big, report, sample
+from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
 
 from dtypeguard._report.html import render
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER) and "DTYPEGUARD_NEEDS_BROWSER" not in os.environ,
-    reason="no headless browser: apt-get install chromium chromium-driver",
-)
+pytestmark = needs_browser
 TIMES = "\N{MULTIPLICATION SIGN}"
-THEMES = ("light", "dark")
-WIDTHS = {390: 844, 1280: 900}
-
-# Contrast as WCAG 2 has it, between the colour of an element's text and what lies behind it. Colours go over a canvas,
-# because a computed style keeps oklch() as it is.
-CONTRAST = """
-const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-const rgba = (colour) => {
-  pixel.clearRect(0, 0, 1, 1); pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
-  return [...pixel.getImageData(0, 0, 1, 1).data];
-};
-const luminance = (colour) => {
-  const light = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = rgba(colour).map((v) => light(v / 255));
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const behind = (element) => {
-  for (let e = element; e; e = e.parentElement) {
-    const colour = getComputedStyle(e).backgroundColor;
-    if (rgba(colour)[3] === 255) return colour;
-  }
-  return "white";
-};
-const worst = {};
-for (const element of document.querySelectorAll(arguments[0])) {
-  const [a, b] = [getComputedStyle(element).color, behind(element)].map(luminance);
-  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-  const name = element.className || element.tagName;
-  worst[name] = Math.min(worst[name] ?? 21, ratio);
-}
-return worst;
-"""
 # From the key to the frame that shows what it found.
 SEARCH = """
 const [words, done] = arguments, box = document.getElementById("search");
@@ -57,30 +18,12 @@ box.dispatchEvent(new Event("input"));
 document.documentElement.scrollHeight;
 requestAnimationFrame(() => setTimeout(done));
 """
-SHOWN = """
-return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((e) => e.innerText);
-"""
-OVERFLOW = """
-const wide = [...document.querySelectorAll("body *")].filter((e) =>
-  e.checkVisibility() && !e.classList.contains("unseen") && e.getBoundingClientRect().right > innerWidth + 1);
-return [document.scrollingElement.scrollWidth - innerWidth, wide.map((e) => `${e.tagName}.${e.className}`)];
-"""
 
 
 @pytest.fixture(scope="module")
 def driver():
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(executable_path=DRIVER))
-    browser.set_script_timeout(30)
-    yield browser
-    browser.quit()
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -91,42 +34,11 @@ def pages(tmp_path_factory):
     return folder
 
 
-class Browser:
-    """A page as its reader meets it."""
-
-    def __init__(self, driver, pages):
-        self.driver, self.pages = driver, pages
+class Reader(Browser):
+    """The reader of an audit's page."""
 
     def open(self, name="sample", theme="light", width=1280, hash=""):
-        self.emulate("Media", features=[{"name": "prefers-color-scheme", "value": theme}])
-        self.emulate(
-            "DeviceMetricsOverride", width=width, height=WIDTHS[width], deviceScaleFactor=1, mobile=width < 500
-        )
-        self.driver.get("about:blank")
-        self.driver.get(f"{(self.pages / name).as_uri()}.html{hash}")
-        return self
-
-    def emulate(self, what, **options):
-        name = "setEmulatedMedia" if what == "Media" else f"set{what}"
-        self.driver.execute_cdp_cmd(f"Emulation.{name}", options)
-
-    def ask(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
-    def all(self, selector):
-        return self.driver.find_elements("css selector", selector)
-
-    def one(self, selector):
-        return self.driver.find_element("css selector", selector)
-
-    def shown(self, selector):
-        """The texts of what can be seen of a selector."""
-        return self.ask(SHOWN, selector)
-
-    def click(self, selector):
-        element = self.one(selector)
-        self.ask("arguments[0].scrollIntoView({ block: 'center' })", element)
-        element.click()
+        return super().open(name, theme, width, hash)
 
     def search(self, words):
         box = self.one("#search")
@@ -139,10 +51,10 @@ class Browser:
 
 @pytest.fixture
 def page(driver, pages):
-    yield Browser(driver, pages).open()
+    reader = Reader(driver, pages).open()
+    yield reader
     driver.execute_script("localStorage.clear()")
-    noise = [entry for entry in driver.get_log("browser") if entry["level"] != "DEBUG"]
-    assert noise == [], "the console stays silent"
+    assert reader.noise() == [], "the console stays silent"
 
 
 # --- looks --------------------------------------------------------------------------------------------------------
@@ -323,13 +235,12 @@ def test_a_link_shows_what_is_folded_or_filtered_away(page):
 
 
 def test_nobody_is_asked(page):
-    page.driver.get_log("performance")
+    page.asked()
     page.open()
     page.search("rope")
     page.click("#theme")
     assert page.ask("return performance.getEntriesByType('resource').map((e) => e.name)") == []
-    events = [json.loads(entry["message"])["message"] for entry in page.driver.get_log("performance")]
-    urls = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    urls = page.asked()
     assert [url for url in urls if not url.startswith(("file:", "data:", "about:"))] == []
     assert any(url.startswith("file:") for url in urls)
 

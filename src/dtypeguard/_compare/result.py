@@ -17,9 +17,9 @@ from .bisect import bisect
 from .keep import Kept, Search
 from .measure import INPUTS, Measured, Part
 from .subject import Subject, widest
+from .text import LARGE, percent, site_of, titled
 
 _SHOWN = 8  # layers of a printed comparison
-_LARGE = 0.01  # an error of a module's output that is worth telling
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
 _COLUMNS = 80
@@ -77,7 +77,7 @@ class Line:
     @property
     def site(self) -> str:
         """`file:line`, from the working directory."""
-        return _site(self.file, self.line)
+        return site_of(self.file, self.line)
 
 
 class Comparison:
@@ -114,7 +114,7 @@ class Comparison:
         self.layers = list(_layers(found, measured))
         self.lines = list(_lines(found))
         self.parameters = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
-        self.depth = [name for name, course in found.courses.items() if course.size]
+        self.depth = [name for name, course in found.courses.items() if course.size or course.lost]
         self.notes = list(self._limits())
 
     @property
@@ -177,7 +177,7 @@ class Comparison:
         said = "outputs are not finite" if math.isinf(self.error) else f"output error {percent(self.error)}"
         if self.explained is not None:
             said += f", explained {percent(self.explained)}"
-        first = next((name for name in self.depth if name and self._found.courses[name].error > _LARGE), None)
+        first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
         return said if first is None else f"{said}, first above 1 % at {first}"
 
     def _limits(self) -> Iterator[str]:
@@ -216,6 +216,9 @@ class Comparison:
             "autocast": self._subject.autocast is not None,
             "model": type(self._subject.model).__name__,
             "reference": name_of(self.reference),
+            "wide": self.wide,
+            "verdict": self.verdict(),
+            "integers": found.integers,
             "error": _number(self.error),
             "explained": _number(self.explained),
             "linear": self.linear,
@@ -225,6 +228,7 @@ class Comparison:
             "notes": self.notes,
             "layers": [asdict(layer) | {"error": _number(layer.error)} for layer in self.layers],
             "lines": [asdict(line) for line in self.lines],
+            "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
             "depth": [{"name": name, "error": _number(found.courses[name].error)} for name in self.depth],
             "kept": None
@@ -239,24 +243,19 @@ class Comparison:
             Path(path).write_text(text + "\n", "utf-8")
         return text
 
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The result as a self-contained HTML page, which is written to a file too if a path is given."""
+        from .page import render
 
-def percent(value: float) -> str:
-    """A share as a reader wants it: `56 %`, `0.42 %`, `1.3e-05`."""
-    if not math.isfinite(value):
-        return str(value)
-    value *= 100
-    if value and abs(value) < 0.01:
-        return f"{value / 100:.1e}"
-    return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+        page = render(self.to_dict())
+        if path is not None:
+            Path(path).write_text(page, encoding="utf-8")
+        return page
 
 
 def _number(value: float | None) -> float | str | None:
     """JSON has no infinity."""
     return value if value is None or math.isfinite(value) else str(value)
-
-
-def _site(file: str, line: int) -> str:
-    return f"{file.removeprefix(os.getcwd() + os.sep)}:{line}"
 
 
 def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Layer]:
@@ -272,9 +271,9 @@ def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Laye
         share = sum(sums) if found.shared else None
         if measured is not None:
             saves = measured.get(name)
-        lines = dict.fromkeys(_site(*part.site.key) for part in own if part.site is not None)
+        lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
-        error = course.error if course is not None and course.size else None
+        error = course.error if course is not None and (course.size or course.lost) else None
         rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines)))
     yield from sorted(rows, key=lambda row: -abs(row.share if row.share is not None else row.error or 0))
 
@@ -290,6 +289,15 @@ def _lines(found: Measured) -> Iterator[Line]:
         layers = tuple(dict.fromkeys(part.module for part in own))
         rows.append(Line(file, number, site.source if site else "", sum(sums), *sums, layers))
     yield from sorted(rows, key=lambda row: -abs(row.share))
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """The share of one line of one module."""
+    assert part.site is not None
+    return {
+        "layer": part.module, "file": part.site.file, "line": part.site.line, "source": part.site.source,
+        "weights": part.weights, "arithmetic": part.arithmetic, "decisions": part.decisions,
+    }  # fmt: skip
 
 
 def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
@@ -309,7 +317,7 @@ def _text(result: Comparison) -> Iterator[str]:
         yield from _folded(f"note: {note}")
     kept = result._kept
     if kept is not None:
-        names = ", ".join(_title(name) for name in kept.names) or "nothing"
+        names = ", ".join(titled(name) for name in kept.names) or "nothing"
         runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
         yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs})")
 
@@ -321,13 +329,9 @@ def _folded(text: str) -> list[str]:
     )  # fmt: skip
 
 
-def _title(name: str) -> str:
-    return name or "(the model itself)"
-
-
 def _rows(result: Comparison) -> Iterator[str]:
     shown = [layer for layer in result.layers if abs(layer.share or 0) >= _LEAST][:_SHOWN]
-    told = [(_share(layer.share), _title(layer.name), _parts(layer), _place(layer)) for layer in shown]
+    told = [(_share(layer.share), titled(layer.name), _parts(layer), _place(layer)) for layer in shown]
     least, _, parts, place = (max((len(row[n]) for row in told), default=0) for n in range(4))
     room = _COLUMNS - least - parts - place - 8
     width = min(room, max((len(row[1]) for row in told), default=0))
@@ -349,7 +353,7 @@ def _curve(result: Comparison) -> Iterator[str]:
             shown.append((name, error))
             before = error
     for name, error in shown[:_SHOWN]:
-        yield f"  {percent(error):>7}  after {_cut(_title(name), _COLUMNS - 17)}"
+        yield f"  {percent(error):>7}  after {_cut(titled(name), _COLUMNS - 17)}"
 
 
 def _cut(name: str, width: int) -> str:

@@ -1,13 +1,6 @@
-"""An audit's report as one HTML page that needs nothing else: no network, no fonts, no framework.
+"""An audit's report as one HTML page; its JavaScript only filters, sorts and switches between light and dark."""
 
-The page is whole without JavaScript, which only filters, sorts and switches between light and dark. Its two inline
-parts are named by hash in a Content-Security-Policy, so that nothing else could run or be fetched, whatever the report
-of a program holds.
-"""
-
-import base64
 import functools
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 from .._watch.text import human as human
+from .document import document, markup
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-_HERE = Path(__file__).parent
+_PAGE = Path(__file__).parent / "page"
 SEVERITIES = ("error", "warning", "info")
 
 # The one table of dtypes on the page: what the name begins with, what stands for that in short, and the CSS class with
@@ -41,7 +35,6 @@ COLOURS: tuple[tuple[str, str, str, int, float], ...] = (
     ("", "", "x", 0, 0.0),
 )
 _STEP = re.compile(r"(?P<what>.*) at (?P<site>.*): (?P<dtype>\w+)", re.DOTALL)
-_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _CLOSED_FROM = 8  # of a longer list the rest is folded
 _OPEN_MODULES = 40  # a tree up to this size is shown open
 _DEEPEST = 12  # indentation stops here, or deep trees would leave a phone's width
@@ -49,47 +42,10 @@ _DEEPEST = 12  # indentation stops here, or deep trees would leave a phone's wid
 
 def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
-    script = (_HERE / "page.js").read_text("utf-8")
-    style = (_HERE / "page.css").read_text("utf-8") + _class_styles()
-    page = _template().render(
-        data=data,
-        script=_markup(script),
-        style=_markup(style),
-        policy=f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}",
-        **_view(data),
-    )
-    # A path that is not text holds surrogates, which no file could hold in turn.
-    return str(page).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _template() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters.update(
-        chip=functools.cache(_chip),
-        human=human,
-        number=_number,
-        prose=_prose,
-        steps=_steps,
-        shape=_shape,
-        tip=_tip,
-        kinds=_kinds,
-    )
-    source = (_HERE / "page.html.j2").read_text("utf-8")
-    return environment.from_string(re.sub(r"\n[ \n]+", "\n", source))  # indentation would be a third of a big page
-
-
-def _markup(text: str) -> "Markup":
-    from markupsafe import Markup
-
-    return Markup(text)
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    filters: dict[str, Callable[..., Any]] = {
+        "chip": functools.cache(_chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
+    }  # fmt: skip
+    return document(_PAGE, {"data": data, **_view(data)}, filters, _class_styles())
 
 
 # --- what the template shows --------------------------------------------------------------------------------------
@@ -231,7 +187,7 @@ def short(dtype: str) -> str:
 
 def _chip(dtype: str) -> "Markup":
     name = COLOURS[_row(dtype)][2]
-    return _markup('<b class="t {}" title="{}">{}</b>').format(name, dtype, short(dtype))
+    return markup('<b class="t {}" title="{}">{}</b>').format(name, dtype, short(dtype))
 
 
 def _class_styles() -> str:
@@ -270,18 +226,6 @@ _HOLDS: dict[Kind, Callable[[DtypeInfo], str]] = {
 
 
 # --- filters ------------------------------------------------------------------------------------------------------
-
-
-def _number(value: int) -> str:
-    return f"{value:,}"
-
-
-def _prose(text: str) -> "Markup":
-    """Text with its `code` set as code."""
-    parts = text.split("`")
-    if len(parts) % 2 == 0:  # an odd number of backticks marks nothing
-        parts = [text]
-    return _markup("").join(_markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
 
 
 def _steps(origin: list[str]) -> list[dict[str, str]]:

@@ -1,35 +1,7 @@
-"use strict";
-document.documentElement.classList.add("js");
-
 (() => {
-  const root = document.documentElement;
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const stored = (value) => {
-    try {  // a page from a file may have no storage
-      if (value === undefined) return localStorage.getItem("dtypeguard-theme");
-      if (value) localStorage.setItem("dtypeguard-theme", value); else localStorage.removeItem("dtypeguard-theme");
-    } catch { return null; }
-  };
-  const system = () => dark.matches ? "dark" : "light";
-  const now = () => root.dataset.theme || system();
-  const theme = (value) => {
-    if (value && value !== system()) root.dataset.theme = value; else delete root.dataset.theme;
-  };
-  theme(stored());
-
   document.addEventListener("DOMContentLoaded", () => {
     const one = (id) => document.getElementById(id);
     const all = (query, inside = document) => [...inside.querySelectorAll(query)];
-
-    const button = one("theme");
-    const label = () => { button.textContent = now() === "dark" ? "Light" : "Dark"; };
-    button.addEventListener("click", () => {
-      theme(now() === "dark" ? "light" : "dark");
-      stored(root.dataset.theme || "");
-      label();
-    });
-    dark.addEventListener("change", () => { theme(root.dataset.theme); label(); });
-    label();
 
     // What can be found: an element with the text that belongs to it alone, short and full names of dtypes included.
     const text = (...parts) => parts.map((part) =>
