@@ -1,4 +1,4 @@
-"""`compare` on models of transformers: the shares explain the error, and what is kept in float32 runs and reaches it."""
+"""`compare` on models of transformers: shares explain the error, and what is kept in float32 runs and reaches it."""
 
 import copy
 import io
@@ -97,4 +97,4 @@ def test_the_wo_of_t5_stays_in_float32():
     assert "self.wo(hidden_states)" in " ".join(result.born)
     kept = result.keep(error=0.25)
     assert kept.names == tuple(name for name in dict(model.named_modules()) if name.endswith(".wo"))
-    assert model._keep_in_fp32_modules == ["wo"]
+    assert model._keep_in_fp32_modules == {"wo"}

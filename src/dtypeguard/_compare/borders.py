@@ -18,7 +18,9 @@ _OPTIONS = Options(
 )  # fmt: skip
 
 
-def keep_wide(model: nn.Module, names: Iterable[str], narrow: Iterable[str], dtype: torch.dtype | None) -> None:
+def keep_wide(
+    model: nn.Module, names: Iterable[str], narrow: Iterable[str], dtype: torch.dtype | None, cast: Iterable[str] = ()
+) -> None:
     """Convert a model in place, but for the modules of these names, and have guards cast what goes into them.
 
     Args:
@@ -26,8 +28,9 @@ def keep_wide(model: nn.Module, names: Iterable[str], narrow: Iterable[str], dty
         names: of the modules that stay as they are.
         narrow: of those whose results are cast to the low dtype.
         dtype: the low one; None where the model stays in float32 for autocast.
+        cast: of modules in the low dtype whose inputs are cast, besides those of PyTorch that refuse wider ones.
     """
-    kept, narrow = [*names], frozenset(narrow)
+    kept, narrow, cast = [*names], frozenset(narrow), frozenset(cast)
     inside = {id(part) for name in kept for part in model.get_submodule(name).modules()}
     held = {
         id(tensor)
@@ -43,7 +46,10 @@ def keep_wide(model: nn.Module, names: Iterable[str], narrow: Iterable[str], dty
         autocast = Autocast.DISABLE if dtype is None else None
         options = dataclasses.replace(_OPTIONS, output_dtype=output, autocast=autocast)
         border(model.get_submodule(name), name, options, _parent(model, name))
-    if dtype is not None and not narrow.issuperset(kept):
+    if dtype is not None:
+        for name, module in model.named_modules():
+            if name in cast and id(module) not in inside:
+                border(module, name, _OPTIONS, _parent(model, name))
         for name, module in owners(model):
             if id(module) not in inside and refuses_wider(module):
                 border(module, name, _OPTIONS, _parent(model, name))

@@ -1,7 +1,9 @@
 """The smallest set of modules that must stay in float32 for an error: chosen by shares, and verified by running it."""
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,12 +12,13 @@ from torch import nn
 
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
-from .reach import Savings
+from .reach import Modules, Savings
 from .subject import REFUSALS, Subject
 
 M = TypeVar("M", bound=nn.Module)
 Trial = Callable[[list[str]], float]  # the error with these modules in float32
 RUNS = 5
+_REPAIRS = 8  # of one run that operations refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Kept:
         dtype: of the rest of the model; None for autocast.
         narrow: those among the modules whose results are cast to the low dtype, as an operation that follows refuses
             float32 beside it.
+        cast: modules of the rest whose inputs are cast to the low dtype, as they refuse float32 beside it.
     """
 
     names: tuple[str, ...]
@@ -36,6 +40,7 @@ class Kept:
     runs: int
     dtype: torch.dtype | None
     narrow: tuple[str, ...] = ()
+    cast: tuple[str, ...] = ()
 
     def apply(self, model: M) -> M:
         """Convert a model in float32 to the low dtype, but for these modules. Returns the same model.
@@ -55,7 +60,7 @@ class Kept:
         torch.float32
         """
         check_names(model, self.names, self.dtype)
-        keep_wide(model, self.names, self.narrow, self.dtype)
+        keep_wide(model, self.names, self.narrow, self.dtype, self.cast)
         return model
 
 
@@ -64,20 +69,25 @@ class Search:
 
     def __init__(self, subject: Subject, found: Measured) -> None:
         self._subject, self._found, self.runs = subject, found, 0
-        self._units = _units(found)
+        self._units = units_of(found)
         self._order: list[tuple[str, float]] = []
         self._must: list[str] = []  # without which values are lost
+        self._cast: list[str] = []  # modules of which a run has shown that they refuse float32
+        self._ran: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}  # what was cast in each run
         if found.spoilt:
             found = self._finite(found)
         self._sort(found)
         self._error = found.error
+        if self._must:
+            self._error = self._measured(self._closed(self._must))
+            self.runs += 1
 
     def _sort(self, found: Measured) -> None:
         first = [(name, 1.0) for name in self._must]
         rest = {
             name: size for name, size in self._units.items() if name and not any(_within(name, n) for n in self._must)
         }
-        self._order = [*first, *order(found.savings, found.bits, rest)]
+        self._order = [*first, *order(found.savings, together(found, self._units), rest)]
         named = {name for name, _ in self._order}  # then all modules that are in no other, and what is between them
         outer = [name for name in self._units if name and not any(_inside(name, o) for o in self._units if o)]
         self._order += [(name, 0.0) for name in (*outer, "") if name not in named]
@@ -87,7 +97,7 @@ class Search:
         overflows = Savings(narrow=0)
         for reach, count in found.overflows:
             overflows.add(reach, float(count))
-        self._must = [name for name, _ in order(overflows, found.bits, self._units)]
+        self._must = [name for name, _ in order(overflows, together(found, self._units), self._units)]
         names = self._closed(self._must)
         model = self._subject.copy()
         keep_wide(model, names, (), self._subject.dtype)
@@ -100,14 +110,6 @@ class Search:
         """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it."""
         if self._error <= target:
             return self._kept(len(self._must), self._error, self.runs)
-        try:
-            return self._search(target)
-        except REFUSALS:  # the program asks for the dtype of what it got: only equal ones are sure to run
-            self._found.savings.narrow, self._found.savings.taken = -1, self._found.bits[""]
-            self._sort(self._found)
-            return self._search(target)
-
-    def _search(self, target: float) -> Kept | None:
         rests = [rest for _, rest in self._order]
         best = search(self._attempt, rests, len(self._must), self._error, target, RUNS - self.runs)
         return None if best is None else self._kept(best[0], best[1], best[2] + self.runs)
@@ -129,7 +131,7 @@ class Search:
 
     def _kept(self, number: int, error: float, runs: int) -> Kept:
         names = self.names(number)
-        return Kept(names, error, runs, self._subject.dtype, self._narrow(names))
+        return Kept(names, error, runs, self._subject.dtype, *self._ran.get(names, ((), ())))
 
     @property
     def leaves(self) -> list[str]:
@@ -137,7 +139,7 @@ class Search:
         return [name for name in self._found.modules if self._units.get(name) == 1 and not self._holds_others(name)]
 
     def _holds_others(self, name: str) -> bool:
-        return any(_inside(other, name) for other in self._units)
+        return any(other != name and _inside(other, name) for other in self._units)
 
     def reorder(self, saved: dict[str, float]) -> None:
         """Take the modules in the order of what they were measured to save."""
@@ -155,14 +157,42 @@ class Search:
         return self._measured(self.names(number))
 
     def _measured(self, names: tuple[str, ...]) -> float:
-        given = any(self._found.bits[name] & self._found.savings.taken for name in names)
-        return measure_kept(self._subject, names, self._narrow(names), given)
+        """The error with these modules in float32; inf if the model refuses to run so.
+
+        A program may ask for the dtype of what it gets, so not all that becomes float32 is known before a run. Where an
+        operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
+        a kept module is in it, that one casts its result.
+        """
+        savings, bits = self._found.savings, self._found.bits
+        for _ in range(_REPAIRS):
+            given = any(bits[name] & savings.taken for name in names)
+            narrow, cast = self._narrow(names), tuple(name for name in self._cast if not self._holds(name, names))
+            self._ran[names] = narrow, cast
+            model = self._subject.copy()
+            keep_wide(model, names, narrow, self._subject.dtype, cast)
+            stack = Modules(model, doors=False)
+            try:
+                return _error_with(self._subject, model, given)
+            except REFUSALS:
+                at = stack.refused
+            inner = [name for name in names if at and _within(name, at)]
+            if at and not inner and at not in self._cast:
+                kind = type(self._found.modules[at])
+                self._cast += [name for name, module in self._found.modules.items() if type(module) is kind]
+            elif set(inner or names) <= set(narrow):
+                break
+            else:
+                savings.taken = bits[""]
+                savings.narrow |= functools.reduce(operator.or_, (bits[name] for name in inner or names))
+        return math.inf
+
+    def _holds(self, name: str, names: Iterable[str]) -> bool:
+        """Whether one of several modules is in a module, or around it."""
+        return any(_within(other, name) or _within(name, other) for other in names)
 
 
-def measure_kept(subject: Subject, names: Sequence[str], narrow: Sequence[str], given: bool) -> float:
-    """The error of the model with some modules in float32, which get the batch as it was given; inf if it is none."""
-    model = subject.copy()
-    keep_wide(model, names, narrow, subject.dtype)
+def _error_with(subject: Subject, model: nn.Module, given: bool) -> float:
+    """The error of a model of which some modules are in float32; whether it gets the batch as it was given."""
     square = size = 0.0
     for number, low in enumerate(subject.low_outputs(model, None if given else subject.dtype)):
         apart = distance(low, subject.reference(number))
@@ -181,7 +211,7 @@ def _inside(name: str, other: str) -> bool:
     return not other or name.startswith(f"{other}.")
 
 
-def _units(found: Measured) -> dict[str, int]:
+def units_of(found: Measured) -> dict[str, int]:
     """The modules that can be kept: called, and with floating parameters; how many such without parts each holds."""
     able = [
         name for name, module in found.modules.items()
@@ -209,27 +239,29 @@ def _sharing(modules: dict[str, nn.Module], units: dict[str, int]) -> dict[str, 
     return shared
 
 
-def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list[tuple[str, float]]:
-    """Modules in the order in which they are worth it, each with the share of the error² that is left after it.
+def together(found: Measured, units: dict[str, int]) -> dict[str, int]:
+    """The bits of each module with those of the modules that share parameters with it: they are kept together."""
+    shared, bits = _sharing(found.modules, units), found.bits
+    return {
+        name: functools.reduce(operator.or_, (bits[other] for other in shared.get(name, ())), bits[name])
+        for name in found.modules
+    }
 
-    What is left is never less than nothing: where errors cancel, keeping one of both does not.
-    """
-    left = savings.masks()
-    whole, chosen = sum(max(share, 0.0) for _, share in left), []
+
+def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list[tuple[str, float]]:
+    """Modules in the order in which they are worth it, each with the share of the error² that is left after it."""
+    balance, chosen, kept, saved = savings.balance(), [], 0, 0.0
     candidates = dict(units)
     while candidates:
-        gains = {name: _saved(left, bits[name]) / size for name, size in candidates.items()}
+        gains = {name: (balance.saved(kept | bits[name]) - saved) / size for name, size in candidates.items()}
         name = max(gains, key=lambda one: gains[one])
         if gains[name] <= 0:
             break
         candidates = {one: n for one, n in candidates.items() if one != name and not _inside(one, name)}
-        left = [(mask, share) for mask, share in left if not mask & bits[name]]
-        chosen.append((name, sum(max(share, 0.0) for _, share in left) / whole))
+        kept |= bits[name]
+        saved = balance.saved(kept)
+        chosen.append((name, balance.rest(kept)))
     return chosen
-
-
-def _saved(left: list[tuple[int, float]], bit: int) -> float:
-    return sum(share for mask, share in left if mask & bit)
 
 
 def search(

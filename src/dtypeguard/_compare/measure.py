@@ -20,6 +20,7 @@ from .trace import NOWHERE, WEIGHTS, Added, Carried, Course
 
 INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
+DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 _SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
 
 
@@ -77,7 +78,13 @@ class Measured:
 
     @property
     def linear(self) -> bool:
-        return self.explained is not None and _LINEAR[0] <= self.explained <= _LINEAR[1]
+        """Whether the shares explain the error, and most of it comes from no choice."""
+        shares = self.explained is not None and _LINEAR[0] <= self.explained <= _LINEAR[1]
+        return shares and self.decided < DECIDED
+
+    @property
+    def decided(self) -> float:
+        return sum(abs(part.decisions) for part in self.parts.values())
 
     @property
     def spoilt(self) -> bool:
@@ -170,7 +177,7 @@ class _Measurement:
         for parameter in low.parameters():
             parameter.requires_grad_(parameter.is_floating_point() and shares)
         modules = Modules(low, doors=self.subject.dtype is not None)
-        found.modules, found.bits = modules.of, modules.bits
+        found.modules, found.bits = dict(self.subject.model.named_modules()), modules.bits
         try:
             for number in range(len(self.subject.batches)):
                 self._added(modules, number, shares)
@@ -188,7 +195,7 @@ class _Measurement:
 
     def _added(self, modules: Modules, number: int, shares: bool) -> None:
         subject, found = self.subject, self.found
-        trace = Added(modules, self._wide(exact=False))
+        trace = Added(modules, self._wide(exact=False), subject.low)
         for name, buffer in self.model.named_buffers(remove_duplicate=False):
             trace.seed(buffer, self._exact[name])
         given = subject.batches[number]
@@ -228,25 +235,31 @@ class _Measurement:
         norm: float,
     ) -> None:  # fmt: skip
         """Shares, in units of the error: the norm of this batch is taken out at the end, over all batches."""
+        found, outputs = self.found, [out for out, _ in wanted]
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        found = self.found
-        gradients: tuple[Tensor | None, ...] = ()
         inputs = [*parameters, *(low for low, _ in leaves)]
-        for scale in _SCALES:
-            factor = scale / norm
+
+        def backward(cotangents: list[Tensor], again: bool) -> tuple[Tensor | None, ...]:
             try:
-                gradients = torch.autograd.grad(
-                    [out for out, _ in wanted], inputs, [(error * factor).to(out.dtype) for out, error in wanted],
-                    allow_unused=True, retain_graph=scale != _SCALES[-1],
-                )  # fmt: skip
+                return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=again)
             except RuntimeError as error:  # a model for inference that writes to what backward needs
                 raise _NoGradient from error
+
+        for scale in _SCALES:
+            gradients = backward([(error * (scale / norm)).to(out.dtype) for out, error in wanted], again=True)
             total = sum(delta.share for delta in trace.deltas)
             if math.isfinite(total) and all(g is None or bool(g.isfinite().all()) for g in gradients):
                 break
         else:
             found.overflown = True
             return
+        trace.asks_doors = True
+        generator = torch.Generator().manual_seed(0)
+        signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
+        backward([(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
+        for door in trace.doors:
+            if math.isfinite(door.cost):
+                found.savings.add_door(door.reach, door.inside, door.cost / min(scale, 1.0) ** 2)
         found.shared = True
         unit = norm / scale  # so that all shares are ⟨error, what was added⟩
         savings = found.savings
@@ -343,8 +356,7 @@ class _Measurement:
             )
         for name in self.found.parameters:
             self.found.parameters[name] /= square
-        savings = self.found.savings
-        savings.parts = {key: share / square for key, share in savings.parts.items()}
+        self.found.savings.scale(1 / square)
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -6,6 +6,7 @@ error. Each tensor carries the modules that would make it float32, as the bits o
 refuse such a tensor beside the others, the result of that module has to be cast back.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from .._base.dtypes import HALF
 from .._doors.guard import owners, refuses_wider
 from .._values.known import Known
+from .batches import mapped
 
 
 @dataclass(slots=True)
@@ -33,7 +35,14 @@ class Reach:
 
 
 _NOWHERE = Reach()
+_PRODUCTS = (  # for these, autocast casts
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "convolution", "_grouped_mm",
+    "_scaled_dot", "mkldnn_rnn", "_thnn_fused", "_cudnn_rnn", "miopen_rnn",
+)  # fmt: skip
 _PROMOTE = frozenset(["cat", "stack"])  # besides what is pointwise
+
+
+Key = tuple[int, int, int]  # inside, outside, edge of a reach
 
 
 @dataclass(slots=True)
@@ -42,11 +51,14 @@ class Savings:
 
     Attributes:
         parts: shares of the error², by what would save them.
+        doors: what rounding the input of a module that is not kept costs, where it would be float32: by what would make
+            it so, and the bits of the module and all around it.
         narrow: the bits of modules whose results have to be cast back.
         taken: the bits of the modules each of which gets all that the model is given.
     """
 
-    parts: dict[tuple[int, int, int], float] = field(default_factory=dict)
+    parts: dict[Key, float] = field(default_factory=dict)
+    doors: dict[tuple[Key, int], float] = field(default_factory=dict)
     narrow: int = 0
     taken: int = -1
 
@@ -54,13 +66,43 @@ class Savings:
         key = reach.inside, reach.outside, reach.edge
         self.parts[key] = self.parts.get(key, 0.0) + share
 
-    def masks(self) -> list[tuple[int, float]]:
-        """The modules that save a part, by their bits, and how large that part is."""
-        found: dict[int, float] = {}
-        for key, share in self.parts.items():
-            mask = Reach(*key).saved(self.narrow)
-            found[mask] = found.get(mask, 0.0) + share
-        return list(found.items())
+    def add_door(self, reach: Reach, inside: int, cost: float) -> None:
+        key = (reach.inside, reach.outside, reach.edge), inside
+        self.doors[key] = self.doors.get(key, 0.0) + cost
+
+    def scale(self, factor: float) -> None:
+        self.parts = {key: share * factor for key, share in self.parts.items()}
+        self.doors = {key: cost * factor for key, cost in self.doors.items()}
+
+    def balance(self) -> "Balance":
+        return Balance(self)
+
+
+class Balance:
+    """What is saved by keeping modules: shares that are gone, less the rounding at the doors of other modules."""
+
+    def __init__(self, savings: Savings) -> None:
+        parts: dict[int, float] = {}
+        for key, share in savings.parts.items():
+            mask = Reach(*key).saved(savings.narrow)
+            parts[mask] = parts.get(mask, 0.0) + share
+        doors: dict[tuple[int, int], float] = {}
+        for (key, inside), cost in savings.doors.items():
+            pair = Reach(*key).saved(savings.narrow) & ~inside, inside
+            doors[pair] = doors.get(pair, 0.0) + cost
+        self._parts, self._doors = list(parts.items()), list(doors.items())
+
+    def saved(self, kept: int) -> float:
+        """The share of the error² that is saved by keeping the modules of these bits."""
+        saved = sum(share for mask, share in self._parts if mask & kept)
+        return saved - sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
+
+    def rest(self, kept: int) -> float:
+        """What is left of it, at least: where errors cancel, keeping one of both does not."""
+        whole = sum(max(share, 0.0) for _, share in self._parts)
+        left = sum(max(share, 0.0) for mask, share in self._parts if not mask & kept)
+        left += sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
+        return min(left / whole, 1.0) if whole else 0.0
 
 
 @dataclass(eq=False, slots=True)
@@ -91,22 +133,33 @@ class Modules:
         self.running: list[Running] = []
         self.doors = doors  # whether modules cast what they get; autocast casts for operations
         self._hooks: list[Any] = []
-        guarded = {name for name, module in owners(model) if refuses_wider(module)} if doors else set()
+        guarded = {name for name, module in owners(model) if refuses_wider(module)}
         for name, module in model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 self._listen(name, module, name in guarded)
-        self.entered: Any = lambda call: None  # called when a module is called, and when it returns
+        self.refused: str | None = None  # the innermost module that an exception has left
+        self.entered: Any = lambda call: (
+            None
+        )  # called when a module is called, when one with a door is, when it returns
+        self.through: Any = lambda call, tensor: tensor
         self.left: Any = lambda call, result: None
 
     def _listen(self, name: str, module: nn.Module, door: bool) -> None:
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            self.running.append(Running(name, self.inside | self.bits[name], door, args, kwargs))
-            self.entered(self.running[-1])
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            call = Running(name, self.inside | self.bits[name], door and self.doors, args, kwargs)
+            self.running.append(call)
+            self.entered(call)
+            if door:
+                through = functools.cache(functools.partial(self.through, call))  # what is one tensor stays one
+                call.args, call.kwargs = mapped(args, through), mapped(kwargs, through)
+            return call.args, call.kwargs
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.running.pop()
-            if result is not None:  # else an exception is on its way
+            if result is not None:
                 self.left(call, result)
+            elif self.refused is None:  # an exception is on its way
+                self.refused = name
 
         self._hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         self._hooks.append(module.register_forward_hook(leave, always_call=True))
@@ -156,14 +209,15 @@ class Reaches:
             if tensor.untyped_storage()._cdata not in known:
                 self._of.pop(tensor.untyped_storage()._cdata, None)
 
-    def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
+    def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
         modules, inside = self._modules, self._modules.inside
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
         outside = perhaps = 0
         if not modules.door:
             outside, perhaps = self._met(known, args, kwargs, inputs)
-            if known.name == "_to_copy" or (not modules.doors and torch.Tag.pointwise not in known.func.tags):
+            casts = known.name == "_to_copy" or (not modules.doors and known.name.startswith(_PRODUCTS))
+            if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
             key = tensor.untyped_storage()._cdata

@@ -14,8 +14,8 @@ import torch
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
 from .bisect import bisect
-from .keep import Kept, Search
-from .measure import INPUTS, Measured, Part
+from .keep import Kept, Search, together, units_of
+from .measure import DECIDED, INPUTS, Measured, Part
 from .subject import Subject, widest
 from .text import LARGE, percent, site_of, titled
 
@@ -87,7 +87,7 @@ class Comparison:
         error: ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
             integers the share of values that differ.
         explained: the sum of the shares, 1.0 = all of the error; None if there are no shares.
-        linear: whether the shares explain the error: 0.9 to 1.1.
+        linear: whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than 0.1.
         layers: one `Layer` for each module, the largest share first.
         lines: one `Line` for each line, the largest share first.
         parameters: the share of each parameter that is stored in the low dtype, by its name.
@@ -187,7 +187,10 @@ class Comparison:
             why = "and it is not finite" if found.overflown or found.overflows else "and the outputs have none"
             yield f"no shares: they need a gradient, {why}{measured}"
         if self.explained is not None and not self.linear:
-            yield f"not linear: the shares explain {percent(self.explained)} of the error{measured}"
+            why = f"the shares explain {percent(self.explained)} of the error"
+            if found.decided >= DECIDED:
+                why = f"choices make {percent(found.decided)} of the error"
+            yield f"not linear: {why}{measured}"
         if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL:
             yield "errors of layers cancel: more batches make the shares steadier"
         if self.reference is torch.float32:
@@ -262,11 +265,11 @@ def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Laye
     parts: dict[str, list[Part]] = {name: [] for name in found.courses}
     for part in found.parts.values():
         parts.setdefault(part.module, []).append(part)
-    masks = found.savings.masks()
+    balance, bits = found.savings.balance(), together(found, units_of(found))
     rows = []
     for name, own in parts.items():
-        course, bit = found.courses.get(name), found.bits.get(name, 0)
-        saves = sum(share for mask, share in masks if mask & bit) if found.shared else None
+        course = found.courses.get(name)
+        saves = balance.saved(bits.get(name, 0)) if found.shared else None
         sums = _sum(own)
         share = sum(sums) if found.shared else None
         if measured is not None:

@@ -50,6 +50,15 @@ class Delta:
     counts: bool = True
 
 
+@dataclass(eq=False, slots=True)
+class Door:
+    """An input of a module that would have to round it, if it was float32."""
+
+    reach: Reach
+    inside: int
+    cost: float = 0.0
+
+
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """What both have in common."""
 
@@ -141,17 +150,39 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
 class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Records what each operation adds to the error."""
 
-    def __init__(self, modules: Modules, wide: Callable[[str], nn.Module]) -> None:
+    def __init__(self, modules: Modules, wide: Callable[[str], nn.Module], low: torch.dtype) -> None:
         super().__init__(modules, wide)
+        self._low = low
         self.deltas: list[Delta] = []
         self.uses: dict[int, tuple[Site, str | None]] = {}  # of parameters by id: where each is used first
         self.inputs: set[int] = set()  # ids of tensors that the model was given
         self.taken = -1  # the bits of the modules around all operations that read one of them
 
-        modules.entered = self._entered
+        self.doors: list[Door] = []
+        self.asks_doors = False  # whether a backward asks for the costs of doors, not for shares
+        modules.entered, modules.through = self._entered, self._through
 
     def _entered(self, call: Running) -> None:
         call.start = len(self.deltas)
+
+    def _through(self, call: Running, tensor: Tensor) -> Tensor:
+        """The input of a module that would cast it: what this rounding costs is told by another gradient."""
+        if not (tensor.requires_grad and tensor.is_floating_point() and torch.is_grad_enabled()):
+            return tensor
+        if shadowed(tensor):
+            self.collect(tensor)
+        door = Door(self.reaches.of(tensor), call.inside)
+        self.doors.append(door)
+        seen = tensor.view_as(tensor)
+        values = seen.detach()
+
+        def hook(gradients: Sequence[Tensor | None]) -> None:
+            if self.asks_doors and gradients[0] is not None:
+                door.cost = float((gradients[0].float() * _steps(values, self._low)).square().sum(dtype=torch.float64))
+
+        if seen.grad_fn is not None:
+            seen.grad_fn.register_prehook(hook)
+        return seen
 
     def _whole(self, call: Running, result: Any) -> bool:
         if not super()._whole(call, result):
@@ -188,7 +219,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
         def hook(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number]
-            if gradient is not None and delta.counts:
+            if gradient is not None and delta.counts and not self.asks_doors:
                 delta.share = float((gradient * delta.value).sum(dtype=torch.float64))
 
         node.register_prehook(hook)
@@ -257,6 +288,13 @@ def _line(frame: FrameType | None) -> Site:
             torch_own = frame
         frame = frame.f_back
     return NOWHERE if torch_own is None else site_of(torch_own)
+
+
+def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """What rounding does to each value, on average: a dtype's step there over the root of 12."""
+    fractions, exponents = torch.frexp(values.float())
+    step = torch.finfo(dtype).eps / math.sqrt(12)
+    return torch.ldexp((fractions != 0) * step, exponents - 1)
 
 
 def _drops_out(module: nn.Module) -> bool:
