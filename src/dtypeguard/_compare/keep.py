@@ -12,7 +12,7 @@ from torch import nn
 
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
-from .reach import Modules, Savings
+from .reach import Modules
 from .subject import REFUSALS, Subject
 
 M = TypeVar("M", bound=nn.Module)
@@ -70,49 +70,49 @@ class Search:
     def __init__(self, subject: Subject, found: Measured) -> None:
         self._subject, self._found, self.runs = subject, found, 0
         self._units = units_of(found)
-        self._order: list[tuple[str, float]] = []
         self._must: list[str] = []  # without which values are lost
+        self._errors: dict[tuple[str, ...], float] = {}  # that were measured
         self._cast: list[str] = []  # modules of which a run has shown that they refuse float32
         self._ran: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}  # what was cast in each run
         if found.spoilt:
             found = self._finite(found)
-        self._sort(found)
-        self._error = found.error
-        if self._must:
-            self._error = self._measured(self._closed(self._must))
-            self.runs += 1
-
-    def _sort(self, found: Measured) -> None:
-        first = [(name, 1.0) for name in self._must]
-        rest = {
-            name: size for name, size in self._units.items() if name and not any(_within(name, n) for n in self._must)
-        }
-        self._order = [*first, *order(found.savings, together(found, self._units), rest)]
-        named = {name for name, _ in self._order}  # then all modules that are in no other, and what is between them
-        outer = [name for name in self._units if name and not any(_inside(name, o) for o in self._units if o)]
-        self._order += [(name, 0.0) for name in (*outer, "") if name not in named]
+        self._order = order(found, self._units, self._must)
 
     def _finite(self, found: Measured) -> Measured:
-        """First of all those modules whose values float16 does not hold; then shares are measured with them."""
-        overflows = Savings(narrow=0)
-        for reach, count in found.overflows:
-            overflows.add(reach, float(count))
-        self._must = [name for name, _ in order(overflows, together(found, self._units), self._units)]
+        """First of all keep those modules whose values float16 does not hold; then shares are measured with them."""
+        self._must = cover(found, self._units)
         names = self._closed(self._must)
         model = self._subject.copy()
         keep_wide(model, names, (), self._subject.dtype)
-        self.runs += 1
         again = measure(self._subject, model)
         self._found.savings.narrow |= again.savings.narrow
         return again
 
     def run(self, target: float) -> Kept | None:
-        """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it."""
-        if self._error <= target:
-            return self._kept(len(self._must), self._error, self.runs)
-        rests = [rest for _, rest in self._order]
-        best = search(self._attempt, rests, len(self._must), self._error, target, RUNS - self.runs)
-        return None if best is None else self._kept(best[0], best[1], best[2] + self.runs)
+        """The fewest modules, in the order of what they save, that reach an error; None if no run has reached it.
+
+        Shares tell where to look first; each run corrects them by what it has measured.
+        """
+        self.runs, below, above = 0, len(self._must), len(self._order)
+        base = self._attempt(below) if self._must else self._found.error
+        if base <= target:
+            return self._kept(below, base)
+        start = self._order[below - 1][1] if self._must else 1.0
+        expected = [base * math.sqrt(rest / start) if start else base for _, rest in self._order]
+        found: float | None = None
+        scale = 1.0
+        while self.runs < RUNS and below < (most := above if found is None else above - 1):
+            number = next((n for n in range(below + 1, above) if scale * expected[n - 1] <= target), most)
+            if found is None and self.runs == RUNS - 1:
+                number = len(self._order)
+            measured = self._attempt(number)
+            if measured <= target:
+                above, found = number, measured
+            else:
+                below = number
+                if math.isfinite(measured) and expected[number - 1] > 0:
+                    scale = measured / expected[number - 1]
+        return None if found is None else self._kept(above, found)
 
     def names(self, number: int) -> tuple[str, ...]:
         """The first modules, with those that share parameters with them; what is inside of another is left out."""
@@ -129,9 +129,9 @@ class Search:
     def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
 
-    def _kept(self, number: int, error: float, runs: int) -> Kept:
+    def _kept(self, number: int, error: float) -> Kept:
         names = self.names(number)
-        return Kept(names, error, runs, self._subject.dtype, *self._ran.get(names, ((), ())))
+        return Kept(names, error, self.runs, self._subject.dtype, *self._ran.get(names, ((), ())))
 
     @property
     def leaves(self) -> list[str]:
@@ -154,7 +154,11 @@ class Search:
         return self._measured(self._closed(names))
 
     def _attempt(self, number: int) -> float:
-        return self._measured(self.names(number))
+        names = self.names(number)
+        self.runs += 1
+        if names not in self._errors:
+            self._errors[names] = self._measured(names)
+        return self._errors[names]
 
     def _measured(self, names: tuple[str, ...]) -> float:
         """The error with these modules in float32; inf if the model refuses to run so.
@@ -248,53 +252,54 @@ def together(found: Measured, units: dict[str, int]) -> dict[str, int]:
     }
 
 
-def order(savings: Savings, bits: dict[str, int], units: dict[str, int]) -> list[tuple[str, float]]:
-    """Modules in the order in which they are worth it, each with the share of the error² that is left after it."""
-    balance, chosen, kept, saved = savings.balance(), [], 0, 0.0
-    candidates = dict(units)
+def order(found: Measured, units: dict[str, int], first: Iterable[str] = ()) -> list[tuple[str, float]]:
+    """Modules in the order in which they are worth it, each with the share of the error² that is left after it.
+
+    `first` are those that must be kept in any case. All that are in no other come last, and then the model itself.
+    """
+    balance, bits = found.savings.balance(), together(found, units)
+    kept, saved, chosen = 0, 0.0, []
+
+    def take(name: str) -> None:
+        nonlocal kept, saved
+        kept |= bits[name]
+        saved = balance.saved(kept)
+        chosen.append((name, balance.rest(kept)))
+
+    for name in first:
+        take(name)
+    candidates = {name: size for name, size in units.items() if name and not any(_within(name, one) for one in first)}
     while candidates:
         gains = {name: (balance.saved(kept | bits[name]) - saved) / size for name, size in candidates.items()}
         name = max(gains, key=lambda one: gains[one])
         if gains[name] <= 0:
             break
         candidates = {one: n for one, n in candidates.items() if one != name and not _inside(one, name)}
-        kept |= bits[name]
-        saved = balance.saved(kept)
-        chosen.append((name, balance.rest(kept)))
+        take(name)
+    taken = {name for name, _ in chosen}
+    for name in units:
+        if name and name not in taken and not any(_inside(name, other) for other in units if other):
+            take(name)
+    chosen.append(("", 0.0))
     return chosen
 
 
-def search(
-    attempt: Callable[[int], float], rests: list[float], below: int, error: float, target: float, runs: int
-) -> tuple[int, float, int] | None:
-    """How many modules, in order, reach an error: the number, the error, and the runs that it took.
+def cover(found: Measured, units: dict[str, int]) -> list[str]:
+    """The fewest modules in whose dtype no value overflows."""
+    bits, masks = together(found, units), [reach.saved(0) for reach, _ in found.overflows]
+    chosen: list[str] = []
 
-    Shares tell where to look first; each run corrects them by what it has measured. None if no run reaches it.
+    def open_with(names: Iterable[str]) -> int:
+        kept = functools.reduce(operator.or_, (bits[name] for name in names), 0)
+        return sum(not mask & kept for mask in masks)
 
-    Args:
-        attempt: runs the model with the first n modules in float32, and gives the error.
-        rests: the share of the error² that is left after the first, the second, ...
-        below: a number that is known to be too small.
-        error: with that number.
-        target: the one to reach.
-        runs: how many it may take.
-    """
-    above, scale = len(rests), 1.0
-    found: tuple[int, float] | None = None
-    for run in range(1, runs + 1):
-        expected = [scale * error * math.sqrt(rest) for rest in rests]
-        number = next((n for n in range(below + 1, above) if expected[n - 1] <= target), above)
-        if found is not None and number == above:
-            number = above - 1
-        if found is None and run == runs:
-            number = len(rests)
-        if number <= below:
-            return (*found, run - 1) if found else None
-        measured = attempt(number)
-        if measured <= target:
-            above, found = number, (number, measured)
-        else:
-            below = number
-            if math.isfinite(measured) and expected[number - 1] > 0:
-                scale *= measured / expected[number - 1]
-    return (*found, runs) if found else None
+    while (missing := open_with(chosen)) > 0:
+        best = max((name for name in units if name), key=lambda n: (missing - open_with([*chosen, n])) / units[n])
+        if open_with([*chosen, best]) == missing:
+            break
+        chosen.append(best)
+    for name in list(chosen):  # one that was taken early may be needed no more
+        without = [other for other in chosen if other != name]
+        if open_with(without) == open_with(chosen):
+            chosen = without
+    return chosen
