@@ -487,13 +487,15 @@ def _call(batch):
     return batch if isinstance(batch, tuple) else (batch,), {}
 
 
-def test_under_no_grad_and_in_an_audit_it_measures_the_same():
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, dtypeguard.audit])
+def test_what_is_around_changes_nothing(around):
     model, x = made("an encoder")
     plain = compare(model, x, dtype=BF16)
-    with torch.no_grad():
-        quiet = compare(model, x, dtype=BF16)
-    assert quiet.error == plain.error
-    assert quiet.explained == pytest.approx(plain.explained)
+    with around():
+        inside = compare(model, x.clone(), dtype=BF16)
+        assert inside.keep(error=inside.error / 2).error <= inside.error / 2
+    assert inside.error == plain.error
+    assert inside.explained == pytest.approx(plain.explained)
 
 
 def test_a_comparison_repeats():

@@ -150,7 +150,8 @@ class Comparison:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass loss="
             )
-        kept = self._searching().run(error)
+        with torch.inference_mode(False):
+            kept = self._searching().run(error)
         if kept is None:
             raise CompareError(
                 f"keep(error={error:.1g}) cannot be reached: the whole model in float32 has a larger error against "
@@ -375,3 +376,7 @@ def _parts(layer: Layer) -> str:
 
 def _place(layer: Layer) -> str:
     return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
+
+
+for _public in (Comparison, Layer, Line, Kept):
+    _public.__module__ = "dtypeguard"
