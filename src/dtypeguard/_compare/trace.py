@@ -71,7 +71,8 @@ class _Through(torch.autograd.Function):
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (gradient,) = grad_outputs
         if not ctx.door.asked[0]:
             return gradient, None, None
         steps = _steps(ctx.values, ctx.door.low)
