@@ -52,6 +52,7 @@ class Measured:
         integers: whether the outputs are integers.
         shared: whether there are shares.
         overflown: whether there are none because the backward is not finite.
+        refused: why there are none, if autograd refuses the backward.
         lost: whether the outputs are not finite where the reference is.
     """
 
@@ -59,6 +60,7 @@ class Measured:
     integers: bool = False
     shared: bool = False
     overflown: bool = False
+    refused: str = ""
     lost: int = 0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -154,12 +156,14 @@ def measure(subject: Subject, model: nn.Module) -> Measured:
     """Run a copy of the subject's model in the low dtype, and find out what its error comes from."""
     try:
         return _Measurement(subject, model).run()
-    except _NoGradient:
-        return _Measurement(subject, model).run(shares=False)
+    except _NoGradient as error:
+        found = _Measurement(subject, model).run(shares=False)
+        found.refused = f"{error.__cause__}".partition("\n")[0]
+        return found
 
 
 class _NoGradient(Exception):
-    """Autograd has no backward for the model."""
+    """Autograd refuses the backward."""
 
 
 class _Measurement:

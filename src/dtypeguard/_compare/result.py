@@ -185,7 +185,11 @@ class Comparison:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
-            why = "and it is not finite" if found.overflown or found.overflows else "and the outputs have none"
+            why = "and the outputs have none"
+            if found.overflown or found.overflows:
+                why = "and it is not finite"
+            elif found.refused:
+                why = f"and autograd refuses it ({found.refused})"
             yield f"no shares: they need a gradient, {why}{measured}"
         if self.explained is not None and not self.linear:
             why = f"the shares explain {percent(self.explained)} of the error"
