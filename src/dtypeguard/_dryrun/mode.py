@@ -1,0 +1,206 @@
+"""The dispatch mode of a dry run: small things are computed, of large ones only dtypes and sizes.
+
+A tensor either has the values that the program gives it, or it is a ghost. What is computed of ghosts is a ghost, and
+what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._watch.sites import here
+from .ghosts import Ghosts
+from .paths import Decisions, Unknown
+from .verdicts import AFFORDABLE, Answer, Region, alone, answer, ordinary
+
+SMALL = 2**18  # elements of a tensor that is computed
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    func: Any
+    view: bool
+    written: tuple[int, ...]  # which arguments it writes to
+    returned: tuple[str | int | None, ...]  # of each result: the argument that it is
+    reads: bool  # it makes a number of Python of a tensor
+
+
+_operations: dict[int, _Operation] = {}
+
+
+def _operation(func: Any) -> _Operation:
+    known = _operations.get(id(func))
+    if known is None:
+        known = _operations[id(func)] = _look(func)
+    return known
+
+
+def _look(func: Any) -> _Operation:
+    schema = func._schema
+    names = {tuple(a.alias_info.before_set): n for n, a in enumerate(schema.arguments) if _writes(a)}
+    returned = [names.get(tuple(r.alias_info.before_set)) if _writes(r) else None for r in schema.returns]
+    aliases = [r.alias_info is not None for r in schema.returns]
+    return _Operation(
+        func=func,
+        view=any(aliases) and not names,
+        written=tuple(names.values()),
+        returned=tuple(returned),
+        reads=torch.Tag.data_dependent_output in func.tags,
+    )
+
+
+def _writes(slot: Any) -> bool:
+    return slot.alias_info is not None and slot.alias_info.is_write
+
+
+class Mode(TorchDispatchMode):
+    """Computes what is small, and imagines the rest."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ghosts: Ghosts, decisions: Decisions, small: int = SMALL) -> None:
+        super().__init__()
+        self.ghosts, self.decisions, self.small = ghosts, decisions, small
+        self.imagined = 0
+
+    def region(self) -> Region:
+        return None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        kwargs = kwargs or {}
+        tensors = list(_tensors((*args, *kwargs.values())))
+        ghostly = [tensor for tensor in tensors if tensor in self.ghosts]
+        if not isinstance(func, torch._ops.OpOverload):
+            if ghostly:
+                raise Unknown(f"{func} is an operator of higher order")
+            return func(*args, **kwargs)
+        operation = _operation(func)
+        if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
+            return func(*args, **kwargs)
+        if ghostly and operation.reads:
+            return self._read(func, args, kwargs, ghostly)
+        return self._imagine(operation, args, kwargs)
+
+    def _read(self, func: Any, args: Any, kwargs: Any, ghostly: list[Tensor]) -> Any:
+        """A number of Python of tensors that have no values: yes or no is decided, all else is not known."""
+        self._answer(func, args, kwargs)
+        if str(func._schema.returns[0].type) == "bool" or ghostly[0].dtype is torch.bool:
+            return self.decisions.decide(here().key)
+        raise Unknown("it asks for a value that is not computed")
+
+    def _is_large(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> bool:
+        """Whether an operation gives, or takes, more than is computed."""
+        bound = 1
+        for tensor in tensors:
+            bound *= max(tensor.numel(), 1)
+        if tensors and bound <= self.small and not any(type(a) is list for a in args):
+            return False
+        if any(tensor.numel() > self.small for tensor in tensors):
+            return True
+        out = self._shapes(func, args, kwargs)
+        return out is not None and any(t.numel() > self.small for t in _tensors(_pytree.tree_leaves(out)))
+
+    def _imagine(self, operation: _Operation, args: Any, kwargs: Any) -> Any:
+        """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
+        self.imagined += 1
+        func = operation.func
+        found = self._answer(func, args, kwargs)
+        if not operation.returned:
+            return None
+        shapes = self._shapes(func, args, kwargs, raising=True)
+        if shapes is None:
+            shapes = self._sizes(func, args, kwargs)
+        leaves, spec = _pytree.tree_flatten(shapes)
+        last = found.outputs[-1:] * len(leaves)  # of a list, which may be shorter at size 1
+        kinds = (*found.outputs, *last)
+        made = [self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf for leaf, kind in zip(leaves, kinds)]
+        return self._returned(operation, args, kwargs, _pytree.tree_unflatten(made, spec))
+
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:
+        found = answer(func, args, kwargs, self.region(), lambda tensor: tensor not in self.ghosts)
+        if found is None:
+            self._shapes(func, args, kwargs, raising=True)  # wrong sizes are the program's own error
+            raise Unknown(f"{func} cannot be tried with small tensors")
+        error = found.again()
+        if error is not None:
+            raise error
+        return found
+
+    def _ghost(self, shape: Tensor, kind: Any) -> Tensor:
+        dtype, device = kind if kind is not None else (shape.dtype, torch.device("cpu"))
+        return self.ghosts.of(shape, dtype, device)
+
+    def _returned(self, operation: _Operation, args: Any, kwargs: Any, made: Any) -> Any:
+        """The results; those that are arguments, written to, are these, and have no values any more."""
+        names = [argument.name for argument in operation.func._schema.arguments]
+        given = {**dict(enumerate(args)), **{names.index(key): value for key, value in kwargs.items()}}
+        for number in operation.written:
+            for tensor in _tensors([given.get(number)]):
+                self.ghosts.spoil(tensor)
+        if not any(number is not None for number in operation.returned):
+            return made
+        if len(operation.returned) == 1:
+            return given[operation.returned[0]]
+        return tuple(m if n is None else given[n] for n, m in zip(operation.returned, made, strict=True))
+
+    def _shapes(self, func: Any, args: Any, kwargs: Any, raising: bool = False) -> Any:
+        """What comes out, on meta and of one dtype; None if that depends on values, or is not known."""
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                dtype = ordinary(value.dtype)
+                return torch.empty_strided(value.size(), value.stride(), dtype=dtype, device="meta")
+            return torch.device("meta") if isinstance(value, torch.device) else value
+
+        args, kwargs = _pytree.tree_map(moved, (args, kwargs))
+        if not any(True for _ in _tensors((*args, *kwargs.values()))):
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        try:
+            with alone(None):
+                return func(*args, **kwargs)
+        except NotImplementedError:
+            return None
+        except Exception as error:
+            if not raising or "meta" in str(error).lower():
+                return None
+            raise
+
+    def _sizes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The same of the kernel itself, with zeros for ghosts and with ones: sizes may depend on other values."""
+        if sum(t.numel() for t in _tensors((*args, *kwargs.values()))) > AFFORDABLE:
+            raise Unknown(f"the sizes of what {func} gives are not known")
+        found = []
+        for number in (0, 1):
+
+            def filled(value: Any, number: int = number) -> Any:
+                if not isinstance(value, Tensor):
+                    return value
+                dtype = ordinary(value.dtype)
+                if value in self.ghosts:
+                    return torch.full(value.size(), number, dtype=torch.float32, device=value.device).to(dtype)
+                return value.detach().to(dtype, copy=True)
+
+            made = _pytree.tree_map(filled, (args, kwargs))
+            try:
+                with alone(None):
+                    found.append(func(*made[0], **made[1]))
+            except Exception as error:
+                raise Unknown(f"the sizes of what {func} gives are not known") from error
+        zeros, ones = ([t.size() for t in _tensors(_pytree.tree_leaves(out))] for out in found)
+        if zeros != ones:
+            raise Unknown("its sizes depend on values that are not computed")
+        return found[0]
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

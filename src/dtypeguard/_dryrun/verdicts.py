@@ -1,0 +1,131 @@
+"""What a kernel says to operands of some dtypes: asked of the kernel itself, with tensors of size 1.
+
+Whether an operation takes its operands, and the dtypes of what it gives, depends on dtypes and numbers of axes, hardly
+ever on sizes. So each question is put once to the real kernel, with tensors of size 1, and the answer is kept. Some
+calls make no sense at that size (the groups of a convolution); that is known when the same call of one dtype, float32,
+is refused. Then only the first axis is made 1, and then the call is made as it is, if it is small. If that does not
+tell either, there is no answer.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+AFFORDABLE = 2**21  # elements of a call that is made as it is
+_KEPT = 50_000  # answers
+_ORDINARY = {True: torch.float32, False: torch.complex64}
+
+Region = tuple[str, torch.dtype] | None
+
+
+class Answer(NamedTuple):
+    """What a kernel said: an exception, or for each thing that comes out its dtype and device, None for no tensor."""
+
+    error: Exception | None
+    outputs: tuple[tuple[torch.dtype, torch.device] | None, ...]
+    how: str  # it was asked
+
+    def again(self) -> Exception | None:
+        """The exception anew: one that is raised gets a traceback, which keeps frames alive."""
+        return None if self.error is None else type(self.error)(*self.error.args)
+
+
+_answers: dict[Any, Answer] = {}
+
+
+def answer(func: Any, args: Any, kwargs: Any, region: Region, values: Callable[[Tensor], bool]) -> Answer | None:
+    """The answer to a call, or None if there is none; `values` says whether a tensor has values."""
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    key = func, spec, tuple(map(_key, leaves)), region
+    with contextlib.suppress(TypeError):  # an argument that has no hash
+        if key in _answers:
+            return _answers[key]
+    found = _ask(func, leaves, spec, region, values)
+    if found is not None:
+        if len(_answers) >= _KEPT:
+            _answers.clear()
+        with contextlib.suppress(TypeError):
+            _answers[key] = found
+    return found
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return Tensor, leaf.dtype, leaf.dim(), leaf.device.type, leaf.numel() == 0
+    return (type(leaf), leaf) if not isinstance(leaf, torch.Generator) else torch.Generator
+
+
+def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -> Answer | None:
+    def call(change: Callable[[Tensor], Tensor]) -> Any:
+        made = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        args, kwargs = _pytree.tree_unflatten(made, spec)
+        with alone(region):
+            return func(*args, **kwargs)
+
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    for how, small in _SIZES.items():
+        if small is None and sum(t.numel() for t in tensors) > AFFORDABLE:
+            return None
+        make = functools.partial(_made, small=small, values=values)
+        error = _refusal(call, lambda t, make=make: make(t, dtype=ordinary(t.dtype)))
+        if error is not None and not (small is None and _is_about_dtypes(error)):
+            continue
+        try:
+            out = call(lambda t, make=make: make(t, dtype=t.dtype))
+        except Exception as refusal:
+            refusal.__traceback__ = None
+            return Answer(refusal, (), how)
+        return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), how)
+    return None
+
+
+def _refusal(call: Any, change: Any) -> Exception | None:
+    try:
+        call(change)
+    except Exception as error:
+        return error
+    return None
+
+
+def _kind(out: Any) -> tuple[torch.dtype, torch.device] | None:
+    return (out.dtype, out.device) if isinstance(out, Tensor) else None
+
+
+def _is_about_dtypes(error: Exception) -> bool:
+    return "not implemented for" in str(error) or "dtype" in str(error)
+
+
+def _made(tensor: Tensor, small: Any, values: Any, dtype: torch.dtype) -> Tensor:
+    """A tensor for a question: ones, and zeros for integers, which may be indices."""
+    if small is None and values(tensor):
+        return tensor.detach().to(dtype, copy=True)
+    size = tensor.size() if small is None else small(tensor)
+    number = 1 if dtype.is_floating_point or dtype.is_complex else 0
+    return torch.full(size, number, dtype=torch.float32, device=tensor.device).to(dtype)
+
+
+# The sizes with which a kernel is asked, in turn; None: as they are.
+_SIZES: dict[str, Callable[[Tensor], list[int]] | None] = {
+    "size 1": lambda tensor: [min(length, 1) for length in tensor.shape],
+    "first axis": lambda tensor: [min(length, 1) if n == 0 else length for n, length in enumerate(tensor.shape)],
+    "as it is": None,
+}
+
+
+def ordinary(dtype: torch.dtype) -> torch.dtype:
+    """float32, or complex64, for a floating dtype: the one for which there is a kernel of everything."""
+    return _ORDINARY[dtype.is_floating_point] if dtype.is_floating_point or dtype.is_complex else dtype
+
+
+@contextlib.contextmanager
+def alone(region: Region) -> Iterator[None]:
+    """A call that nobody hears of. Below a dispatch mode no autocast is on; kernels that call others ask for it."""
+    inside = contextlib.nullcontext() if region is None else torch.autocast(region[0], dtype=region[1])
+    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(()), torch.no_grad(), inside:
+        yield
