@@ -22,8 +22,8 @@ from torch.nn.utils import prune
 
 import dtypeguard
 from dtypeguard import AnnotationError, guard, is_guarded
+from dtypeguard._calls import Inputs
 from dtypeguard.testing import Cell, CheckError, ModuleReport, check_module
-from dtypeguard.testing._calls import Inputs
 from dtypeguard.testing._matrix import STATUSES
 from dtypeguard.testing._properties import PROPERTIES, named
 from dtypeguard.testing._trial import Bench, Trial

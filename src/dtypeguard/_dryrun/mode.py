@@ -156,6 +156,8 @@ class Mode(TorchDispatchMode):
             if isinstance(value, Tensor):
                 dtype = ordinary(value.dtype)
                 return torch.empty_strided(value.size(), value.stride(), dtype=dtype, device="meta")
+            if isinstance(value, torch.dtype):
+                return ordinary(value)
             return torch.device("meta") if isinstance(value, torch.device) else value
 
         args, kwargs = _pytree.tree_map(moved, (args, kwargs))

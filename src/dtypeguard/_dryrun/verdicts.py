@@ -62,9 +62,16 @@ def _key(leaf: Any) -> Any:
 
 
 def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -> Answer | None:
-    def call(change: Callable[[Tensor], Tensor]) -> Any:
-        made = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        args, kwargs = _pytree.tree_unflatten(made, spec)
+    if region is not None and _is_listed(func, region[0]):
+        region = None  # autocast has cast the operands, and is off inside
+
+    def call(small: Any, dtype: Callable[[torch.dtype], torch.dtype]) -> Any:
+        def made(leaf: Any) -> Any:
+            if isinstance(leaf, torch.dtype):
+                return dtype(leaf)
+            return _made(leaf, small, values, dtype(leaf.dtype)) if isinstance(leaf, Tensor) else leaf
+
+        args, kwargs = _pytree.tree_unflatten(list(map(made, leaves)), spec)
         with alone(region):
             return func(*args, **kwargs)
 
@@ -72,12 +79,11 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
     for how, small in _SIZES.items():
         if small is None and sum(t.numel() for t in tensors) > AFFORDABLE:
             return None
-        make = functools.partial(_made, small=small, values=values)
-        error = _refusal(call, lambda t, make=make: make(t, dtype=ordinary(t.dtype)))
+        error = _refusal(call, small, ordinary)
         if error is not None and not (small is None and _is_about_dtypes(error)):
             continue
         try:
-            out = call(lambda t, make=make: make(t, dtype=t.dtype))
+            out = call(small, lambda dtype: dtype)
         except Exception as refusal:
             refusal.__traceback__ = None
             return Answer(refusal, (), how)
@@ -85,12 +91,19 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
     return None
 
 
-def _refusal(call: Any, change: Any) -> Exception | None:
+def _refusal(call: Any, *how: Any) -> Exception | None:
     try:
-        call(change)
+        call(*how)
     except Exception as error:
         return error
     return None
+
+
+@functools.cache
+def _is_listed(func: Any, device: str) -> bool:
+    """Whether autocast casts the operands of an operation itself."""
+    key = "AutocastCPU" if device == "cpu" else f"Autocast{device.upper()}"
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 def _kind(out: Any) -> tuple[torch.dtype, torch.device] | None:
