@@ -13,6 +13,9 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base.dtypes import name_of
+from .._watch.operations import trait_of
+from .._watch.recorder import Recorder
 from .._watch.sites import here
 from .ghosts import Ghosts
 from .paths import Decisions, Unknown
@@ -58,27 +61,59 @@ def _writes(slot: Any) -> bool:
     return slot.alias_info is not None and slot.alias_info.is_write
 
 
+class Births:
+    """Where floating dtypes are born that the parameters of a cell do not have."""
+
+    def __init__(self, usual: torch.dtype | None) -> None:
+        self._usual = usual
+        self._found: dict[str, None] = {}
+
+    def born(self, dtype: torch.dtype) -> None:
+        """A tensor of that dtype was made of nothing."""
+        if dtype is not self._usual:
+            site = here()
+            self._found[f"{site.expression} at {site}: {name_of(dtype)}"] = None
+
+    def lines(self, recorder: Recorder) -> tuple[str, ...]:
+        """These, and where the program casts, or operands promote each other."""
+        rows = [cast for cast, _ in recorder.findings.casts() if cast.kind in ("explicit", "promotion")]
+        for cast in rows:
+            if cast.to_dtype is not self._usual and cast.to_dtype.is_floating_point:
+                text = f"{cast.op} of {name_of(cast.from_dtype)} at {cast.site}: {name_of(cast.to_dtype)}"
+                self._found[text] = None
+        return tuple(self._found)
+
+
+def _unknown(why: str) -> Unknown:
+    return Unknown(f"{here()}: {why}")
+
+
 class Mode(TorchDispatchMode):
     """Computes what is small, and imagines the rest."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, ghosts: Ghosts, decisions: Decisions, small: int = SMALL) -> None:
-        super().__init__()
-        self.ghosts, self.decisions, self.small = ghosts, decisions, small
-        self.imagined = 0
-
-    def region(self) -> Region:
-        return None
+    def __init__(self, ghosts: Ghosts, decisions: Decisions, recorder: Recorder | None, births: "Births") -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.ghosts, self.decisions, self.births = ghosts, decisions, births
+        self.modules: dict[str, dict[torch.dtype, None]] = {}
+        self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         kwargs = kwargs or {}
+        out = self._call(func, args, kwargs)
+        recorder = self._recorder
+        if recorder is not None and recorder.running and not recorder.local.paused:
+            self._note(recorder, func, args, out)
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensors = list(_tensors((*args, *kwargs.values())))
         ghostly = [tensor for tensor in tensors if tensor in self.ghosts]
         if not isinstance(func, torch._ops.OpOverload):
             if ghostly:
-                raise Unknown(f"{func} is an operator of higher order")
+                raise _unknown(f"{func}, an operator of higher order, is not followed")
             return func(*args, **kwargs)
         operation = _operation(func)
         if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
@@ -87,24 +122,41 @@ class Mode(TorchDispatchMode):
             return self._read(func, args, kwargs, ghostly)
         return self._imagine(operation, args, kwargs)
 
+    def _region(self) -> Region:
+        """The autocast region that the program is in; below a mode none is on."""
+        recorder = self._recorder
+        return recorder.region() if recorder is not None and recorder.autocast() else None
+
+    def _note(self, recorder: Recorder, func: Any, args: Any, out: Any) -> None:
+        """What dtypes a module computes in, and where one is born."""
+        trait = trait_of(func)
+        if trait.same or trait.cast:
+            return
+        path = recorder.module() or ""
+        for tensor in _tensors([out]):
+            if tensor.is_floating_point():
+                self.modules.setdefault(path, {})[tensor.dtype] = None
+                if not any(True for _ in _tensors(args)):
+                    self.births.born(tensor.dtype)
+
     def _read(self, func: Any, args: Any, kwargs: Any, ghostly: list[Tensor]) -> Any:
         """A number of Python of tensors that have no values: yes or no is decided, all else is not known."""
         self._answer(func, args, kwargs)
         if str(func._schema.returns[0].type) == "bool" or ghostly[0].dtype is torch.bool:
-            return self.decisions.decide(here().key)
-        raise Unknown("it asks for a value that is not computed")
+            return self.decisions.decide(here())
+        raise _unknown("asks for a value that is not computed")
 
     def _is_large(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> bool:
         """Whether an operation gives, or takes, more than is computed."""
         bound = 1
         for tensor in tensors:
             bound *= max(tensor.numel(), 1)
-        if tensors and bound <= self.small and not any(type(a) is list for a in args):
+        if tensors and bound <= SMALL and not any(type(a) is list for a in args):
             return False
-        if any(tensor.numel() > self.small for tensor in tensors):
+        if any(tensor.numel() > SMALL for tensor in tensors):
             return True
         out = self._shapes(func, args, kwargs)
-        return out is not None and any(t.numel() > self.small for t in _tensors(_pytree.tree_leaves(out)))
+        return out is not None and any(t.numel() > SMALL for t in _tensors(_pytree.tree_leaves(out)))
 
     def _imagine(self, operation: _Operation, args: Any, kwargs: Any) -> Any:
         """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
@@ -119,14 +171,14 @@ class Mode(TorchDispatchMode):
         leaves, spec = _pytree.tree_flatten(shapes)
         last = found.outputs[-1:] * len(leaves)  # of a list, which may be shorter at size 1
         kinds = (*found.outputs, *last)
-        made = [self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf for leaf, kind in zip(leaves, kinds)]
+        made = [self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf for leaf, kind in zip(leaves, kinds, strict=False)]
         return self._returned(operation, args, kwargs, _pytree.tree_unflatten(made, spec))
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:
-        found = answer(func, args, kwargs, self.region(), lambda tensor: tensor not in self.ghosts)
+        found = answer(func, args, kwargs, self._region(), lambda tensor: tensor not in self.ghosts)
         if found is None:
             self._shapes(func, args, kwargs, raising=True)  # wrong sizes are the program's own error
-            raise Unknown(f"{func} cannot be tried with small tensors")
+            raise _unknown(f"{func} cannot be tried with small tensors")
         error = found.again()
         if error is not None:
             raise error
@@ -176,7 +228,7 @@ class Mode(TorchDispatchMode):
     def _sizes(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The same of the kernel itself, with zeros for ghosts and with ones: sizes may depend on other values."""
         if sum(t.numel() for t in _tensors((*args, *kwargs.values()))) > AFFORDABLE:
-            raise Unknown(f"the sizes of what {func} gives are not known")
+            raise _unknown(f"the sizes of what {func} gives are not known")
         found = []
         for number in (0, 1):
 
@@ -193,10 +245,10 @@ class Mode(TorchDispatchMode):
                 with alone(None):
                     found.append(func(*made[0], **made[1]))
             except Exception as error:
-                raise Unknown(f"the sizes of what {func} gives are not known") from error
+                raise _unknown(f"the sizes of what {func} gives are not known") from error
         zeros, ones = ([t.size() for t in _tensors(_pytree.tree_leaves(out))] for out in found)
         if zeros != ones:
-            raise Unknown("its sizes depend on values that are not computed")
+            raise _unknown(f"the sizes of what {func} gives depend on values that are not computed")
         return found[0]
 
 

@@ -8,7 +8,7 @@ count beside one that does not end so.
 import dis
 from collections.abc import Callable, Hashable
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 MOST = 8  # paths
@@ -24,13 +24,13 @@ class Decisions:
 
     def __init__(self, answers: dict[Hashable, bool]) -> None:
         self.answers = dict(answers)
-        self._asked: dict[Hashable, int] = {}
+        self.asked: dict[Any, int] = {}  # how often each line did
 
-    def decide(self, line: Hashable) -> bool:
-        self._asked[line] = count = self._asked.get(line, 0) + 1
+    def decide(self, site: Any) -> bool:
+        self.asked[site] = count = self.asked.get(site, 0) + 1
         if count > _AGAIN:
-            raise Unknown("it is asked again and again for a value that is not computed")
-        return self.answers.setdefault(line, False)
+            raise Unknown(f"{site}: asks again and again for a value that is not computed")
+        return self.answers.setdefault(site.key, False)
 
 
 def paths(run: Callable[[Decisions], T]) -> list[T]:
