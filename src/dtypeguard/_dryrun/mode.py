@@ -99,6 +99,10 @@ class Mode(TorchDispatchMode):
         self.modules: dict[str, dict[torch.dtype, None]] = {}
         self._recorder = recorder
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # which would import all of Dynamo; nothing is compiled during an audit
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
         kwargs = kwargs or {}
@@ -160,7 +164,6 @@ class Mode(TorchDispatchMode):
 
     def _imagine(self, operation: _Operation, args: Any, kwargs: Any) -> Any:
         """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
-        self.imagined += 1
         func = operation.func
         found = self._answer(func, args, kwargs)
         if not operation.returned:
@@ -171,7 +174,10 @@ class Mode(TorchDispatchMode):
         leaves, spec = _pytree.tree_flatten(shapes)
         last = found.outputs[-1:] * len(leaves)  # of a list, which may be shorter at size 1
         kinds = (*found.outputs, *last)
-        made = [self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf for leaf, kind in zip(leaves, kinds, strict=False)]
+        made = [
+            self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf
+            for leaf, kind in zip(leaves, kinds, strict=False)
+        ]
         return self._returned(operation, args, kwargs, _pytree.tree_unflatten(made, spec))
 
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:

@@ -1,1 +1,2 @@
-class DryTable: pass
+class DryTable:
+    pass

@@ -26,9 +26,13 @@ class Original:
     def __init__(self, model: Any) -> None:
         root = root_of(model)
         if not isinstance(root, nn.Module):
-            raise TypeError(f"dryrun takes an nn.Module, not {type(model).__name__}: {type(model).__name__}(...) first?")
+            raise TypeError(
+                f"dryrun takes an nn.Module, not {type(model).__name__}: {type(model).__name__}(...) first?"
+            )
         if isinstance(root, torch.jit.ScriptModule):
-            raise TypeError(f"{type(root).__name__} is a ScriptModule, whose code is no Python: pass the model it is of")
+            raise TypeError(
+                f"{type(root).__name__} is a ScriptModule, whose code is no Python: pass the model it is of"
+            )
         lazy = [name for name, tensor in root.named_parameters() if isinstance(tensor, LAZY)]
         if lazy:
             raise TypeError(f"parameter {lazy[0]} of {type(root).__name__} has no shape yet: call the model once first")
@@ -49,7 +53,9 @@ class Original:
         try:
             model: nn.Module = copy.deepcopy(self._root, memo)
         except Exception as error:
-            raise TypeError(f"{type(self._root).__name__} cannot be copied, so it cannot be run dry: {error}") from error
+            raise TypeError(
+                f"{type(self._root).__name__} cannot be copied, so it cannot be run dry: {error}"
+            ) from error
         return unguard(model)
 
     def _copy(self, ghosts: Ghosts, tensor: Tensor, device: torch.device) -> Tensor:

@@ -3,11 +3,12 @@
 Whether an operation takes its operands, and the dtypes of what it gives, depends on dtypes and numbers of axes, hardly
 ever on sizes. So each question is put once to the real kernel, with tensors of size 1, and the answer is kept. Some
 calls make no sense at that size (the groups of a convolution); that is known when the same call of one dtype, float32,
-is refused. Then only the first axis is made 1, and then the call is made as it is, if it is small. If that does not
-tell either, there is no answer.
+is refused. Then integers among the arguments, which may be sizes, are made 1 too; and then the call is made as it is,
+if it is small. If that does not tell either, there is no answer.
 """
 
 import contextlib
+import enum
 import functools
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,6 +23,14 @@ _KEPT = 50_000  # answers
 _ORDINARY = {True: torch.float32, False: torch.complex64}
 
 Region = tuple[str, torch.dtype] | None
+
+
+class _Size(enum.Enum):
+    """The sizes with which a kernel is asked, in turn."""
+
+    ONE = "with tensors of size 1"
+    ONES = "with tensors of size 1, and 1 for integers"
+    OWN = "as it is"
 
 
 class Answer(NamedTuple):
@@ -65,29 +74,31 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
     if region is not None and _is_listed(func, region[0]):
         region = None  # autocast has cast the operands, and is off inside
 
-    def call(small: Any, dtype: Callable[[torch.dtype], torch.dtype]) -> Any:
+    def call(size: Any, dtype: Callable[[torch.dtype], torch.dtype]) -> Any:
         def made(leaf: Any) -> Any:
             if isinstance(leaf, torch.dtype):
                 return dtype(leaf)
-            return _made(leaf, small, values, dtype(leaf.dtype)) if isinstance(leaf, Tensor) else leaf
+            if isinstance(leaf, Tensor):
+                return _made(leaf, size, values, dtype(leaf.dtype))
+            return min(leaf, 1) if size is _Size.ONES and type(leaf) is int else leaf
 
         args, kwargs = _pytree.tree_unflatten(list(map(made, leaves)), spec)
         with alone(region):
             return func(*args, **kwargs)
 
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    for how, small in _SIZES.items():
-        if small is None and sum(t.numel() for t in tensors) > AFFORDABLE:
+    for size in _Size:
+        if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
             return None
-        error = _refusal(call, small, ordinary)
-        if error is not None and not (small is None and _is_about_dtypes(error)):
+        error = _refusal(call, size, ordinary)
+        if error is not None and not (size is _Size.OWN and _is_about_dtypes(error)):
             continue
         try:
-            out = call(small, lambda dtype: dtype)
+            out = call(size, lambda dtype: dtype)
         except Exception as refusal:
             refusal.__traceback__ = None
-            return Answer(refusal, (), how)
-        return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), how)
+            return Answer(refusal, (), size.value)
+        return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), size.value)
     return None
 
 
@@ -114,21 +125,13 @@ def _is_about_dtypes(error: Exception) -> bool:
     return "not implemented for" in str(error) or "dtype" in str(error)
 
 
-def _made(tensor: Tensor, small: Any, values: Any, dtype: torch.dtype) -> Tensor:
+def _made(tensor: Tensor, size: "_Size", values: Any, dtype: torch.dtype) -> Tensor:
     """A tensor for a question: ones, and zeros for integers, which may be indices."""
-    if small is None and values(tensor):
+    if size is _Size.OWN and values(tensor):
         return tensor.detach().to(dtype, copy=True)
-    size = tensor.size() if small is None else small(tensor)
+    shape = tensor.size() if size is _Size.OWN else [min(length, 1) for length in tensor.shape]
     number = 1 if dtype.is_floating_point or dtype.is_complex else 0
-    return torch.full(size, number, dtype=torch.float32, device=tensor.device).to(dtype)
-
-
-# The sizes with which a kernel is asked, in turn; None: as they are.
-_SIZES: dict[str, Callable[[Tensor], list[int]] | None] = {
-    "size 1": lambda tensor: [min(length, 1) for length in tensor.shape],
-    "first axis": lambda tensor: [min(length, 1) if n == 0 else length for n, length in enumerate(tensor.shape)],
-    "as it is": None,
-}
+    return torch.full(shape, number, dtype=torch.float32, device=tensor.device).to(dtype)
 
 
 def ordinary(dtype: torch.dtype) -> torch.dtype:
