@@ -2,12 +2,10 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from .._audit.audit import Audit
 from .._base.config import ModeName

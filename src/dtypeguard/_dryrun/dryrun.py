@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._base.dtypes import AUTOCAST, FLOATING, HALF, name_of
 from .._base.progress import progress
 from .._calls import Inputs, aside
 from .._contract.anchor import anchor_of

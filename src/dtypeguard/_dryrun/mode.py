@@ -19,7 +19,7 @@ from .._watch.recorder import Recorder
 from .._watch.sites import here
 from .ghosts import Ghosts
 from .paths import Decisions, Unknown
-from .verdicts import AFFORDABLE, Answer, Region, alone, answer, ordinary
+from .verdicts import AFFORDABLE, Answer, Region, alone, answer, is_about_dtypes, ordinary
 
 SMALL = 2**18  # elements of a tensor that is computed
 
@@ -160,7 +160,7 @@ class Mode(TorchDispatchMode):
         if any(tensor.numel() > SMALL for tensor in tensors):
             return True
         out = self._shapes(func, args, kwargs)
-        return out is not None and any(t.numel() > SMALL for t in _tensors(_pytree.tree_leaves(out)))
+        return not isinstance(out, Exception) and any(t.numel() > SMALL for t in _tensors(_pytree.tree_leaves(out)))
 
     def _imagine(self, operation: _Operation, args: Any, kwargs: Any) -> Any:
         """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
@@ -168,9 +168,9 @@ class Mode(TorchDispatchMode):
         found = self._answer(func, args, kwargs)
         if not operation.returned:
             return None
-        shapes = self._shapes(func, args, kwargs, raising=True)
-        if shapes is None:
-            shapes = self._sizes(func, args, kwargs)
+        shapes = self._shapes(func, args, kwargs)
+        if isinstance(shapes, Exception):
+            shapes = self._sizes(func, args, kwargs, shapes)
         leaves, spec = _pytree.tree_flatten(shapes)
         last = found.outputs[-1:] * len(leaves)  # of a list, which may be shorter at size 1
         kinds = (*found.outputs, *last)
@@ -183,7 +183,9 @@ class Mode(TorchDispatchMode):
     def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:
         found = answer(func, args, kwargs, self._region(), lambda tensor: tensor not in self.ghosts)
         if found is None:
-            self._shapes(func, args, kwargs, raising=True)  # wrong sizes are the program's own error
+            shapes = self._shapes(func, args, kwargs)
+            if isinstance(shapes, Exception) and not _is_metas_own(shapes):
+                raise shapes  # wrong sizes are the program's own error
             raise _unknown(f"{func} cannot be tried with small tensors")
         error = found.again()
         if error is not None:
@@ -207,33 +209,33 @@ class Mode(TorchDispatchMode):
             return given[operation.returned[0]]
         return tuple(m if n is None else given[n] for n, m in zip(operation.returned, made, strict=True))
 
-    def _shapes(self, func: Any, args: Any, kwargs: Any, raising: bool = False) -> Any:
-        """What comes out, on meta and of one dtype; None if that depends on values, or is not known."""
+    def _shapes(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What comes out, on meta; or the exception, where it depends on values, has no kernel, or sizes are wrong."""
+        error: Any = None
+        for like in (ordinary, lambda dtype: dtype):  # kernels on meta ask for dtypes of their own
 
-        def moved(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                dtype = ordinary(value.dtype)
-                return torch.empty_strided(value.size(), value.stride(), dtype=dtype, device="meta")
-            if isinstance(value, torch.dtype):
-                return ordinary(value)
-            return torch.device("meta") if isinstance(value, torch.device) else value
+            def moved(value: Any, like: Any = like) -> Any:
+                if isinstance(value, Tensor):
+                    return torch.empty_strided(value.size(), value.stride(), dtype=like(value.dtype), device="meta")
+                if isinstance(value, torch.dtype):
+                    return like(value)
+                return torch.device("meta") if isinstance(value, torch.device) else value
 
-        args, kwargs = _pytree.tree_map(moved, (args, kwargs))
-        if not any(True for _ in _tensors((*args, *kwargs.values()))):
-            kwargs = {**kwargs, "device": torch.device("meta")}
-        try:
-            with alone(None):
-                return func(*args, **kwargs)
-        except NotImplementedError:
-            return None
-        except Exception as error:
-            if not raising or "meta" in str(error).lower():
-                return None
-            raise
+            moved_args, moved_kwargs = _pytree.tree_map(moved, (args, kwargs))
+            if not any(True for _ in _tensors((*args, *kwargs.values()))):
+                moved_kwargs = {**moved_kwargs, "device": torch.device("meta")}
+            try:
+                with alone(None):
+                    return func(*moved_args, **moved_kwargs)
+            except Exception as refusal:
+                error = error or refusal
+        return error
 
-    def _sizes(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _sizes(self, func: Any, args: Any, kwargs: Any, error: Exception) -> Any:
         """The same of the kernel itself, with zeros for ghosts and with ones: sizes may depend on other values."""
         if sum(t.numel() for t in _tensors((*args, *kwargs.values()))) > AFFORDABLE:
+            if not _is_metas_own(error):
+                raise error
             raise _unknown(f"the sizes of what {func} gives are not known")
         found = []
         for number in (0, 1):
@@ -250,12 +252,19 @@ class Mode(TorchDispatchMode):
             try:
                 with alone(None):
                     found.append(func(*made[0], **made[1]))
-            except Exception as error:
-                raise _unknown(f"the sizes of what {func} gives are not known") from error
+            except Exception as refusal:
+                if not _is_metas_own(error):
+                    raise error from None
+                raise _unknown(f"the sizes of what {func} gives are not known") from refusal
         zeros, ones = ([t.size() for t in _tensors(_pytree.tree_leaves(out))] for out in found)
         if zeros != ones:
             raise _unknown(f"the sizes of what {func} gives depend on values that are not computed")
         return found[0]
+
+
+def _is_metas_own(error: Exception) -> bool:
+    """Whether it says what meta tensors cannot do, or wants other dtypes, and not that sizes are wrong."""
+    return isinstance(error, NotImplementedError) or "meta" in str(error) or is_about_dtypes(error)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -10,6 +10,7 @@ if it is small. If that does not tell either, there is no answer.
 import contextlib
 import enum
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -91,7 +92,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
         if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
             return None
         error = _refusal(call, size, ordinary)
-        if error is not None and not (size is _Size.OWN and _is_about_dtypes(error)):
+        if error is not None and not (size is _Size.OWN and is_about_dtypes(error)):
             continue
         try:
             out = call(size, lambda dtype: dtype)
@@ -121,8 +122,9 @@ def _kind(out: Any) -> tuple[torch.dtype, torch.device] | None:
     return (out.dtype, out.device) if isinstance(out, Tensor) else None
 
 
-def _is_about_dtypes(error: Exception) -> bool:
-    return "not implemented for" in str(error) or "dtype" in str(error)
+def is_about_dtypes(error: Exception) -> bool:
+    """Whether a kernel refuses dtypes, and not sizes."""
+    return re.search(r"not implemented for|dtype|[Ee]xpected .* type", str(error)) is not None
 
 
 def _made(tensor: Tensor, size: "_Size", values: Any, dtype: torch.dtype) -> Tensor:
