@@ -31,6 +31,9 @@ if _TYPE_CHECKING:
     from . import testing as testing
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
+    from ._dryrun import DryrunCell as DryrunCell
+    from ._dryrun import DryrunTable as DryrunTable
+    from ._dryrun import dryrun as dryrun
 
 __version__ = "0.1.0"
 
@@ -64,13 +67,17 @@ __all__ = [
 ]
 
 
+_LAZY = dict.fromkeys(("AuditReport", "audit"), "._audit")
+_LAZY |= dict.fromkeys(("DryrunCell", "DryrunTable", "dryrun"), "._dryrun")
+
+
 def __getattr__(name: str) -> _Any:
     if name in ("amp", "distributed", "testing"):  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
-    if name in ("audit", "AuditReport"):
-        return getattr(_importlib.import_module("._audit", __name__), name)
+    if name in _LAZY:
+        return getattr(_importlib.import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "AuditReport", "amp", "audit", "distributed", "testing"})
+    return sorted({*globals(), *_LAZY, "amp", "distributed", "testing"})

@@ -31,7 +31,7 @@ class Ghosts:
 
     def spoil(self, tensor: Tensor) -> None:
         """From now on the values of a tensor are not known."""
-        self._known.setdefault(tensor.untyped_storage()._cdata, tensor)
+        self._known.setdefault(_address(tensor), tensor)
 
     def __contains__(self, tensor: Tensor) -> bool:
         return type(tensor) in _PLAIN and tensor.layout is torch.strided and _address(tensor) in self._known
@@ -40,10 +40,11 @@ class Ghosts:
         key = device.type, device.index
         block = self._blocks.get(key)
         if block is None or block.nbytes() < size:
-            block = self._blocks[key] = torch.UntypedStorage(max(size, 64), device=device)
+            block = self._blocks[key] = torch.UntypedStorage(max(size, 64), device=device)  # type: ignore[no-untyped-call]
             self._known[block._cdata] = block
         return block
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    address: int = tensor.untyped_storage()._cdata
+    return address

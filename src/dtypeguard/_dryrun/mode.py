@@ -29,7 +29,7 @@ class _Operation:
     func: Any
     view: bool
     written: tuple[int, ...]  # which arguments it writes to
-    returned: tuple[str | int | None, ...]  # of each result: the argument that it is
+    returned: tuple[int | None, ...]  # of each result: the argument that it is
     reads: bool  # it makes a number of Python of a tensor
 
 
@@ -205,9 +205,9 @@ class Mode(TorchDispatchMode):
                 self.ghosts.spoil(tensor)
         if not any(number is not None for number in operation.returned):
             return made
-        if len(operation.returned) == 1:
-            return given[operation.returned[0]]
-        return tuple(m if n is None else given[n] for n, m in zip(operation.returned, made, strict=True))
+        several = made if len(operation.returned) > 1 else (made,)
+        results = [m if n is None else given[n] for n, m in zip(operation.returned, several, strict=True)]
+        return tuple(results) if len(results) > 1 else results[0]
 
     def _shapes(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What comes out, on meta; or the exception, where it depends on values, has no kernel, or sizes are wrong."""

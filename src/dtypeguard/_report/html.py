@@ -49,20 +49,34 @@ _DEEPEST = 12  # indentation stops here, or deep trees would leave a phone's wid
 
 def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
-    script = (_HERE / "page.js").read_text("utf-8")
-    style = (_HERE / "page.css").read_text("utf-8") + _class_styles()
-    page = _template().render(
-        data=data,
-        script=_markup(script),
-        style=_markup(style),
-        policy=f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}",
-        **_view(data),
+    script, style = (_HERE / "page.js").read_text("utf-8"), stylesheet()
+    source = (_HERE / "page.html.j2").read_text("utf-8")
+    return page_of(source, style, script, data=data, **_view(data))
+
+
+def stylesheet() -> str:
+    """The style of all pages."""
+    return (_HERE / "page.css").read_text("utf-8") + _class_styles()
+
+
+def page_of(source: str, style: str, script: str = "", /, **names: Any) -> str:
+    """A page from its template, which finds `style`, `script` and `policy` beside the names."""
+    runs = f"; script-src {_hash(script)}" if script else ""
+    page = (
+        _environment()
+        .from_string(re.sub(r"\n[ \n]+", "\n", source))
+        .render(  # indentation is a third of a big page
+            script=_markup(script),
+            style=_markup(style),
+            policy=f"default-src 'none'; img-src data:{runs}; style-src {_hash(style)}",
+            **names,
+        )
     )
     # A path that is not text holds surrogates, which no file could hold in turn.
     return str(page).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _template() -> Any:
+def _environment() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
@@ -78,8 +92,7 @@ def _template() -> Any:
         tip=_tip,
         kinds=_kinds,
     )
-    source = (_HERE / "page.html.j2").read_text("utf-8")
-    return environment.from_string(re.sub(r"\n[ \n]+", "\n", source))  # indentation would be a third of a big page
+    return environment
 
 
 def _markup(text: str) -> "Markup":

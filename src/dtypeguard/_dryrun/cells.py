@@ -15,11 +15,12 @@ from .._doors.guard import guard
 from .._repair.records import casts, reset_casts
 from .._rules._refusals import explaining
 from .._watch.findings import Findings
+from .._watch.lineage import Node
 from .._watch.mode import Mode as Watching
 from .._watch.recorder import Recorder
 from .._watch.rule import Finding
 from .._watch.selection import Selection
-from .._watch.sites import raised_at
+from .._watch.sites import here, raised_at
 from .ghosts import Ghosts
 from .mode import Births, Mode
 from .paths import Decisions, Unknown, paths, raised_by_python
@@ -29,7 +30,7 @@ Dtypes = tuple[torch.dtype, ...]
 
 
 @dataclass(eq=False)
-class DryCell:
+class DryrunCell:
     """What a model does in one combination of dtypes.
 
     Attributes:
@@ -107,30 +108,23 @@ class Runner:
     def __init__(self, original: Original, inputs: Inputs, device: torch.device) -> None:
         self._original, self._inputs, self._device = original, inputs, device
 
-    def fill(self, cell: DryCell) -> Exception | None:
+    def fill(self, cell: DryrunCell) -> Exception | None:
         """Run a cell, and write down what comes of it; gives the exception, if it is not about dtypes or devices."""
         try:
             bare = self._outcome(cell, "off")
-            self._enter(cell, bare)
-            if bare.error is None:
-                return None
-            cell.status = "refused"
-            if bare.finding is None:
-                return bare.error
-            guarded = self._outcome(cell, "lenient")
-            if guarded.error is None and guarded.repairs:
-                refusal = cell.error
-                self._enter(cell, guarded)
-                cell.status, cell.error, cell.finding = "repaired", refusal, bare.finding
+            guarded = bare if bare.error is None else self._outcome(cell, "lenient")
         except Unknown as why:
             cell.status, cell.error = "unknown", str(why)
-        return None
+            return None
+        repaired = guarded is not bare and guarded.error is None and bool(guarded.repairs)
+        cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
+        cell.error, cell.finding = bare.text, bare.finding
+        last = guarded if repaired else bare
+        cell.outputs, cell.modules, cell.births = last.outputs, last.modules, last.births
+        cell.repairs = last.repairs
+        return bare.error if bare.finding is None else None
 
-    def _enter(self, cell: DryCell, outcome: Outcome) -> None:
-        cell.status, cell.outputs, cell.error, cell.finding = "runs", outcome.outputs, outcome.text, outcome.finding
-        cell.repairs, cell.modules, cell.births = outcome.repairs, outcome.modules, outcome.births
-
-    def _outcome(self, cell: DryCell, mode: ModeName) -> Outcome:
+    def _outcome(self, cell: DryrunCell, mode: ModeName) -> Outcome:
         """What all paths of the program come to, if that is the same."""
         asked: list[Any] = []
 
@@ -145,7 +139,7 @@ class Runner:
             raise Unknown(f"{asked[0]}: {_quoted(asked[0])}decides, by a value that is not computed")
         return counted[0]
 
-    def _run(self, cell: DryCell, mode: ModeName, decisions: Decisions) -> Outcome:
+    def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
         ghosts, outcome = Ghosts(), Outcome()
         recorder = Recorder(Findings(Selection(explaining())), Watching)
         watching = Mode(ghosts, decisions, recorder, Births(cell.parameters))
@@ -153,13 +147,15 @@ class Runner:
         inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)
         region = None if cell.autocast is None else (self._device.type, cell.autocast)
         seed(0)
-        reset_casts()
+        reset_casts()  # the caller's are put back by `aside`
         with warnings.catch_warnings(action="ignore"), watching:
             model = converted(model, cell.parameters, self._device)
             if mode != "off":
                 model = guard(model, mode=mode, verify="never")
             try:
                 with under(mode), Audit(recorder, [model]), autocast(region):
+                    for leaf in inputs.tensors():
+                        recorder.lineage.set(leaf.tensor, _argument(leaf.path, leaf.tensor))
                     result = model(*inputs.args, **inputs.kwargs)
             except Exception as error:
                 outcome.error = error
@@ -175,6 +171,11 @@ class Runner:
         return outcome
 
 
+def _argument(path: str, tensor: torch.Tensor) -> Node:
+    """The birth of an input, as the lines of a refusal name it."""
+    return Node(f"argument `{path}`", here(), tensor.dtype, named=True)
+
+
 def _refusal(recorder: Recorder) -> Finding | None:
     """What explains the exception that ended the run: the finding of an error, of which there is one at most."""
     found = [finding for finding, _ in recorder.findings.rows() if finding.severity == "error"]
@@ -184,7 +185,8 @@ def _refusal(recorder: Recorder) -> Finding | None:
 def _told(error: Exception, finding: Finding | None) -> str:
     """The exception with its line; with the operands and the lines of their dtypes, where that is known."""
     if finding is not None:
-        return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in finding.origin)])
+        lines = finding.origin if len(finding.origin) > 1 else ()  # one alone is in the message
+        return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in lines)])
     site, _, _ = raised_at(error.__traceback__)
     return f"{site}: {type(error).__name__}: {error}".partition("\n")[0]
 
