@@ -22,7 +22,7 @@ from .._watch.rule import Finding
 from .._watch.selection import Selection
 from .._watch.sites import here, raised_at
 from .ghosts import Ghosts
-from .mode import Births, Mode
+from .mode import Births, Mode, unread
 from .paths import Decisions, Unknown, paths, raised_by_python
 from .twin import Original, inputs_of
 
@@ -110,11 +110,14 @@ class Runner:
 
     def fill(self, cell: DryrunCell) -> Exception | None:
         """Run a cell, and write down what comes of it; gives the exception, if it is not about dtypes or devices."""
+        bare = None
         try:
             bare = self._outcome(cell, "off")
             guarded = bare if bare.error is None else self._outcome(cell, "lenient")
         except Unknown as why:
             cell.status, cell.error = "unknown", str(why)
+            if bare is not None:
+                cell.error, cell.finding = f"{bare.text}\n  whether a guard helps: {why}", bare.finding
             return None
         repaired = guarded is not bare and guarded.error is None and bool(guarded.repairs)
         cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
@@ -148,7 +151,7 @@ class Runner:
         region = None if cell.autocast is None else (self._device.type, cell.autocast)
         seed(0)
         reset_casts()  # the caller's are put back by `aside`
-        with warnings.catch_warnings(action="ignore"), watching:
+        with warnings.catch_warnings(action="ignore"), unread(ghosts), watching:
             model = converted(model, cell.parameters, self._device)
             if mode != "off":
                 model = guard(model, mode=mode, verify="never")

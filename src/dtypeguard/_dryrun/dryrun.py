@@ -14,6 +14,7 @@ from .._base.progress import progress
 from .._calls import Inputs, aside
 from .._contract.anchor import anchor_of
 from .._doors.forward import root_of
+from .._watch.apart import apart
 from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
@@ -67,7 +68,7 @@ def dryrun(
     asked = _several("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
     regions = _several("autocast", _REGIONS if autocast is None else autocast, _REGIONS)
     place = _place(device)
-    with aside():
+    with aside(), apart():
         inputs = _inputs(root, example, kwargs)
         anchor = anchor_of(root)
         own = None if anchor is None else anchor.dtype

@@ -4,6 +4,8 @@ A tensor either has the values that the program gives it, or it is a ghost. What
 what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
 """
 
+import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +23,7 @@ from .ghosts import Ghosts
 from .paths import Decisions, Unknown
 from .verdicts import AFFORDABLE, Answer, Region, alone, answer, is_about_dtypes, ordinary
 
+_READERS = ("tolist", "numpy", "__array__")  # methods that give the numbers to Python, and no operation does it
 SMALL = 2**18  # elements of a tensor that is computed
 
 
@@ -84,6 +87,36 @@ class Births:
         return tuple(self._found)
 
 
+def _kind(tensor: Tensor) -> str:
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def unread(ghosts: Ghosts) -> Iterator[None]:
+    """Whoever reads the memory of a ghost past the dispatcher is stopped too; other tensors are read as ever."""
+
+    def stopped(original: Any) -> Any:
+        @functools.wraps(original)
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if tensor in ghosts:
+                raise _unknown("asks for values that are not computed")
+            return original(tensor, *args, **kwargs)
+
+        return read
+
+    own = {name: vars(Tensor).get(name) for name in _READERS}
+    for name in _READERS:
+        setattr(Tensor, name, stopped(getattr(Tensor, name)))
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            if function is None:
+                delattr(Tensor, name)
+            else:
+                setattr(Tensor, name, function)
+
+
 def _unknown(why: str) -> Unknown:
     return Unknown(f"{here()}: {why}")
 
@@ -122,6 +155,9 @@ class Mode(TorchDispatchMode):
         operation = _operation(func)
         if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
             return func(*args, **kwargs)
+        odd = next((t for t in tensors if t.is_nested or t.layout is not torch.strided), None) if ghostly else None
+        if odd is not None:
+            raise _unknown(f"{func} of {_kind(odd)} tensors is not followed")
         if ghostly and operation.reads:
             return self._read(func, args, kwargs, ghostly)
         return self._imagine(operation, args, kwargs)
@@ -187,12 +223,14 @@ class Mode(TorchDispatchMode):
             if isinstance(shapes, Exception) and not _is_metas_own(shapes):
                 raise shapes  # wrong sizes are the program's own error
             raise _unknown(f"{func} cannot be tried with small tensors")
-        error = found.again()
-        if error is not None:
-            raise error
+        if found.error is not None:
+            kind, text = found.error
+            raise kind(text)
         return found
 
     def _ghost(self, shape: Tensor, kind: Any) -> Tensor:
+        if shape.is_nested or shape.layout is not torch.strided:
+            raise _unknown(f"{_kind(shape)} tensors are not followed")
         dtype, device = kind if kind is not None else (shape.dtype, torch.device("cpu"))
         return self.ghosts.of(shape, dtype, device)
 
@@ -215,7 +253,7 @@ class Mode(TorchDispatchMode):
         for like in (ordinary, lambda dtype: dtype):  # kernels on meta ask for dtypes of their own
 
             def moved(value: Any, like: Any = like) -> Any:
-                if isinstance(value, Tensor):
+                if isinstance(value, Tensor) and not value.is_nested:
                     return torch.empty_strided(value.size(), value.stride(), dtype=like(value.dtype), device="meta")
                 if isinstance(value, torch.dtype):
                     return like(value)

@@ -21,6 +21,8 @@ from torch.utils import _pytree
 
 AFFORDABLE = 2**21  # elements of a call that is made as it is
 _KEPT = 50_000  # answers
+# What a question may remember of a call besides tensors: anything else might be the user's, and would be kept alive.
+_PLAIN = (int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _ORDINARY = {True: torch.float32, False: torch.complex64}
 
 Region = tuple[str, torch.dtype] | None
@@ -37,13 +39,9 @@ class _Size(enum.Enum):
 class Answer(NamedTuple):
     """What a kernel said: an exception, or for each thing that comes out its dtype and device, None for no tensor."""
 
-    error: Exception | None
+    error: tuple[type[Exception], str] | None
     outputs: tuple[tuple[torch.dtype, torch.device] | None, ...]
     how: str  # it was asked
-
-    def again(self) -> Exception | None:
-        """The exception anew: one that is raised gets a traceback, which keeps frames alive."""
-        return None if self.error is None else type(self.error)(*self.error.args)
 
 
 _answers: dict[Any, Answer] = {}
@@ -68,7 +66,7 @@ def answer(func: Any, args: Any, kwargs: Any, region: Region, values: Callable[[
 def _key(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return Tensor, leaf.dtype, leaf.dim(), leaf.device.type, leaf.numel() == 0
-    return (type(leaf), leaf) if not isinstance(leaf, torch.Generator) else torch.Generator
+    return (type(leaf), leaf) if type(leaf) in _PLAIN else type(leaf)
 
 
 def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -> Answer | None:
@@ -97,8 +95,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
         try:
             out = call(size, lambda dtype: dtype)
         except Exception as refusal:
-            refusal.__traceback__ = None
-            return Answer(refusal, (), size.value)
+            return Answer((type(refusal), str(refusal)), (), size.value)
         return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), size.value)
     return None
 
