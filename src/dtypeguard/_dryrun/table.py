@@ -20,7 +20,7 @@ Dtype = torch.dtype | str | None
 STATUSES: dict[str, str] = {
     "runs": "PyTorch computes it; the dtypes are those of the tensors that come out",
     "repaired": "PyTorch refuses it; a guard in lenient mode would cast, and then it runs",
-    "refused": "PyTorch refuses it, and no guard would help",
+    "refused": "PyTorch refuses it, with a guard in lenient mode too",
     "unknown": "it depends on values that are not computed",
 }
 _WIDE = 16  # columns of the printed table
