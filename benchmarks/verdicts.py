@@ -30,11 +30,11 @@ def verdicts(context: Context) -> Table:
     logging.disable(logging.ERROR)  # FakeTensor logs every refusal
     table = Table(
         "`dryrun`",
-        "Verdicts that agree with eager PyTorch on a CPU, dtypes of outputs included; an answer of \"unknown\" is not "
-        "right. Operations: one sample of each in `op_db`, its first floating tensor as a parameter on meta, the others as "
-        "inputs on meta, in float32, float64, float16, bfloat16. Modules: samples of each in `module_db`, and models of "
-        "Hugging Face, in 48 cells, or 12 without a floating input; with the values that they have, and with all weights "
-        "and floating inputs on meta. Wrong: a refusal missed, a refusal that is none, another dtype, unknown.",
+        'Verdicts that agree with eager PyTorch on a CPU, dtypes of outputs included; "unknown" is not right. '
+        "Operations: one sample of each in `op_db`, its first floating tensor as a parameter on meta, the others as "
+        "inputs on meta, in float32, float64, float16, bfloat16. Modules: samples of each in `module_db`, and models "
+        "of Hugging Face, in 48 cells, or 12 without a floating input; with the values that they have, and with all "
+        "weights and floating inputs on meta. Wrong: a refusal missed, one that is none, another dtype, unknown.",
         ("what", "right", "of which wrong"),
     )  # fmt: skip
     for kind, (ours, fakes) in operations().items():

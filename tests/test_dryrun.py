@@ -74,11 +74,11 @@ def test_a_cell_has_a_status_and_the_dtypes_that_come_out(width):
 
 def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
     line = Net.forward.__code__.co_firstlineno
-    cell = dryrun(Net(), X, device="cpu")[F16, F16, None]
+    (cell,) = dryrun(Net(), X, device="cpu", dtypes=[F16], autocast=[None])
     assert cell.error.splitlines() == [
-        f"tests/test_dryrun.py:{line + 2}, in forward: `self.last(scaled)` was refused: mat1 and mat2 must have the same "
-        "dtype, but got Float and Half; `operand 1` = f32[2,16] on cpu (torch.ones(x.shape[-1]) at tests/test_dryrun.py:"
-        f"{line + 1}, in forward: float32)",
+        f"tests/test_dryrun.py:{line + 2}, in forward: `self.last(scaled)` was refused: mat1 and mat2 must have the "
+        "same dtype, but got Float and Half; `operand 1` = f32[2,16] on cpu (torch.ones(x.shape[-1]) at "
+        f"tests/test_dryrun.py:{line + 1}, in forward: float32)",
         f"  torch.ones(x.shape[-1]) at tests/test_dryrun.py:{line + 1}, in forward: float32",
         f"  self.norm(self.first(x)) * torch.ones(x.shape[-1]) at tests/test_dryrun.py:{line + 1}, in forward: float32",
     ]
@@ -87,7 +87,8 @@ def test_a_refusal_names_the_line_the_operand_and_where_its_dtype_was_born():
 
 
 def test_a_refusal_of_what_is_not_computed_reads_the_same():
-    small, large = (dryrun(Net(w), torch.randn(2, w), device="cpu")[F16, F16, None].error for w in (16, LARGE))
+    options = {"device": "cpu", "dtypes": [F16], "autocast": [None]}
+    small, large = (dryrun(Net(w), torch.randn(2, w), **options).cells[0].error for w in (16, LARGE))
     assert large.replace(str(LARGE), "16") == small
 
 
@@ -154,7 +155,7 @@ def test_a_model_without_parameters_has_one_row():
 def test_a_model_of_several_dtypes_has_a_row_of_its_own():
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).to(BF16))
     table = dryrun(model, torch.ones(1, 3), device="cpu")
-    assert table[None, F32, None].status == "refused"
+    assert table[None, F32, None].repairs == ("`input` of Linear.forward from float32 to bfloat16",)
     assert table[F32, F32, None].status == "runs"
 
 
@@ -173,7 +174,8 @@ META = {
 
 @pytest.mark.parametrize("name", META)
 def test_models_without_memory_and_wrapped_models(name):
-    dryrun(META[name](), meta(2, LARGE), device="cpu", autocast=[None])["float32", "float32", None].status == "runs"
+    table = dryrun(META[name](), meta(2, LARGE), device="cpu", autocast=[None])
+    assert table["float32", "float32", None].status == "runs"
 
 
 def test_a_model_of_any_size_takes_no_memory():
@@ -198,7 +200,9 @@ def test_the_example_s_own_values_decide(where, status):
 
 def test_a_mask_of_the_example_gives_its_sizes():
     model = with_forward(lambda self, x, mask: self.layer(x[mask]).new_zeros(int(mask.sum()) - 1))
-    cell = dryrun(model, meta(3, LARGE), torch.tensor([True, False, True]), device="cpu")["float16", "float16", None]
+    cell = dryrun(model, meta(3, LARGE), torch.tensor([True, False, True]), device="cpu", autocast=[None])[
+        F16, F16, None
+    ]
     assert cell.outputs == (F16,)
 
 
@@ -227,7 +231,7 @@ PATHS = {clamps: ("runs", (BF16,)), widens: ("unknown", ()), checks: ("runs", (B
 
 @pytest.mark.parametrize("forward", PATHS)
 def test_both_paths_of_a_decision_are_run(forward):
-    cell = dryrun(with_forward(forward), meta(2, LARGE), device="cpu")["bfloat16", "bfloat16", None]
+    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtypes=[BF16], autocast=[None])
     assert (cell.status, cell.outputs) == PATHS[forward]
 
 
@@ -246,14 +250,14 @@ UNKNOWN = {
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_cannot_be_known_is_unknown_with_the_line(name):
     forward, why = UNKNOWN[name]
-    cell = dryrun(with_forward(forward), meta(2, LARGE), device="cpu")["float32", "float32", None]
+    (cell,) = dryrun(with_forward(forward), meta(2, LARGE), device="cpu", dtypes=[F32], autocast=[None])
     line = forward.__code__.co_firstlineno
     assert cell.status == "unknown"
     assert re.fullmatch(rf"tests/test_dryrun.py:{line}, in <\w+>: {re.escape(why)}.*", cell.error)
 
 
 def test_a_decision_that_matters_is_shown():
-    cell = dryrun(with_forward(widens), meta(2, LARGE), device="cpu")["bfloat16", "bfloat16", None]
+    (cell,) = dryrun(with_forward(widens), meta(2, LARGE), device="cpu", dtypes=[BF16], autocast=[None])
     line = widens.__code__.co_firstlineno + 2
     text = f"tests/test_dryrun.py:{line}, in widens: `if y.isinf().any():` decides, by a value that is not computed"
     assert cell.error == text
@@ -308,7 +312,7 @@ def test_nothing_of_the_model_is_kept_alive(width):
 
 def test_an_audit_around_it_hears_nothing():
     with dtypeguard.audit() as report:
-        dryrun(Net(), X.double(), device="cpu")
+        dryrun(Net(), X, device="cpu")
     assert report.findings == []
     assert report.casts == []
 
@@ -375,23 +379,30 @@ def test_no_progress_where_nobody_looks(monkeypatch, capsys):
 
 # ---------------------------------------------------------------- bad input
 
+NEEDED = (
+    "dryrun(Net) needs an example: pass what the model is called with, dryrun(model, x); none can be drawn from "
+    "annotations (Net.forward: argument `x` has no annotation"
+)
+MISSING = (
+    "Bilinear.forward(input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor does not take this example: missing"
+)
+NO_CELL = (
+    "no cell has float32, float32, float16; there are parameters float32, float64, float16, bfloat16; inputs float32"
+)
 BAD = {
-    "no example": (lambda: dryrun(Net()), TypeError, "dryrun(Net) needs an example: pass what the model is called with, "
-                   "dryrun(model, x); none can be drawn from annotations (Net.forward: argument `x` has no annotation"),
-    "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, "Bilinear.forward(input1: torch.Tensor, "
-                           "input2: torch.Tensor) -> torch.Tensor does not take this example: missing a required"),
-    "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not builtin"),
+    "no example": (lambda: dryrun(Net()), TypeError, NEEDED),
+    "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
+    "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not <function relu at"),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),
-    "one dtype": (lambda: dryrun(Net(), X, dtypes=F32), TypeError, "dtypes=torch.float32 is not several: write dtypes=("),
+    "one dtype": (lambda: dryrun(Net(), X, dtypes=F32), TypeError, "dtypes=torch.float32 is not several: write dtypes"),
     "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),
     "an integer": (lambda: dryrun(Net(), X, dtypes=[torch.int8]), ValueError, "dtypes: torch.int8 is none of bfloat16"),
-    "a region": (lambda: dryrun(Net(), X, autocast=[F64]), ValueError, "autocast: torch.float64 is none of None, bfloat"),
+    "a region": (lambda: dryrun(Net(), X, autocast=[F64]), ValueError, "autocast: torch.float64 is none of None, bflo"),
     "meta": (lambda: dryrun(Net(), X, device="meta"), ValueError, "device: there are no kernels on meta"),
     "no such device": (lambda: dryrun(Net(), X, device="xla"), ValueError, "device='xla' is not here"),
-    "a key": (lambda: table_of(autocast=[None])["float32"], TypeError, "table['float32']: write table[parameters, inputs"),
+    "a key": (lambda: table_of(autocast=[None])["float32"], TypeError, "table['float32']: write table[parameters, inp"),
     "no such dtype": (lambda: table_of(autocast=[None])["float", None, None], ValueError, "'float' is no dtype"),
-    "no such cell": (lambda: table_of(autocast=[None])[F32, F32, F16], KeyError, "no cell has float32, float32, float16; "
-                     "there are parameters float32, float64, float16, bfloat16; inputs float32, float64"),
+    "no such cell": (lambda: table_of(autocast=[None])[F32, F32, F16], KeyError, NO_CELL),
 }  # fmt: skip
 
 

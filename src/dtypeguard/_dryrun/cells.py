@@ -107,6 +107,7 @@ class Runner:
 
     def __init__(self, original: Original, inputs: Inputs, device: torch.device) -> None:
         self._original, self._inputs, self._device = original, inputs, device
+        self._rules = Selection(explaining())  # it reads a file once for all that it is asked
 
     def fill(self, cell: DryrunCell) -> Exception | None:
         """Run a cell, and write down what comes of it; gives the exception, if it is not about dtypes or devices."""
@@ -144,7 +145,7 @@ class Runner:
 
     def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
         ghosts, outcome = Ghosts(), Outcome()
-        recorder = Recorder(Findings(Selection(explaining())), Watching)
+        recorder = Recorder(Findings(self._rules), Watching)
         watching = Mode(ghosts, decisions, recorder, Births(cell.parameters))
         model = self._original.twin(ghosts, self._device)
         inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)

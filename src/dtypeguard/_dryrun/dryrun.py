@@ -15,6 +15,7 @@ from .._calls import Inputs, aside
 from .._contract.anchor import anchor_of
 from .._doors.forward import root_of
 from .._watch.apart import apart
+from .._watch.mode import unheard
 from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
@@ -68,7 +69,7 @@ def dryrun(
     asked = _several("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
     regions = _several("autocast", _REGIONS if autocast is None else autocast, _REGIONS)
     place = _place(device)
-    with aside(), apart():
+    with unheard(), apart(), aside():
         inputs = _inputs(root, example, kwargs)
         anchor = anchor_of(root)
         own = None if anchor is None else anchor.dtype

@@ -2,7 +2,7 @@
 
 All ghosts of a device share one block of memory as large as the largest of them. Nothing reads or writes it, so on a
 CPU the operating system never gives it pages, and a model of any size fits. It is memory nevertheless: code that reads
-a ghost past torch reads numbers, and not what is elsewhere.
+a ghost past the dispatcher reads numbers, and not what is elsewhere.
 """
 
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 _PLAIN = (Tensor, nn.Parameter)
+_LARGEST = 2**32  # bytes; of a larger one all strides are 0
 Key = tuple[str, int | None]
 
 
@@ -26,6 +27,8 @@ class Ghosts:
         dtype, device = dtype or tensor.dtype, device or tensor.device
         size, stride = tensor.size(), tensor.stride()
         last = sum((length - 1) * step for length, step in zip(size, stride, strict=True)) if tensor.numel() else -1
+        if (last + 1) * dtype.itemsize > _LARGEST:
+            stride, last = (0,) * len(size), 0
         block = self._block(device, (last + 1) * dtype.itemsize)
         return torch.empty(0, dtype=dtype, device=device).set_(block, 0, size, stride)
 

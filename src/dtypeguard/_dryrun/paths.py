@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 MOST = 8  # paths
-_AGAIN = 1_000  # times that one line may ask
+_AGAIN = 100  # times that one line may ask
 
 
 class Unknown(BaseException):
