@@ -26,9 +26,7 @@ class Original:
     def __init__(self, model: Any) -> None:
         root = root_of(model)
         if not isinstance(root, nn.Module):
-            raise TypeError(
-                f"dryrun takes an nn.Module, not {type(model).__name__}: {type(model).__name__}(...) first?"
-            )
+            raise TypeError(f"dryrun takes an nn.Module, not {quoted(model)}: write a module that calls it")
         if isinstance(root, torch.jit.ScriptModule):
             raise TypeError(
                 f"{type(root).__name__} is a ScriptModule, whose code is no Python: pass the model it is of"
