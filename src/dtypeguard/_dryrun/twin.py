@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base.errors import quoted
 from .._calls import Inputs
 from .._contract.anchor import LAZY
 from .._doors.forward import root_of
