@@ -661,13 +661,11 @@ def test_it_computes_on_one_thread_and_gives_the_others_back():
     assert set(seen) == {1}
 
 
-@pytest.mark.parametrize(
-    ("terminal", "text"), [(True, "dtypeguard: check_module(Linear): 3 of 4 cells in 4 s"), (False, "")]
-)
-def test_it_tells_a_terminal_how_far_it_is_after_three_seconds(monkeypatch, capsys, terminal, text):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_tells_a_terminal_how_far_it_is_after_three_seconds(monkeypatch, capsys, terminal):
     clock = iter(range(100))
     monkeypatch.setattr("dtypeguard._base.progress.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     check_module(Linear, example=X, dtypes=[F32, F64], autocast=[None])
-    said = capsys.readouterr().err
-    assert said == (f"\r\x1b[K{text}\r\x1b[K" if terminal else "")
+    text = "\r\x1b[Kdtypeguard: check_module(Linear): 3 of 4 cells in 4 s\r\x1b[K"
+    assert capsys.readouterr().err == (text if terminal else "")
