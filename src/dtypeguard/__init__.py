@@ -67,17 +67,22 @@ __all__ = [
 ]
 
 
-_LAZY = dict.fromkeys(("AuditReport", "audit"), "._audit")
-_LAZY |= dict.fromkeys(("DryrunCell", "DryrunTable", "dryrun"), "._dryrun")
+_LATER = {
+    "AuditReport": "._audit",
+    "DryrunCell": "._dryrun",
+    "DryrunTable": "._dryrun",
+    "audit": "._audit",
+    "dryrun": "._dryrun",
+}
 
 
 def __getattr__(name: str) -> _Any:
     if name in ("amp", "distributed", "testing"):  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
-    if name in _LAZY:
-        return getattr(_importlib.import_module(_LAZY[name], __name__), name)
+    if name in _LATER:
+        return getattr(_importlib.import_module(_LATER[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, "amp", "distributed", "testing"})
+    return sorted({*globals(), *_LATER, "amp", "distributed", "testing"})

@@ -21,8 +21,9 @@ from .._watch.recorder import Recorder
 from .._watch.rule import Finding
 from .._watch.selection import Selection
 from .._watch.sites import here, raised_at
-from .ghosts import Ghosts
-from .mode import Births, Mode, unread
+from .births import Births
+from .ghosts import Ghosts, unread
+from .mode import Mode
 from .paths import Decisions, Unknown, paths, raised_by_python
 from .twin import Original, inputs_of
 

@@ -105,7 +105,8 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
 
         from ..testing import inputs_for
 
-        quiet = settings(database=None, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        checks: Any = list(HealthCheck)
+        quiet = settings(database=None, deadline=None, derandomize=True, suppress_health_check=checks)
         bound = find(
             inputs_for(root).map(lambda found: Inputs(signature, found.args, found.kwargs)),
             lambda found: bool(found.tensors()) and all(leaf.tensor.numel() for leaf in found.tensors()),

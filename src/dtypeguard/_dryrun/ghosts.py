@@ -5,11 +5,17 @@ CPU the operating system never gives it pages, and a model of any size fits. It 
 a ghost past the dispatcher reads numbers, and not what is elsewhere.
 """
 
+import contextlib
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .paths import unknown
+
+_READERS = ("tolist", "numpy", "__array__")  # methods that give the numbers to Python, and no operation does it
 _PLAIN = (Tensor, nn.Parameter)
 _LARGEST = 2**32  # bytes; of a larger one all strides are 0
 Key = tuple[str, int | None]
@@ -51,3 +57,29 @@ class Ghosts:
 def _address(tensor: Tensor) -> int:
     address: int = tensor.untyped_storage()._cdata
     return address
+
+
+@contextlib.contextmanager
+def unread(ghosts: Ghosts) -> Iterator[None]:
+    """Whoever reads the memory of a ghost past the dispatcher is stopped too; other tensors are read as ever."""
+
+    def stopped(original: Any) -> Any:
+        @functools.wraps(original)
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if tensor in ghosts:
+                raise unknown("asks for values that are not computed")
+            return original(tensor, *args, **kwargs)
+
+        return read
+
+    own = {name: vars(Tensor).get(name) for name in _READERS}
+    for name in _READERS:
+        setattr(Tensor, name, stopped(getattr(Tensor, name)))
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            if function is None:
+                delattr(Tensor, name)
+            else:
+                setattr(Tensor, name, function)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from .._watch.sites import here
+
 T = TypeVar("T")
 MOST = 8  # paths
 _AGAIN = 100  # times that one line may ask
@@ -17,6 +19,11 @@ _AGAIN = 100  # times that one line may ask
 
 class Unknown(BaseException):
     """The run cannot go on. No program catches it, for it derives from BaseException."""
+
+
+def unknown(why: str) -> Unknown:
+    """The end of a run, with the line that is running."""
+    return Unknown(f"{here()}: {why}")
 
 
 class Decisions:
