@@ -47,7 +47,8 @@ def dryrun(
         dtypes: the dtypes of parameters and floating inputs; default: float32, float64, float16, bfloat16.
         autocast: the dtypes of autocast regions, and None for no region; default: None, float16, bfloat16.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
-        kwargs: the keyword arguments of a call.
+        kwargs: the keyword arguments of a call. An argument of forward that is named like one of the options above can
+            only be passed by position.
 
     Returns:
         The table. `print(table)` shows it, `table["bfloat16", "float32", None]` is one cell.

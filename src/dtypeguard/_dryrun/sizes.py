@@ -9,8 +9,10 @@ from torch.utils import _pytree
 
 from .ghosts import Ghosts
 from .paths import unknown
-from .verdicts import AFFORDABLE, alone, is_about_dtypes, ordinary
+from .verdicts import AFFORDABLE, alone, is_about_dtypes, ordinary, plain
 
+_KEPT = 50_000
+_known: dict[Any, Any] = {}  # what came out, on meta
 _DTYPES = (ordinary, lambda dtype: dtype)  # some kernels on meta ask for dtypes of their own
 
 
@@ -25,6 +27,22 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
     """What comes out, on meta; or the exception, where it depends on values, has no kernel, or sizes are wrong."""
+    leaves, spec = _pytree.tree_flatten((args, kwargs))
+    key = func, spec, tuple(map(_key, leaves))
+    if key not in _known:
+        if len(_known) >= _KEPT:
+            _known.clear()
+        _known[key] = _ask(func, args, kwargs)
+    return _known[key]
+
+
+def _key(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return plain(leaf)
+    return (leaf.size(), leaf.stride(), leaf.dtype) if leaf.layout is torch.strided and not leaf.is_nested else object()
+
+
+def _ask(func: Any, args: Any, kwargs: Any) -> Any:
     error: Exception | None = None
     for like in _DTYPES:
 
@@ -42,7 +60,7 @@ def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
             with alone(None):
                 return func(*given, **named)
         except Exception as refusal:
-            error = error or refusal
+            error = error or type(refusal)(str(refusal))  # without a traceback, which keeps what it met alive
     return error
 
 
@@ -64,7 +82,7 @@ def sized(func: Any, args: Any, kwargs: Any, ghosts: Ghosts) -> Any:
             if not wrong:
                 raise unknown(f"the sizes of what {func} gives are not known") from None
     if wrong:
-        raise found
+        raise type(found)(*found.args)
     raise unknown(f"the sizes of what {func} gives are not known")
 
 
@@ -94,7 +112,7 @@ def check_sizes(func: Any, args: Any, kwargs: Any) -> None:
     """Raise the program's own error, if sizes are wrong."""
     found = on_meta(func, args, kwargs)
     if isinstance(found, Exception) and not _is_metas_own(found):
-        raise found
+        raise type(found)(*found.args)
 
 
 def _is_metas_own(error: Exception) -> bool:
