@@ -184,6 +184,31 @@ def test_a_model_of_any_size_takes_no_memory():
     assert dryrun(model, meta(2, 2**17), autocast=[None], device="cpu")["bfloat16", "bfloat16", None].status == "runs"
 
 
+def normed(self, x):
+    return F.group_norm(x.reshape(8, 64, -1), 8)
+
+
+def transformed(self, x):
+    return torch.fft.irfft(torch.fft.rfft(x))
+
+
+def convolved(self, x):
+    images = x.reshape(2, 64, 128, -1)
+    return F.conv2d(images, images[:1, :8, :3, :3].expand(64, 8, 3, 3), groups=8, padding=1)
+
+
+@pytest.mark.parametrize("forward", [normed, transformed, convolved])
+def test_kernels_that_believe_the_sizes_that_they_are_told(forward):
+    """With a tensor of size 1 and the true sizes as numbers they would read past its end."""
+    table = dryrun(with_forward(forward), meta(2**9, 2**12), device="cpu", dtypes=[F32], autocast=[None])
+    assert [cell.status for cell in table] == ["runs"]
+
+
+def test_a_large_recurrent_layer():
+    table = dryrun(nn.LSTM(512, 1024), meta(2, 4, 512), device="cpu", dtypes=[F32, F16], autocast=[None])
+    assert [cell.status for cell in table] == ["runs", "repaired", "repaired", "runs"]
+
+
 # ---------------------------------------------------------------- control flow
 
 
