@@ -17,7 +17,8 @@ from .paths import unknown
 
 _READERS = ("tolist", "numpy", "__array__")  # methods that give the numbers to Python, and no operation does it
 _PLAIN = (Tensor, nn.Parameter)
-_LARGEST = 2**32  # bytes; of a larger one all strides are 0
+_LARGEST = {"cpu": 2**32}  # bytes; of a larger one all strides are 0
+_OTHERS = 2**28  # on devices where memory that nobody reads is memory too
 Key = tuple[str, int | None]
 
 
@@ -33,7 +34,7 @@ class Ghosts:
         dtype, device = dtype or tensor.dtype, device or tensor.device
         size, stride = tensor.size(), tensor.stride()
         last = sum((length - 1) * step for length, step in zip(size, stride, strict=True)) if tensor.numel() else -1
-        if (last + 1) * dtype.itemsize > _LARGEST:
+        if (last + 1) * dtype.itemsize > _LARGEST.get(device.type, _OTHERS):
             stride, last = (0,) * len(size), 0
         block = self._block(device, (last + 1) * dtype.itemsize)
         return torch.empty(0, dtype=dtype, device=device).set_(block, 0, size, stride)

@@ -82,6 +82,7 @@ def plain(leaf: Any) -> Any:
 
 
 def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -> Answer | None:
+    """Call the kernel with sizes for which it takes ordinary dtypes, and then with the dtypes of the call."""
     if region is not None and _is_listed(func, region[0]):
         region = None  # autocast has cast the operands, and is off inside
 
@@ -107,14 +108,14 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
         if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
             return None
         if size is _Size.ONE and numbers:
-            if not numbers.isdisjoint(_sizes(tensors)):
+            if not numbers.isdisjoint(_sizes(tensors)):  # one of them may be the size of an operand
                 continue
             try:
                 given = _pytree.tree_leaves(call(*made(size, ordinary, "meta")))
             except Exception:  # nobody says which numbers are sizes
                 continue
             if not numbers.isdisjoint(_sizes([leaf for leaf in given if isinstance(leaf, Tensor)])):
-                continue
+                continue  # or of a result
         error = _refusal(functools.partial(call, *made(size, ordinary)))
         if error is not None and not (size is _Size.OWN and is_about_dtypes(error)):
             continue
