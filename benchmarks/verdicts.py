@@ -37,7 +37,9 @@ def verdicts(context: Context) -> Table:
         "weights and floating inputs on meta. Wrong: a refusal missed, one that is none, another dtype, unknown.",
         ("what", "right", "of which wrong"),
     )  # fmt: skip
-    for kind, (ours, fakes) in operations().items():
+    kinds = operations()
+    whole = (sum((found[n] for found in kinds.values()), Counter[str]()) for n in (0, 1))
+    for kind, (ours, fakes) in {"all": tuple(whole), **kinds}.items():
         table.rows.append(rate(f"operations, {kind}", ours, True))
         table.rows.append(rate(f"operations, {kind}, FakeTensor alone", fakes, False))
     for values in (True, False):
