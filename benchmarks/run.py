@@ -19,6 +19,7 @@ from repairing import repairs
 from report import machine
 from startup import decorating, importing
 from valuing import valuing
+from verdicts import verdicts
 from watching import watching
 
 import dtypeguard
@@ -41,6 +42,7 @@ TOPICS = {
         watching,
         auditing,
         valuing,
+        verdicts,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

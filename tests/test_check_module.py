@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import sys
 import warnings
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -22,8 +23,8 @@ from torch.nn.utils import prune
 
 import dtypeguard
 from dtypeguard import AnnotationError, guard, is_guarded
+from dtypeguard._calls import Inputs
 from dtypeguard.testing import Cell, CheckError, ModuleReport, check_module
-from dtypeguard.testing._calls import Inputs
 from dtypeguard.testing._matrix import STATUSES
 from dtypeguard.testing._properties import PROPERTIES, named
 from dtypeguard.testing._trial import Bench, Trial
@@ -642,3 +643,29 @@ def test_a_report_goes_to_a_picture_that_says_in_words_what_it_shows_in_colours(
     assert any('<script>"& \N{SYMBOL FOR BELL}' in title for title in titles)
     assert "href" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+# ---------------------------------------------------------------- time
+
+
+def test_it_computes_on_one_thread_and_gives_the_others_back():
+    seen, before = [], torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        check_module(with_forward(lambda self, x: seen.append(torch.get_num_threads()) or self.layer(x)), example=X)
+        with pytest.raises(ValueError, match="raises"):
+            check_module(Linear, example=torch.ones(2, 5))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_tells_a_terminal_how_far_it_is_after_three_seconds(monkeypatch, capsys, terminal):
+    clock = iter(range(100))
+    monkeypatch.setattr("dtypeguard._base.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    check_module(Linear, example=X, dtypes=[F32, F64], autocast=[None])
+    text = "\r\x1b[Kdtypeguard: check_module(Linear): 3 of 4 cells in 4 s\r\x1b[K"
+    assert capsys.readouterr().err == (text if terminal else "")

@@ -660,3 +660,61 @@ def test_the_script_is_the_module(folder):
         pytest.skip("no console script beside this interpreter")
     run = subprocess.run([script, "version"], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, f"{dtypeguard.__version__}\n")
+
+
+# ---------------------------------------------------------------- dryrun
+
+NET = """\
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x) @ torch.ones(2)
+
+def batch():
+    return {"x": torch.ones(3, 4)}
+
+def wrong():
+    return 3
+
+missing = None
+"""
+
+
+def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, write):
+    write("net.py", NET)
+    status, out, err = command("dryrun", "net:Net", "--example", "net:batch", "--html", "t.html", "--json", "t.json")
+    assert (status, err) == (0, "")
+    assert out.startswith("Net: 48 cells, ")
+    assert "<td class=" in Path("t.html").read_text()
+    assert json.loads(Path("t.json").read_text())["module"] == "Net"
+    asked = "dryrun", "net:Net", "--example", "net:batch", "--require", "float32,bfloat16"
+    status, out, err = command(*asked)
+    assert status == 1
+    assert err.startswith("\nNet does not run (refused): net.py:10, in forward: `self.layer(x) @ torch.ones(2)` was ")
+    assert command(*asked[:-1], "float32")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("net",), "'net' names no function: write package.module:function"),
+        (("nets:Net",), "there is no module 'nets'"),
+        (("net:Net2",), "net has no 'Net2'"),
+        (("net:missing",), "net has no 'missing'"),
+        (("net:batch",), "dryrun takes an nn.Module, not {'x': "),
+        (("net:Net",), "dryrun(Net) needs an example"),
+        (("net:Net", "--example", "net:wrong"), "example=3 is no tensor, no tuple of positional"),
+        (("net:Net", "--example", "net:batch", "--require", "float"), "'float' is no dtype"),
+    ],
+)
+def test_dryrun_says_what_it_was_given_wrongly(command, write, arguments, says):
+    write("net.py", NET)
+    status, _, err = command("dryrun", *arguments)
+    assert status == 2
+    assert says in err

@@ -34,6 +34,9 @@ if _TYPE_CHECKING:
     from ._audit import audit as audit
     from ._compare import Comparison as Comparison
     from ._compare import compare as compare
+    from ._dryrun import DryrunCell as DryrunCell
+    from ._dryrun import DryrunTable as DryrunTable
+    from ._dryrun import dryrun as dryrun
 
 __version__ = "0.1.0"
 
@@ -68,7 +71,15 @@ __all__ = [
 ]
 
 
-_LATER = {"audit": "._audit", "AuditReport": "._audit", "compare": "._compare", "Comparison": "._compare"}
+_LATER = {
+    "AuditReport": "._audit",
+    "Comparison": "._compare",
+    "DryrunCell": "._dryrun",
+    "DryrunTable": "._dryrun",
+    "audit": "._audit",
+    "compare": "._compare",
+    "dryrun": "._dryrun",
+}
 
 
 def __getattr__(name: str) -> _Any:

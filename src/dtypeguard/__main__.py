@@ -29,6 +29,7 @@ examples:
   python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
   python -m dtypeguard rules DG309
+  python -m dtypeguard dryrun mypackage.net:Net --example mypackage.net:batch --require bfloat16
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
@@ -92,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     _audit_options(command("audit", run, says, usage=ways, epilog=_STATUS))
     says = "measure what a lower precision costs a model, and which layers pay"
     compare.add_options(command("compare", compare.run, says, epilog=_COMPARED))
+    says = "tell in which dtypes a model runs, and what comes out"
+    _dryrun_options(command("dryrun", _dryrun, says))
     rules = command("rules", _rules, "list the rules, or explain some")
     rules.add_argument("rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3")
     command("check", _check, "print the environment; status 1 if something is wrong with it")
@@ -123,6 +126,23 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
     add("program", help="the script, folder or archive to run; with -m, the module")
     add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
+
+
+def _dryrun_options(dry: argparse.ArgumentParser) -> None:
+    add = dry.add_argument
+    add("model", help="package.module:function that returns the model; or its class")
+    says = "package.module:function that returns a tensor, a tuple of positional or a dict of keyword arguments"
+    add("--example", metavar="FUNCTION", help=f"{says} (default: drawn from annotations)")
+    says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
+    add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
+    add("--html", metavar="PATH", help="write the table as an HTML page")
+    add("--json", metavar="PATH", help="write the table as JSON")
+
+
+def _dryrun(options: argparse.Namespace) -> int:
+    from ._dryrun.command import run as run_dry
+
+    return run_dry(options)
 
 
 def _list(text: str) -> list[str]:

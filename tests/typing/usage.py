@@ -100,6 +100,8 @@ assert_type(testing.check_module(Net, example=t).traps[0], testing.Cell)
 assert_type(dtypeguard.audit(step, t, rules=3, watch=True), dtypeguard.AuditReport)
 with dtypeguard.audit(nn.Linear(1, 1), rules="DG1", ignore=["DG103"]) as report:
     assert_type(report, dtypeguard.AuditReport)
+assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t, dtypes=[t.dtype], mask=None), dtypeguard.DryrunTable)
+assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t)["bfloat16", t.dtype, None], dtypeguard.DryrunCell)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
@@ -111,4 +113,5 @@ with_options(t)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 dtypeguard.mode("loud")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.dryrun(step, t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.audit(step, t, rules="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]

@@ -22,15 +22,15 @@ def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable
     """A page.
 
     Args:
-        page: the path of its template without `.html.j2`. Its `.css` and `.js` are beside it, and come after those that
-            all pages have.
+        page: the path of its template without `.html.j2`. Its `.css` and `.js`, if it has any, are beside it, and come
+            after those that all pages have.
         view: the names that the template knows.
         filters: those that it uses beside `number` and `prose`.
         style: more CSS; inline styles would need a hole in the policy.
     """
     parts = (_HERE / "common", page)
-    script = "".join(part.with_suffix(".js").read_text("utf-8") for part in parts)
-    style = "".join(part.with_suffix(".css").read_text("utf-8") for part in parts) + style
+    script, sheet = ("".join(_read(part.with_suffix(kind)) for part in parts) for kind in (".js", ".css"))
+    style = sheet + style
     text = _template(page, filters).render(
         script=markup(script),
         style=markup(style),
@@ -39,6 +39,10 @@ def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable
     )
     # A path that is not text holds surrogates, which no file could hold in turn.
     return str(text).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _read(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def _template(page: Path, filters: Mapping[str, Callable[..., Any]]) -> Any:

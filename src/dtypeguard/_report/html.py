@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _PAGE = Path(__file__).parent / "page"
+STYLE = _PAGE.with_suffix(".css")  # for pages that list findings too
 SEVERITIES = ("error", "warning", "info")
 
 # The one table of dtypes on the page: what the name begins with, what stands for that in short, and the CSS class with
@@ -43,9 +44,9 @@ _DEEPEST = 12  # indentation stops here, or deep trees would leave a phone's wid
 def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
-        "chip": functools.cache(_chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
+        "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
     }  # fmt: skip
-    return document(_PAGE, {"data": data, **_view(data)}, filters, _class_styles())
+    return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles())
 
 
 # --- what the template shows --------------------------------------------------------------------------------------
@@ -185,12 +186,12 @@ def short(dtype: str) -> str:
     return brief + dtype[len(start) :]
 
 
-def _chip(dtype: str) -> "Markup":
+def chip(dtype: str) -> "Markup":
     name = COLOURS[_row(dtype)][2]
     return markup('<b class="t {}" title="{}">{}</b>').format(name, dtype, short(dtype))
 
 
-def _class_styles() -> str:
+def class_styles() -> str:
     """A class for each row of the table, and for each depth: inline styles would need a hole in the policy."""
     rows = {name: (hue, chroma) for *_, name, hue, chroma in COLOURS}
     chips = [f".{name}{{--h:{hue};--c:{chroma}}}\n" for name, (hue, chroma) in rows.items()]

@@ -99,7 +99,7 @@ class Refused:
 
 
 Explain = Callable[[Refused], bool]
-_ASKED: list[tuple[Turn, Explain]] = []
+_ASKED: list[tuple[Turn, Any]] = []
 
 
 def explains(turn: Turn) -> Callable[[Explain], Explain]:
@@ -114,6 +114,11 @@ def explains(turn: Turn) -> Callable[[Explain], Explain]:
         return function
 
     return register
+
+
+def explaining() -> frozenset[str]:
+    """The rules that explain exceptions."""
+    return frozenset(function.__globals__["RULE"].id for _, function in _ASKED)
 
 
 @on("refused")

@@ -4,13 +4,16 @@ What takes time is done only where dtypes differ. A function mode is not used: i
 `nn.TransformerEncoderLayer` and `nn.MultiheadAttention`, and so changes what they compute.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._base.dtypes import HALF
@@ -233,6 +236,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
 
 unseen(Mode.__torch_dispatch__, inside=True)
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[None]:
+    """In here no audit hears of what this thread does."""
+    stack = _python_dispatch._get_current_dispatch_mode_stack()
+    with contextlib.ExitStack() as audits:
+        for recorder in [mode._recorder for mode in stack if isinstance(mode, Mode)]:
+            audits.enter_context(recorder.aside())
+        yield
 
 
 def _caller() -> FrameType | None:

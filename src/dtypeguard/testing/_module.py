@@ -4,18 +4,19 @@ import contextlib
 import copy
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
-from torch import Tensor, nn
+from torch import nn
 
 from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
-from ._calls import Inputs, aside, seed
+from .._base.progress import progress
+from .._calls import Inputs, aside, call_of, leaf, seed
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
 from ._properties import PROPERTIES, Property, judge
@@ -89,7 +90,8 @@ def check_module(
         bench = Bench(make, backend)
         source = _Drawn(bench, axes, elements, max_examples) if example is None else _Given(bench, example)
         report = ModuleReport(bench.name)
-        for cell in _cells(bench, source.floating, asked, regions, places):
+        cells = list(_cells(bench, source.floating, asked, regions, places))
+        for cell in progress(f"check_module({bench.name})", cells):
             report.cells.append(cell)
             report.failures += source.examine(cell)
             if any(failure.property == PROPERTIES[0].name for failure in report.failures):
@@ -136,9 +138,9 @@ class _Given:
     def __init__(self, bench: Bench, example: Any) -> None:
         self._bench = bench
         seed(0)
-        args, kwargs = _call_of(example() if callable(example) else example)
+        args, kwargs = call_of(example() if callable(example) else example)
         try:
-            inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: _leaf(tensor))
+            inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:
             raise TypeError(f"example: {bench.name}.forward{bench.signature} does not take it: {error}") from None
         self._inputs = inputs.fresh()
@@ -146,26 +148,6 @@ class _Given:
 
     def examine(self, cell: Cell) -> list[Failure]:
         return _enter(cell, Trial(self._bench, cell, self._inputs), PROPERTIES)
-
-
-def _call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(example, inspect.BoundArguments):
-        return example.args, example.kwargs
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if type(example) is tuple:  # a named one, such as a PackedSequence, is an argument
-        return example, {}
-    if isinstance(example, Tensor):
-        return (example,), {}
-    raise TypeError(
-        f"example={example!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
-        "that gives one of these: write example=(value,)"
-    )
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    """The caller's tensor without its history, which could not be copied."""
-    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 class _Drawn:
@@ -206,7 +188,7 @@ class _Drawn:
             drawn = inputs_for(model, device=device, **self._options)
         except AnnotationError as error:
             raise AnnotationError(f"{error}; or give check_module an example=") from None
-        return drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: _leaf(t)))
+        return drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: leaf(t)))
 
 
 def _each(inputs: st.SearchStrategy[Inputs], use: Callable[[Inputs], Any], count: int) -> None:

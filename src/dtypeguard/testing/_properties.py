@@ -18,9 +18,9 @@ from .._audit import audit
 from .._base.config import Verify
 from .._base.dtypes import FLOATING, HALF, name_of
 from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
+from .._calls import Outcome, difference, run
 from .._doors.guard import is_held
 from .._watch.rule import Finding
-from ._calls import Outcome, difference, run
 from ._matrix import Failure
 from ._trial import Trial, moved
 

@@ -16,18 +16,17 @@ from torch import Tensor, nn
 
 from .._base.config import Autocast, ModeName, current_casting
 from .._base.dtypes import AUTOCAST, FLOATING, may_cast
+from .._calls import Inputs, Leaf, Outcome, converted, difference, run, seed
 from .._check.reference import check, is_mask, same_device
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.model import Contract
 from .._doors.guard import guard, unguard
 from .._repair.verify import changed, compact
 from .._wrap.build import signed
-from ._calls import Inputs, Leaf, Outcome, difference, run, seed
 from ._matrix import Cell
 
-_METHODS = {torch.float64: "double", torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 # What the cells themselves say, or what would change the results.
-_NOT_TAKEN_OVER = {"mode", "dtype", "device", "output_dtype"}
+_NOT_TAKEN_OVER = {"mode", "dtype", "device", "output_dtype", "border"}
 
 
 class Bench:
@@ -78,13 +77,6 @@ class Bench:
 
     def guard(self, model: nn.Module, mode: ModeName) -> nn.Module:
         return guard(model, **self._options, mode=mode)
-
-
-def converted(model: nn.Module, dtype: torch.dtype | None, device: torch.device) -> nn.Module:
-    """The model in a dtype, by the methods that leave complex parameters alone."""
-    model = model.to(device)
-    method: Any = getattr(model, _METHODS[dtype]) if dtype is not None else lambda: model
-    return method()  # type: ignore[no-any-return]  # the model itself
 
 
 class Trial:

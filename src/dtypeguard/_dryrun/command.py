@@ -1,0 +1,38 @@
+"""`python -m dtypeguard dryrun`: the table of a model that a function makes."""
+
+import argparse
+import sys
+
+from .._audit.command import Usage
+from .._audit.factory import made_by
+from .._calls import call_of
+from .dryrun import dryrun
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table. The status is 1 if a dtype that is required does not run.
+
+    Raises:
+        Usage: if a function is not there, or gives something else.
+    """
+    model, example = made_by(options.model), () if options.example is None else made_by(options.example)
+    try:
+        args, kwargs = call_of(example)
+        table = dryrun(model, *args, **kwargs)
+    except TypeError as error:
+        raise Usage(str(error)) from error
+    print(table)
+    if options.html:
+        table.to_html(options.html)
+    if options.json:
+        table.to_json(options.json)
+    status = 0
+    for name in options.require:
+        try:
+            table.assert_runs(name)
+        except AssertionError as error:
+            print(f"\n{error}", file=sys.stderr)
+            status = 1
+        except (KeyError, ValueError) as error:
+            raise Usage(str(error.args[0])) from error
+    return status

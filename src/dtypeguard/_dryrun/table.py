@@ -1,0 +1,220 @@
+"""What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .._base.dtypes import BY_NAME, name_of
+from .._base.errors import render
+from .._report.html import short
+from .cells import DryrunCell, named
+
+Dtype = torch.dtype | str | None
+# What became of a cell, and what the legend says.
+STATUSES: dict[str, str] = {
+    "runs": "PyTorch computes it; the dtypes are those of the tensors that come out",
+    "repaired": "PyTorch refuses it; a guard in lenient mode would cast, and then it runs",
+    "refused": "PyTorch refuses it, with a guard in lenient mode too",
+    "unknown": "it depends on values that are not computed",
+}
+_WIDE = 16  # columns of the printed table
+_FEW = 6  # names, or lines, of a longer list
+
+
+class DryrunTable:
+    """What `dryrun` found. `table[parameters, inputs, autocast]` is a cell; iterating gives all of them.
+
+    Attributes:
+        module: the model's class.
+        device: where the kernels run that were asked.
+        cells: one `DryrunCell` for each combination of dtypes.
+    """
+
+    def __init__(self, module: str, device: torch.device, cells: list[DryrunCell]) -> None:
+        self.module, self.device, self.cells = module, device, cells
+
+    def __iter__(self) -> Iterator[DryrunCell]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, key: tuple[Dtype, Dtype, Dtype]) -> DryrunCell:
+        if not isinstance(key, tuple) or len(key) != 3:
+            raise TypeError(f"table[{key!r}]: write table[parameters, inputs, autocast], three dtypes or their names")
+        wanted = tuple(map(_dtype, key))
+        found = next((c for c in self.cells if (c.parameters, c.inputs, c.autocast) == wanted), None)
+        if found is None:
+            kinds = zip(("parameters", "inputs", "autocast"), zip(*map(_key, self.cells), strict=True), strict=True)
+            there = "; ".join(f"{kind} {', '.join(map(_said, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
+            raise KeyError(f"no cell has {', '.join(map(_said, wanted))}; there are {there}")
+        return found
+
+    def assert_runs(self, parameters: Dtype, inputs: Dtype = None, autocast: Dtype = None) -> None:
+        """Raise AssertionError unless a cell runs without a guard.
+
+        Args:
+            parameters: their dtype, or its name.
+            inputs: the dtype of floating inputs; default: that of the parameters.
+            autocast: the dtype of the autocast region; default: no region.
+
+        Raises:
+            AssertionError: with the refusal and its line.
+            KeyError, ValueError: if there is no such cell, or no such dtype.
+        """
+        __tracebackhide__ = True
+        floating = any(cell.inputs is not None for cell in self.cells)
+        cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, autocast]
+        if cell.status != "runs":
+            rows = {"cell": f"{cell}, on {self.device}", "cast": "; ".join(cell.repairs)}
+            title = f"{self.module} does not run ({cell.status}): {cell.error}"
+            raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
+
+    # ------------------------------------------------------------ as data
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as plain data. Dtypes are names (`bfloat16`)."""
+        return {
+            "schema": 1,
+            "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
+            "torch": torch.__version__,
+            "device": str(self.device),
+            "module": self.module,
+            "cells": [cell.to_dict() for cell in self.cells],
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The table as JSON. It is also written to `path`, if given."""
+        text = json.dumps(self.to_dict(), indent=1)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a self-contained HTML page."""
+        from .page import render as page
+
+        Path(path).write_text(page(self, STATUSES), encoding="utf-8")
+
+    # ------------------------------------------------------------ as text
+
+    def __repr__(self) -> str:
+        return f"<dryrun: {self.head()}>"
+
+    def __str__(self) -> str:
+        parts = [self.head(), *self._matrix(), *self._legend()]
+        for title, lines in (*self.troubles(), *self.computes(), *self.born()):
+            parts += ["", title, *(f"  {line}" for line in lines)]
+        return "\n".join(parts)
+
+    def head(self) -> str:
+        """The module, whose kernels were asked, and how much was found."""
+        counts = Counter(cell.status for cell in self.cells)
+        what = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+        return (
+            f"{self.module}: {_number(len(self), 'cell')}, {what}; kernels of {self.device}, torch {torch.__version__}"
+        )
+
+    def columns(self) -> list[torch.dtype | None]:
+        return list(dict.fromkeys(cell.inputs for cell in self.cells))
+
+    def rows(self) -> list[tuple[torch.dtype | None, torch.dtype | None, list[DryrunCell]]]:
+        """The dtype of parameters, that of the region, and a cell for each column."""
+        rows = _grouped((cell.parameters, cell.autocast, cell) for cell in self.cells)
+        return [(*key, cells) for key, cells in rows]
+
+    def _matrix(self) -> Iterator[str]:
+        yield ""
+        yield _line("parameters", "autocast", *(named(dtype) for dtype in self.columns()))
+        for parameters, region, cells in self.rows():
+            yield _line(named(parameters), _said(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells))
+
+    def _legend(self) -> Iterator[str]:
+        there = {cell.status for cell in self.cells}
+        yield ""
+        yield from (f"  {status:<12}{text}" for status, text in STATUSES.items() if status in there)
+
+    def troubles(self) -> Iterator[tuple[str, list[str]]]:
+        """For each status but `runs`, the lines that are to blame, what is raised there, and what a guard casts."""
+        for status in list(STATUSES)[1:]:
+            cells = [cell for cell in self.cells if cell.status == status]
+            groups = _grouped((_place(cell), cell) for cell in cells)
+            lines = []
+            for _, found in groups:
+                first, *more = (found[0].error or "").split("\n")
+                lines += [f"{_number(len(found), 'cell')}: {first}", *(f"  {line}" for line in more)]
+                repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
+                if repaired:
+                    lines.append(f"  a guard casts {', '.join(_some(list(repaired)))}")
+            if lines:
+                yield status, lines
+
+    def computes(self) -> Iterator[tuple[str, list[str]]]:
+        """For each autocast region, what the modules compute in with parameters and inputs of one dtype."""
+        own = [cell for cell in self.cells if cell.autocast is not None and cell.modules]
+        own = [
+            cell for cell in own if cell.parameters in (torch.float32, None) and cell.inputs in (cell.parameters, None)
+        ]
+        for cell in own:
+            groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
+            lines = [f"{', '.join(map(name_of, dtypes)):<20}{', '.join(_some(paths))}" for (dtypes,), paths in groups]
+            yield f"modules under autocast {_said(cell.autocast)}, {named(cell.parameters)} parameters", lines
+
+    def born(self) -> Iterator[tuple[str, list[str]]]:
+        """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
+        cells = [c for c in self.cells if c.autocast is None and c.births and c.inputs in (c.parameters, None)]
+        for cell in cells:
+            yield f"born inside, {named(cell.parameters)} parameters", _some(list(cell.births))
+
+
+def outputs(cell: DryrunCell) -> str:
+    """The dtypes of what comes out, each once: `bf16,f32`."""
+    return ",".join(dict.fromkeys(short(name_of(dtype)) for dtype in cell.outputs))
+
+
+def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
+    return cell.parameters, cell.inputs, cell.autocast
+
+
+def _place(cell: DryrunCell) -> tuple[Any, ...]:
+    place = (cell.error or "").partition(": ")[0] if cell.finding is None else cell.finding.site
+    return place, bool(cell.finding)
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    if value is None or isinstance(value, torch.dtype):
+        return value
+    found = BY_NAME.get(value.removeprefix("torch.")) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError(f"{value!r} is no dtype: write torch.bfloat16, or 'bfloat16'")
+    return found
+
+
+def _said(dtype: torch.dtype | None, nothing: str = "None") -> str:
+    return nothing if dtype is None else name_of(dtype)
+
+
+def _line(*texts: str) -> str:
+    return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _some(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= _FEW else [*texts[:_FEW], f"... {len(texts) - _FEW} more"]
+
+
+def _grouped(rows: Iterable[tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], list[Any]]]:
+    """The last elements of tuples, by the others."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for *key, item in rows:
+        groups.setdefault(tuple(key), []).append(item)
+    return list(groups.items())
