@@ -27,7 +27,7 @@ from ._matrix import Cell
 
 _METHODS = {torch.float64: "double", torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16"}
 # What the cells themselves say, or what would change the results.
-_NOT_TAKEN_OVER = {"mode", "dtype", "device", "output_dtype"}
+_NOT_TAKEN_OVER = {"mode", "dtype", "device", "output_dtype", "border"}
 
 
 class Bench:
