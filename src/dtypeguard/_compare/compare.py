@@ -56,7 +56,7 @@ def compare(
     >>> result.error < 0.02
     True
     >>> sorted(layer.name for layer in result.layers)
-    ['(inputs)', '0', '1', '2']
+    ['', '(inputs)', '0', '1', '2']
     """
     subject = _subject(model, batch, dtype, autocast, loss)
     low = subject.lowered()

@@ -23,7 +23,7 @@ _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
 _COLUMNS = 80
-_CANCEL = 2.0  # times the error, from which on shares are said to cancel
+_CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Line:
 
     @property
     def site(self) -> str:
-        """`file:line`, from the working directory."""
+        """The file, from the working directory, and the line."""
         return site_of(self.file, self.line)
 
 
@@ -191,7 +191,7 @@ class Comparison:
             if found.decided >= DECIDED:
                 why = f"choices make {percent(found.decided)} of the error"
             yield f"not linear: {why}{measured}"
-        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL:
+        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL * max(self.explained or 0, 1):
             yield "errors of layers cancel: more batches make the shares steadier"
         if self.reference is torch.float32:
             yield "the reference is float32: an operation of the model refuses float64"
