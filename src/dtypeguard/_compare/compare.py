@@ -73,13 +73,15 @@ def compare(
 def _refused(subject: Subject, error: Exception) -> CompareError:
     """The refusal of an operation as an audit names it."""
     name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
-    try:
-        with torch.no_grad():
-            subject.run(subject.copy(), 0, subject.batches[0], low=False)
-    except Exception as own:
-        return CompareError(
-            f"compare: {name} does not run on the batch as it is, before any conversion: {type(own).__name__}: {own}"
-        )
+    for number, batch in enumerate(subject.batches):
+        try:
+            with torch.no_grad():
+                subject.run(subject.copy(), number, batch, low=False)
+        except Exception as own:
+            given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
+            return CompareError(
+                f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
+            )
     for finding in _audited(subject, None):
         if finding.severity == "error":
             told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
