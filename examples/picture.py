@@ -1,4 +1,7 @@
-"""A small network that has learned a picture: what does bfloat16 cost it, and which layer pays?"""
+"""A small network learns a picture: what does bfloat16 cost it, and which layer must stay in float32?
+
+Run it with `python examples/picture.py`. It takes a few seconds.
+"""
 
 import torch
 from torch import nn
