@@ -35,15 +35,15 @@ def compare(
 
     Args:
         model: in float32 (or float64).
-        batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches, which are
-            averaged. Floating tensors are converted as the model is.
+        batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches,
+            whose errors are taken together. Floating tensors are converted as the model is.
         dtype: the dtype to convert a copy of the model to.
         autocast: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
             are compared, all their tensors as one vector.
 
     Returns:
-        A `Comparison`: its error, and the share of each layer and line in it.
+        The error of the outputs, and the share of each layer and line in it.
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.

@@ -59,9 +59,13 @@ class Line:
     """The share of one line of the program in the error.
 
     Attributes:
-        file, line: where it is.
+        file: where it is.
+        line: its number.
         source: its text.
-        share, weights, arithmetic, decisions: as those of a `Layer`.
+        share: of the error of the outputs.
+        weights: the part of parameters, as that of a `Layer`.
+        arithmetic: the part of operations.
+        decisions: the part of choices.
         layers: the names of the modules that run it.
     """
 
@@ -94,6 +98,7 @@ class Comparison:
         depth: the names of the modules that return floating tensors, in the order in which they return.
         reference: the dtype of the reference.
         runs: how often the model has run, forward, in any dtype.
+        bisected: how many of these runs measured what keeping layers saves; 0 if the shares tell it.
         born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
         notes: what limits the result.
     """
