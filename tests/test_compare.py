@@ -154,7 +154,7 @@ def test_storage_and_arithmetic_are_told_apart():
 def test_a_loss_is_compared_as_one_number():
     model, x = made("an encoder")
     one = compare(model, x, dtype=BF16, loss=lambda out: out.abs().mean())
-    both = compare(model, {"src": x}, dtype=BF16, loss=lambda out, batch: F.mse_loss(out, batch["src"].flip(1)))
+    both = compare(model, {"src": x}, dtype=BF16, loss=lambda out, given: F.mse_loss(out, given["src"].flip(1).to(out)))
     for result in (one, both):
         assert result.error < 0.05
         assert result.explained == pytest.approx(1, abs=0.05)
@@ -405,6 +405,14 @@ class Inference(nn.Module):
         return self.second(self.first(x).relu())
 
 
+def test_a_backward_that_is_refused_is_said():
+    def writes(out):
+        return out.abs().sqrt().mul_(2)  # the backward of sqrt needs what it gave
+
+    result = compare(nn.Linear(8, 4), torch.randn(4, 8), dtype=BF16, loss=writes)
+    assert any("autograd refuses it (one of the variables needed" in note for note in result.notes)
+
+
 class Chooses(Inference):
     def forward(self, x):
         return super().forward(x).argmax(-1)
@@ -497,13 +505,15 @@ def _call(batch):
     return batch if isinstance(batch, tuple) else (batch,), {}
 
 
-def test_under_no_grad_and_in_an_audit_it_measures_the_same():
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, dtypeguard.audit])
+def test_what_is_around_changes_nothing(around):
     model, x = made("an encoder")
     plain = compare(model, x, dtype=BF16)
-    with torch.no_grad():
-        quiet = compare(model, x, dtype=BF16)
-    assert quiet.error == plain.error
-    assert quiet.explained == pytest.approx(plain.explained)
+    with around():
+        inside = compare(model, x.clone(), dtype=BF16)
+        assert inside.keep(error=inside.error / 2).error <= inside.error / 2
+    assert inside.error == plain.error
+    assert inside.explained == pytest.approx(plain.explained)
 
 
 def test_a_comparison_repeats():

@@ -10,7 +10,7 @@ from torch import nn
 
 from .._audit.audit import audit
 from .._base.dtypes import FLOATING, HALF, name_of
-from .._base.errors import CompareError, DeviceError, DtypeGuardError, HintError
+from .._base.errors import CompareError, DeviceError, HintError
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
@@ -58,16 +58,15 @@ def compare(
     >>> sorted(layer.name for layer in result.layers)
     ['', '(inputs)', '0', '1', '2']
     """
-    subject = _subject(model, batch, dtype, autocast, loss)
-    low = subject.lowered()
-    try:
-        found = measure(subject, low)
-    except REFUSALS as error:
-        if isinstance(error, DtypeGuardError):
-            raise
-        raise _refused(subject, error) from error
-    born = _born(subject) if found.spoilt else ()
-    return Comparison(subject, found, born)
+    with torch.inference_mode(False):  # in which nothing has a gradient
+        subject = _subject(model, batch, dtype, autocast, loss)
+        try:
+            found = measure(subject, subject.lowered())
+        except REFUSALS as error:
+            if isinstance(error, CompareError):
+                raise
+            raise _refused(subject, error) from error
+        return Comparison(subject, found, _born(subject) if found.spoilt else ())
 
 
 def _refused(subject: Subject, error: Exception) -> CompareError:

@@ -147,7 +147,9 @@ class Search:
         for name in sorted(saved, key=lambda one: -saved[one]):
             rest = max(rest - max(saved[name], 0.0), 0.0)
             found.append((name, rest))
-        self._order = [*found, *((name, 0.0) for name in self.leaves if name not in saved), ("", 0.0)]
+        others = [name for name in self.leaves if name not in saved]
+        found += [(name, rest * (1 - n / len(others))) for n, name in enumerate(others, 1)]  # nothing tells them apart
+        self._order = [*found, ("", 0.0)]
 
     def trial(self, names: list[str]) -> float:
         """The error with these modules, and those that share parameters with them, in float32."""

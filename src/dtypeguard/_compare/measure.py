@@ -52,6 +52,7 @@ class Measured:
         integers: whether the outputs are integers.
         shared: whether there are shares.
         overflown: whether there are none because the backward is not finite.
+        refused: why there are none, if autograd refuses the backward.
         lost: whether the outputs are not finite where the reference is.
     """
 
@@ -59,6 +60,7 @@ class Measured:
     integers: bool = False
     shared: bool = False
     overflown: bool = False
+    refused: str = ""
     lost: int = 0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -154,12 +156,14 @@ def measure(subject: Subject, model: nn.Module) -> Measured:
     """Run a copy of the subject's model in the low dtype, and find out what its error comes from."""
     try:
         return _Measurement(subject, model).run()
-    except _NoGradient:
-        return _Measurement(subject, model).run(shares=False)
+    except _NoGradient as error:
+        found = _Measurement(subject, model).run(shares=False)
+        found.refused = f"{error.__cause__}".partition("\n")[0]
+        return found
 
 
 class _NoGradient(Exception):
-    """Autograd has no backward for the model."""
+    """Autograd refuses the backward."""
 
 
 class _Measurement:
@@ -175,7 +179,7 @@ class _Measurement:
         """Measure all batches."""
         found, low = self.found, self.model
         for parameter in low.parameters():
-            parameter.requires_grad_(parameter.is_floating_point() and shares)
+            parameter.requires_grad_(_inexact(parameter) and shares)
         modules = Modules(low, doors=self.subject.dtype is not None)
         found.modules, found.bits = dict(self.subject.model.named_modules()), modules.bits
         try:
@@ -205,7 +209,7 @@ class _Measurement:
         def leaf(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
                 return tensor
-            low = tensor.detach().to(subject.dtype or tensor.dtype).requires_grad_(shares)
+            low = tensor.detach().clone().to(subject.dtype or tensor.dtype).requires_grad_(shares)
             leaves.append((low, tensor))
             given = low.clone()  # a model may write to what it gets
             copies.append(given)
@@ -239,24 +243,24 @@ class _Measurement:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         inputs = [*parameters, *(low for low, _ in leaves)]
 
-        def backward(cotangents: list[Tensor], again: bool) -> tuple[Tensor | None, ...]:
+        def backward(to: list[Tensor], cotangents: list[Tensor], again: bool) -> tuple[Tensor | None, ...]:
             try:
-                return torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=again)
+                return torch.autograd.grad(outputs, to, cotangents, allow_unused=True, retain_graph=again)
             except RuntimeError as error:  # a model for inference that writes to what backward needs
                 raise _NoGradient from error
 
         for scale in _SCALES:
-            gradients = backward([(error * (scale / norm)).to(out.dtype) for out, error in wanted], again=True)
+            gradients = backward(inputs, [(error * (scale / norm)).to(out.dtype) for out, error in wanted], again=True)
             total = sum(delta.share for delta in trace.deltas)
             if math.isfinite(total) and all(g is None or bool(g.isfinite().all()) for g in gradients):
                 break
         else:
             found.overflown = True
             return
-        trace.asks_doors = True
+        trace.asks_doors[0] = True
         generator = torch.Generator().manual_seed(0)
         signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
-        backward([(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
+        backward([trace.reached], [(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
         for door in trace.doors:
             if math.isfinite(door.cost):
                 found.savings.add_door(door.reach, door.inside, door.cost / min(scale, 1.0) ** 2)

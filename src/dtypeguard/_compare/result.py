@@ -155,7 +155,8 @@ class Comparison:
             raise CompareError(
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass loss="
             )
-        kept = self._searching().run(error)
+        with torch.inference_mode(False):
+            kept = self._searching().run(error)
         if kept is None:
             raise CompareError(
                 f"keep(error={error:.1g}) cannot be reached: the whole model in float32 has a larger error against "
@@ -189,7 +190,11 @@ class Comparison:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
-            why = "and it is not finite" if found.overflown or found.overflows else "and the outputs have none"
+            why = "and the outputs have none"
+            if found.overflown or found.overflows:
+                why = "and it is not finite"
+            elif found.refused:
+                why = f"and autograd refuses it ({found.refused})"
             yield f"no shares: they need a gradient, {why}{measured}"
         if self.explained is not None and not self.linear:
             why = f"the shares explain {percent(self.explained)} of the error"
@@ -380,3 +385,7 @@ def _parts(layer: Layer) -> str:
 
 def _place(layer: Layer) -> str:
     return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
+
+
+for _public in (Comparison, Layer, Line, Kept):
+    _public.__module__ = "dtypeguard"

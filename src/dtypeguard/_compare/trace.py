@@ -36,6 +36,7 @@ _RUN = Subject.run.__code__
 _LAYERS = torch.nn.modules.transformer.__file__
 _LARGEST = torch.finfo(torch.float16).max
 _STORED = torch.bfloat16  # an error needs few digits, and the range of float32
+_EXPONENT = 0x7F800000  # its bits in a float32
 WEIGHTS = "weights"  # the name of the rows of casts of parameters
 
 
@@ -52,11 +53,31 @@ class Delta:
 
 @dataclass(eq=False, slots=True)
 class Door:
-    """An input of a module that would have to round it, if it was float32."""
+    """An input of a module that would have to round it to the low dtype, if it was float32."""
 
     reach: Reach
     inside: int
+    low: torch.dtype
+    asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
     cost: float = 0.0
+
+
+class _Through(torch.autograd.Function):
+    """A tensor goes through a door; a gradient that comes back tells what rounding it costs."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, reached: Tensor, door: Door) -> Tensor:
+        ctx.door, ctx.values = door, tensor.detach()
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (gradient,) = grad_outputs
+        if not ctx.door.asked[0]:
+            return gradient, None, None
+        steps = _steps(ctx.values, ctx.door.low)
+        ctx.door.cost = float((gradient.float() * steps).square().sum(dtype=torch.float64))
+        return gradient, torch.zeros(()), None
 
 
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -159,7 +180,8 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.taken = -1  # the bits of the modules around all operations that read one of them
 
         self.doors: list[Door] = []
-        self.asks_doors = False  # whether a backward asks for the costs of doors, not for shares
+        self.asks_doors = [False]
+        self.reached = torch.zeros((), requires_grad=True)  # a backward to it goes to all doors, and no further
         modules.entered, modules.through = self._entered, self._through
 
     def _entered(self, call: Running) -> None:
@@ -171,17 +193,9 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return tensor
         if shadowed(tensor):
             self.collect(tensor)
-        door = Door(self.reaches.of(tensor), call.inside)
+        door = Door(self.reaches.of(tensor), call.inside, self._low, self.asks_doors)
         self.doors.append(door)
-        seen = tensor.view_as(tensor)
-        values = seen.detach()
-
-        def hook(gradients: Sequence[Tensor | None]) -> None:
-            if self.asks_doors and gradients[0] is not None:
-                door.cost = float((gradients[0].float() * _steps(values, self._low)).square().sum(dtype=torch.float64))
-
-        if seen.grad_fn is not None:
-            seen.grad_fn.register_prehook(hook)
+        seen: Tensor = _Through.apply(tensor, self.reached, door)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return seen
 
     def _whole(self, call: Running, result: Any) -> bool:
@@ -219,7 +233,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
         def hook(gradients: Sequence[Tensor | None]) -> None:
             gradient = gradients[number]
-            if gradient is not None and delta.counts and not self.asks_doors:
+            if gradient is not None and delta.counts and not self.asks_doors[0]:
                 delta.share = float((gradient * delta.value).sum(dtype=torch.float64))
 
         node.register_prehook(hook)
@@ -292,9 +306,8 @@ def _line(frame: FrameType | None) -> Site:
 
 def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
     """What rounding does to each value, on average: a dtype's step there over the root of 12."""
-    fractions, exponents = torch.frexp(values.float())
-    step = torch.finfo(dtype).eps / math.sqrt(12)
-    return torch.ldexp((fractions != 0) * step, exponents - 1)
+    powers = (values.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, below the values
+    return powers * (torch.finfo(dtype).eps / math.sqrt(12))
 
 
 def _drops_out(module: nn.Module) -> bool:

@@ -1,0 +1,103 @@
+"""`python -m dtypeguard compare`: what is made is compared, and what cannot be is said as wrong usage."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dtypeguard.__main__ import main
+
+SOURCE = """
+import torch
+from torch import nn
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+
+def make_batch():
+    return torch.linspace(-2, 2, 64).view(8, 8)
+
+def make_both():
+    return make_model(), make_batch()
+
+MODEL = make_model()
+
+class Refuses(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) @ torch.ones(16, 2)
+
+def make_refusing():
+    return Refuses(8, 16)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "made_here.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("made_here", None)
+
+
+def test_it_prints_the_result_and_writes_it(folder, capsys):
+    arguments = ["made_here:make_model", "--batch", "made_here:make_batch", "--dtype", "bfloat16", "--keep", "1e-6"]
+    assert main(["compare", *arguments, "--json", "result.json", "--html", "result.html"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("bfloat16 against float64: output error")
+    assert "keep in float32: 0, 2" in text
+    assert json.loads((folder / "result.json").read_text())["kept"]["names"] == ["0", "2"]
+    assert "<title>" in (folder / "result.html").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["made_here:make_both"], ["made_here:MODEL", "--batch", "made_here:make_batch"]])
+def test_a_model_may_come_with_its_batch_or_be_there(folder, capsys, arguments):
+    assert main(["compare", *arguments, "--autocast", "float16"]) == 0
+    assert capsys.readouterr().out.startswith("float16 autocast against float64")
+
+
+@pytest.mark.parametrize(("error", "status"), [("0.5", 0), ("1e-9", 1)])
+def test_a_larger_error_than_wanted_fails(folder, error, status):
+    assert main(["compare", "made_here:make_both", "--dtype", "float16", "--max-error", error]) == status
+
+
+WRONG = {
+    "a batch is missing: write --batch package.module:function": ["made_here:make_model", "--dtype", "bfloat16"],
+    "there is no module 'nowhere'": ["nowhere:make", "--dtype", "bfloat16"],
+    "made_here has no 'make_it'": ["made_here:make_it", "--dtype", "bfloat16"],
+    "'made_here' names no function: write package.module:function": ["made_here", "--dtype", "bfloat16"],
+    "'bf16' is no dtype: write bfloat16, float16 or float32": ["made_here:make_both", "--dtype", "bf16"],
+    "not allowed with argument": ["made_here:make_both", "--dtype", "bfloat16", "--autocast", "float16"],
+    "the error must be positive": ["made_here:make_both", "--dtype", "bfloat16", "--keep", "0"],
+    "there is no folder": ["made_here:make_both", "--dtype", "bfloat16", "--json", "no/where.json"],
+    "Refuses does not run in bfloat16": [
+        "made_here:make_refusing", "--batch", "made_here:make_batch", "--dtype", "bfloat16",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_said(folder, capsys, text):
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", *WRONG[text]])
+    assert caught.value.code == 2
+    assert text in capsys.readouterr().err
+
+
+def test_it_runs_as_a_command(folder):
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "dtypeguard",
+        "compare",
+        "made_here:make_both",
+        "--dtype",
+        "float16",
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "explained" in run.stdout
