@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,11 @@ def test_what_is_kept_reaches_the_error(share):
     assert 1 <= kept.runs <= 5
     assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
     assert f"(verified by {kept.runs} run" in " ".join(str(result).split())
+
+
+def test_what_is_kept_can_be_saved():
+    kept = compare(*planted(), dtype=BF16).keep(error=0.01)
+    assert pickle.loads(pickle.dumps(kept)) == kept
 
 
 def test_the_planted_pair_is_kept():
