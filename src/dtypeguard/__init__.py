@@ -33,6 +33,9 @@ if _TYPE_CHECKING:
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
     from ._compare import Comparison as Comparison
+    from ._compare import Kept as Kept
+    from ._compare import Layer as Layer
+    from ._compare import Line as Line
     from ._compare import compare as compare
 
 __version__ = "0.1.0"
@@ -68,7 +71,10 @@ __all__ = [
 ]
 
 
-_LATER = {"audit": "._audit", "AuditReport": "._audit", "compare": "._compare", "Comparison": "._compare"}
+_LATER = {
+    **dict.fromkeys(("audit", "AuditReport"), "._audit"),
+    **dict.fromkeys(("compare", "Comparison", "Kept", "Layer", "Line"), "._compare"),
+}
 
 
 def __getattr__(name: str) -> _Any:

@@ -43,7 +43,7 @@ class Kept:
     cast: tuple[str, ...] = ()
 
     def apply(self, model: M) -> M:
-        """Convert a model in float32 to the low dtype, but for these modules. Returns the same model.
+        """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
 
         Guards cast at the borders, in every mode and without a warning; `dtypeguard.unguard(model)` takes them off.
         `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
