@@ -401,6 +401,15 @@ def test_a_lost_value_is_named_and_its_module_kept():
     assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
 
 
+def test_a_norm_that_would_lose_what_is_too_large_is_kept_too():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)), torch.randn(16, 8)
+    with torch.no_grad():
+        model[0].weight *= 3e5
+    kept = compare(model, x, dtype=F16).keep(error=0.01)
+    assert kept.names == ("0", "1")
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
+
+
 class Inference(nn.Module):
     def __init__(self):
         super().__init__()
@@ -642,6 +651,6 @@ def test_the_text_and_the_data_agree(tmp_path):
     data = json.loads(result.to_json(tmp_path / "result.json"))
     assert data == json.loads((tmp_path / "result.json").read_text())
     assert data["error"] == result.error
-    assert data["kept"]["names"] == list(kept.names)
+    assert dtypeguard.Kept.from_dict(data["kept"]) == kept
     assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
     json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity

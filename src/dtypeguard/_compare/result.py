@@ -244,9 +244,7 @@ class Comparison:
             "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
             "depth": [{"name": name, "error": _number(found.courses[name].error)} for name in self.depth],
-            "kept": None
-            if kept is None
-            else {"names": list(kept.names), "error": _number(kept.error), "runs": kept.runs},
+            "kept": None if kept is None else kept.to_dict(),
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
