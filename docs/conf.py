@@ -2,8 +2,12 @@
 
 import doctest
 import linecache
+import sys
+from pathlib import Path
 
 import dtypeguard
+
+sys.path.append(str(Path(__file__).parent.parent / "examples"))  # compare.md imports one of them
 
 project = "dtypeguard"
 author = "dtypeguard contributors"

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,16 @@ def test_what_is_not_linear_is_measured_by_real_runs():
     assert result.keep(error=0.01).error < 0.01
 
 
+def test_shares_that_explain_too_much_are_not_said_to_cancel():
+    model, x = made("an encoder")
+    with torch.no_grad():
+        target = model(x) + 1e-4  # near a minimum, where the loss grows with the square of the error
+    result = compare(model, x, dtype=BF16, loss=lambda out: F.mse_loss(out, target))
+    assert result.explained > 1.5
+    assert any("not linear" in note for note in result.notes)
+    assert not any("cancel" in note for note in result.notes)
+
+
 # ---------------------------------------------------------------- what must stay in float32
 
 
@@ -240,6 +251,11 @@ def test_what_is_kept_reaches_the_error(share):
     assert 1 <= kept.runs <= 5
     assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
     assert f"(verified by {kept.runs} run" in " ".join(str(result).split())
+
+
+def test_what_is_kept_can_be_saved():
+    kept = compare(*planted(), dtype=BF16).keep(error=0.01)
+    assert pickle.loads(pickle.dumps(kept)) == kept
 
 
 def test_the_planted_pair_is_kept():
@@ -382,6 +398,15 @@ def test_a_lost_value_is_named_and_its_module_kept():
     assert kept.names == ("up",)
     assert kept.error < 0.01
     assert kept.runs <= 5
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
+
+
+def test_a_norm_that_would_lose_what_is_too_large_is_kept_too():
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4)), torch.randn(16, 8)
+    with torch.no_grad():
+        model[0].weight *= 3e5
+    kept = compare(model, x, dtype=F16).keep(error=0.01)
+    assert kept.names == ("0", "1")
     assert measured(kept, model, x) == pytest.approx(kept.error, rel=0.2)
 
 
@@ -568,6 +593,10 @@ WRONG = {
         lambda: compare(LINEAR, torch.ones(4, 9), dtype=BF16), CompareError,
         "Sequential does not run on the batch as it is, before any conversion: RuntimeError: mat1 and mat2 shapes",
     ),
+    "another shape in the second": (
+        lambda: compare(LINEAR, [X, torch.ones(4, 9)], dtype=BF16), CompareError,
+        "Sequential does not run on batch[1] as it is, before any conversion: RuntimeError: mat1 and mat2 shapes",
+    ),
     "no tensors": (
         lambda: compare(LINEAR, X, dtype=BF16, loss=lambda out: "good"), CompareError,
         "the model returns no tensors, so there is nothing to compare",
@@ -622,6 +651,6 @@ def test_the_text_and_the_data_agree(tmp_path):
     data = json.loads(result.to_json(tmp_path / "result.json"))
     assert data == json.loads((tmp_path / "result.json").read_text())
     assert data["error"] == result.error
-    assert data["kept"]["names"] == list(kept.names)
+    assert dtypeguard.Kept.from_dict(data["kept"]) == kept
     assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
     json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity

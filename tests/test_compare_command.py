@@ -63,6 +63,16 @@ def test_a_larger_error_than_wanted_fails(folder, error, status):
     assert main(["compare", "made_here:make_both", "--dtype", "float16", "--max-error", error]) == status
 
 
+def test_with_keep_the_error_is_that_of_what_is_kept(folder, capsys):
+    both = ["compare", "made_here:make_both", "--dtype", "bfloat16", "--max-error", "1e-5"]
+    assert main(both) == 1
+    assert main([*both, "--keep", "1e-5"]) == 0
+    assert main([*both, "--keep", "1e-15"]) == 1
+    out, err = capsys.readouterr()
+    assert "cannot be reached" in err
+    assert out.count("output error") == 3
+
+
 WRONG = {
     "a batch is missing: write --batch package.module:function": ["made_here:make_model", "--dtype", "bfloat16"],
     "there is no module 'nowhere'": ["nowhere:make", "--dtype", "bfloat16"],

@@ -33,6 +33,9 @@ if _TYPE_CHECKING:
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
     from ._compare import Comparison as Comparison
+    from ._compare import Kept as Kept
+    from ._compare import Layer as Layer
+    from ._compare import Line as Line
     from ._compare import compare as compare
     from ._dryrun import DryrunCell as DryrunCell
     from ._dryrun import DryrunTable as DryrunTable
@@ -72,13 +75,9 @@ __all__ = [
 
 
 _LATER = {
-    "AuditReport": "._audit",
-    "Comparison": "._compare",
-    "DryrunCell": "._dryrun",
-    "DryrunTable": "._dryrun",
-    "audit": "._audit",
-    "compare": "._compare",
-    "dryrun": "._dryrun",
+    **dict.fromkeys(("audit", "AuditReport"), "._audit"),
+    **dict.fromkeys(("compare", "Comparison", "Kept", "Layer", "Line"), "._compare"),
+    **dict.fromkeys(("dryrun", "DryrunCell", "DryrunTable"), "._dryrun"),
 }
 
 

@@ -1,6 +1,7 @@
 """`python -m dtypeguard compare`: what a lower precision costs the model that a function makes."""
 
 import argparse
+import sys
 from typing import Any
 
 from torch import nn
@@ -8,12 +9,12 @@ from torch import nn
 from .._audit.command import Usage, writable
 from .._audit.factory import made_by
 from .._base.dtypes import BY_NAME
-from .._base.errors import DtypeGuardError
+from .._base.errors import CompareError, DtypeGuardError
 from .compare import compare
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print the result, and give the exit status: 1 if the error is larger than `--max-error`.
+    """Compare, print the result, and give the exit status: 1 if an error is larger than it may be.
 
     Raises:
         Usage: for what is wrong with the options, or cannot be compared.
@@ -24,17 +25,24 @@ def run(options: argparse.Namespace) -> int:
                 writable(getattr(options, name), anew=False)
         dtypes = {name: _dtype(getattr(options, name)) for name in ("dtype", "autocast")}
         model, batch = _made(options)
+        if options.keep is not None and not options.keep > 0:
+            raise ValueError(f"--keep {options.keep}: the error must be positive")
         result = compare(model, batch, **dtypes)
-        if options.keep is not None:
-            result.keep(error=options.keep)
     except (DtypeGuardError, ValueError) as error:
         raise Usage(str(error)) from error
+    status, left = 0, result.error
+    if options.keep is not None:
+        try:
+            left = result.keep(error=options.keep).error
+        except CompareError as refusal:
+            print(refusal, file=sys.stderr)
+            status = 1
     print(result)
     if options.json is not None:
         result.to_json(options.json)
     if options.html is not None:
         result.to_html(options.html)
-    return int(options.max_error is not None and not result.error <= options.max_error)
+    return int(status or (options.max_error is not None and not left <= options.max_error))
 
 
 def _dtype(name: str | None) -> Any:
@@ -64,6 +72,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
     low.add_argument("--autocast", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
     add("--keep", type=float, metavar="ERROR", help="find the modules that must stay in float32 for this error")
-    add("--max-error", type=float, metavar="ERROR", help="status 1 if the error is larger")
+    add(
+        "--max-error",
+        type=float,
+        metavar="ERROR",
+        help="status 1 if the error is larger; with --keep, that with the modules in float32",
+    )
     add("--json", metavar="PATH", help="write the result as JSON")
     add("--html", metavar="PATH", help="write the result as an HTML page")

@@ -35,15 +35,15 @@ def compare(
 
     Args:
         model: in float32 (or float64).
-        batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches, which are
-            averaged. Floating tensors are converted as the model is.
+        batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches,
+            whose errors are taken together. Floating tensors are converted as the model is.
         dtype: the dtype to convert a copy of the model to.
         autocast: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
             are compared, all their tensors as one vector.
 
     Returns:
-        A `Comparison`: its error, and the share of each layer and line in it.
+        The error of the outputs, and the share of each layer and line in it.
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
@@ -56,7 +56,7 @@ def compare(
     >>> result.error < 0.02
     True
     >>> sorted(layer.name for layer in result.layers)
-    ['(inputs)', '0', '1', '2']
+    ['', '(inputs)', '0', '1', '2']
     """
     with torch.inference_mode(False):  # in which nothing has a gradient
         subject = _subject(model, batch, dtype, autocast, loss)
@@ -72,13 +72,15 @@ def compare(
 def _refused(subject: Subject, error: Exception) -> CompareError:
     """The refusal of an operation as an audit names it."""
     name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
-    try:
-        with torch.no_grad():
-            subject.run(subject.copy(), 0, subject.batches[0], low=False)
-    except Exception as own:
-        return CompareError(
-            f"compare: {name} does not run on the batch as it is, before any conversion: {type(own).__name__}: {own}"
-        )
+    for number, batch in enumerate(subject.batches):
+        try:
+            with torch.no_grad():
+                subject.run(subject.copy(), number, batch, low=False)
+        except Exception as own:
+            given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
+            return CompareError(
+                f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
+            )
     for finding in _audited(subject, None):
         if finding.severity == "error":
             told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")

@@ -3,13 +3,14 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+from .._base.dtypes import BY_NAME, name_of
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
 from .reach import Modules
@@ -43,7 +44,7 @@ class Kept:
     cast: tuple[str, ...] = ()
 
     def apply(self, model: M) -> M:
-        """Convert a model in float32 to the low dtype, but for these modules. Returns the same model.
+        """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
 
         Guards cast at the borders, in every mode and without a warning; `dtypeguard.unguard(model)` takes them off.
         `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
@@ -62,6 +63,26 @@ class Kept:
         check_names(model, self.names, self.dtype)
         keep_wide(model, self.names, self.narrow, self.dtype, self.cast)
         return model
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as plain data."""
+        several = {name: list(getattr(self, name)) for name in ("names", "narrow", "cast")}
+        return several | {
+            "error": self.error, "runs": self.runs, "dtype": None if self.dtype is None else name_of(self.dtype),
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Kept":
+        """The inverse of `to_dict`, for what was written to a file.
+
+        >>> import torch, dtypeguard
+        >>> kept = dtypeguard.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
+        >>> dtypeguard.Kept.from_dict(kept.to_dict()) == kept
+        True
+        """
+        dtype = None if data["dtype"] is None else BY_NAME[data["dtype"]]
+        names, narrow, cast = (tuple(data[name]) for name in ("names", "narrow", "cast"))
+        return cls(names, float(data["error"]), int(data["runs"]), dtype, narrow, cast)
 
 
 class Search:

@@ -330,8 +330,7 @@ class _Measurement:
             known.distance += course.distance
             known.size += course.size
             known.lost += course.lost
-        for overflows in trace.overflows.values():
-            found.overflows += overflows
+        found.overflows += trace.overflows
         self._decided(trace, out, subject.reference(number))
 
     def _decided(self, trace: Carried, out: list[Tensor], reference: list[Tensor]) -> None:

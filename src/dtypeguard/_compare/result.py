@@ -23,7 +23,7 @@ _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
 _COLUMNS = 80
-_CANCEL = 2.0  # times the error, from which on shares are said to cancel
+_CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,13 @@ class Line:
     """The share of one line of the program in the error.
 
     Attributes:
-        file, line: where it is.
+        file: where it is.
+        line: its number.
         source: its text.
-        share, weights, arithmetic, decisions: as those of a `Layer`.
+        share: of the error of the outputs.
+        weights: the part of parameters, as that of a `Layer`.
+        arithmetic: the part of operations.
+        decisions: the part of choices.
         layers: the names of the modules that run it.
     """
 
@@ -76,7 +80,7 @@ class Line:
 
     @property
     def site(self) -> str:
-        """`file:line`, from the working directory."""
+        """The file, from the working directory, and the line."""
         return site_of(self.file, self.line)
 
 
@@ -94,6 +98,7 @@ class Comparison:
         depth: the names of the modules that return floating tensors, in the order in which they return.
         reference: the dtype of the reference.
         runs: how often the model has run, forward, in any dtype.
+        bisected: how many of these runs measured what keeping layers saves; 0 if the shares tell it.
         born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
         notes: what limits the result.
     """
@@ -196,7 +201,7 @@ class Comparison:
             if found.decided >= DECIDED:
                 why = f"choices make {percent(found.decided)} of the error"
             yield f"not linear: {why}{measured}"
-        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL:
+        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL * max(self.explained or 0, 1):
             yield "errors of layers cancel: more batches make the shares steadier"
         if self.reference is torch.float32:
             yield "the reference is float32: an operation of the model refuses float64"
@@ -239,9 +244,7 @@ class Comparison:
             "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
             "depth": [{"name": name, "error": _number(found.courses[name].error)} for name in self.depth],
-            "kept": None
-            if kept is None
-            else {"names": list(kept.names), "error": _number(kept.error), "runs": kept.runs},
+            "kept": None if kept is None else kept.to_dict(),
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:

@@ -10,7 +10,6 @@ dtype, so that its error is charged where it meets what has one.
 
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
@@ -258,18 +257,29 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
     def __init__(self, modules: Modules, wide: Callable[[str], nn.Module]) -> None:
         super().__init__(modules, wide)
         self.courses: dict[str, Course] = {}  # by module, in the order in which they return
-        self.overflows: dict[Row, list[tuple[Reach, int]]] = defaultdict(list)
+        self.overflows: list[tuple[Reach, int]] = []  # values that float16 does not hold: what would save how many
+        modules.through = self._through
+
+    def _through(self, call: Running, tensor: Tensor) -> Tensor:
+        """The input of a module that would cast it, if it was float32, and lose what is too large."""
+        beyond = self._beyond(tensor)
+        if beyond:
+            self.overflows.append((Reach(inside=call.inside), beyond))
+        return tensor
+
+    def _beyond(self, tensor: Tensor) -> int:
+        """How many values of a float16 tensor are too large for it."""
+        held = self.shadow.memory.get(tensor) if tensor.dtype is torch.float16 and shadowed(tensor) else None
+        if held is None:
+            return 0
+        size = held.like(tensor).abs()
+        return int(((size > _LARGEST) & (size < math.inf)).sum())
 
     def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
         for tensor in made:
-            if tensor.dtype is torch.float16:
-                held = self.shadow.memory.get(tensor)
-                if held is not None:
-                    size = held.like(tensor).abs()
-                    beyond = int(((size > _LARGEST) & (size < math.inf)).sum())
-                    if beyond:
-                        row = row_of(it, tensor.dtype)
-                        self.overflows[row].append((self.reaches.of(tensor), beyond))
+            beyond = self._beyond(tensor)
+            if beyond:
+                self.overflows.append((self.reaches.of(tensor), beyond))
 
     def _left(self, call: Running, result: Any) -> None:
         super()._left(call, result)
