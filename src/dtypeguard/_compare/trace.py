@@ -226,6 +226,8 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return
         shadow = held.like(tensor.detach())
         value = tensor.detach().to(shadow.dtype).sub(shadow)
+        if not value.any():
+            return
         delta = Delta(held.row, self.reaches.of(tensor), value.to(_STORED))
         self.deltas.append(delta)
         number = tensor.output_nr
