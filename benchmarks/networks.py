@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 WIDTH, LAYERS, HEADS, WORDS = 128, 4, 4, 512
 SEED = 7
+BATCHES = 4
 _TEXT = {
     "vocab_size": WORDS, "hidden_size": WIDTH, "intermediate_size": 3 * WIDTH, "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1,
@@ -20,7 +21,7 @@ _TEXT = {
 _GROUPED = _TEXT | {"num_key_value_heads": 2}
 _ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False}
 
-Case = tuple[nn.Module, Any, Any]  # the model, a batch, what of its output is compared
+Case = tuple[nn.Module, Any, Any]  # the model, a batch or several, what of its output is compared
 
 
 def ids(*shape: int) -> Tensor:
@@ -295,6 +296,11 @@ def _digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(images, dtype=torch.float32)[order] / 16, torch.tensor(kinds)[order]
 
 
+def _unseen(images: Tensor) -> list[Tensor]:
+    """Batches of what is not trained on."""
+    return [images[start : start + 64] for start in range(1500, 1500 + 64 * BATCHES, 64)]
+
+
 def classifier() -> tuple[Case, str]:
     """Digits, of which the last 297 are not trained on."""
     images, kinds = _digits()
@@ -307,7 +313,7 @@ def classifier() -> tuple[Case, str]:
     _trained(model, 400, 3e-3, loss)
     with torch.no_grad():
         right = float((model(images[1500:]).argmax(1) == kinds[1500:]).double().mean())
-    return (model, images[1500:1564], None), f"{100 * right:.1f} % right"
+    return (model, _unseen(images), None), f"{100 * right:.1f} % right"
 
 
 def characters() -> tuple[Case, str]:
@@ -327,7 +333,7 @@ def characters() -> tuple[Case, str]:
         return nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     left = _trained(model, 500, 2e-3, loss)
-    return (model, batch(4)[0], None), f"loss {left:.2f}"
+    return (model, [batch(4)[0] for _ in range(BATCHES)], None), f"loss {left:.2f}"
 
 
 def autoencoder() -> tuple[Case, str]:
@@ -344,7 +350,7 @@ def autoencoder() -> tuple[Case, str]:
         return nn.functional.mse_loss(model(chosen), chosen)
 
     left = _trained(model, 2000, 3e-3, loss)
-    return (model, images[1500:1564], None), f"loss {left:.4f}"
+    return (model, _unseen(images), None), f"loss {left:.4f}"
 
 
 def reverser() -> tuple[Case, str]:
@@ -361,9 +367,11 @@ def reverser() -> tuple[Case, str]:
         return found
 
     left = _trained(model, 700, 2e-3, loss)
-    x, y = batch(8)
-    shifted = torch.cat([torch.ones(8, 1, dtype=torch.int64), y[:, :-1]], 1)
-    return (model, {"input_ids": x, "decoder_input_ids": shifted}, logits), f"loss {left:.3f}"
+    given = []
+    for x, y in (batch(8) for _ in range(BATCHES)):
+        shifted = torch.cat([torch.ones(8, 1, dtype=torch.int64), y[:, :-1]], 1)
+        given.append({"input_ids": x, "decoder_input_ids": shifted})
+    return (model, given, logits), f"loss {left:.3f}"
 
 
 TRAINED: dict[str, Callable[[], tuple[Case, str]]] = {
@@ -374,15 +382,24 @@ TRAINED: dict[str, Callable[[], tuple[Case, str]]] = {
 }
 
 
+def _again(batch: Any) -> Any:
+    """Another batch of the same shapes."""
+    if isinstance(batch, dict):
+        return {name: _again(value) for name, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_again(value) for value in batch)
+    return torch.randn_like(batch) if batch.is_floating_point() else ids(*batch.shape)
+
+
 def drawn(name: str) -> Case:
-    """A network with random weights, the same every time."""
+    """A network with random weights and several batches, the same every time."""
     torch.manual_seed(SEED)
     model, batch, of = RANDOM[name]()
-    return model.eval(), batch, of
+    return model.eval(), [batch, *(_again(batch) for _ in range(BATCHES - 1))], of
 
 
 def trained(name: str) -> tuple[Case, str]:
-    """A network that is trained now, and how well it does."""
+    """A network that is trained now, with several batches, and how well it does."""
     torch.manual_seed(SEED)
-    (model, batch, of), told = TRAINED[name]()
-    return (model.eval(), batch, of), told
+    (model, batches, of), told = TRAINED[name]()
+    return (model.eval(), batches, of), told

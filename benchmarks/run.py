@@ -14,6 +14,7 @@ import torch
 from auditing import auditing
 from bars import Context, pace
 from calls import cached_tuples, eager, many_layers, one_module, side_input, subclasses
+from comparing import comparing, comparing_costs, keeping, searching
 from compiling import compiled, compiled_peers
 from repairing import repairs
 from report import machine
@@ -42,6 +43,10 @@ TOPICS = {
         watching,
         auditing,
         valuing,
+        comparing,
+        keeping,
+        searching,
+        comparing_costs,
         verdicts,
     )
 }

@@ -265,6 +265,17 @@ def test_the_planted_pair_is_kept():
     assert kept.names == ("layers.1.linear1", "layers.1.linear2")
 
 
+def test_a_module_is_not_kept_whole_where_a_part_of_it_does():
+    wide = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    model, x = nn.Sequential(wide, nn.Tanh(), nn.Linear(64, 8)), torch.randn(64, 64)
+    result = compare(model, x, dtype=BF16)
+    for share in (0.9, 0.8, 0.6):
+        kept = result.keep(result.error * share)
+        assert not {"", "0"} & {*kept.names}
+        assert kept.error <= result.error * share
+        assert kept.runs <= 5
+
+
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)

@@ -3,7 +3,7 @@
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from torch import nn
 from .._base.dtypes import BY_NAME, name_of
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
-from .reach import Modules
+from .reach import Balance, Modules
 from .subject import REFUSALS, Subject
 
 M = TypeVar("M", bound=nn.Module)
@@ -97,7 +97,8 @@ class Search:
         self._ran: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}  # what was cast in each run
         if found.spoilt:
             found = self._finite(found)
-        self._order = order(found, self._units, self._must)
+        self._bits, self._balance = together(found, self._units), found.savings.balance()
+        self._order = order(self._balance, self._bits, self._units, self._must)
 
     def _finite(self, found: Measured) -> Measured:
         """First of all keep those modules whose values float16 does not hold; then shares are measured with them."""
@@ -115,9 +116,9 @@ class Search:
         Shares tell where to look first; each run corrects them by what it has measured.
         """
         self.runs, below, above = 0, len(self._must), len(self._order)
-        base = self._attempt(below) if self._must else self._found.error
+        base = self._attempt(self._first(below)) if self._must else self._found.error
         if base <= target:
-            return self._kept(below, base)
+            return self._kept(self._first(below), base)
         start = self._order[below - 1][1] if self._must else 1.0
         expected = [base * math.sqrt(rest / start) if start else base for _, rest in self._order]
         found: float | None = None
@@ -126,21 +127,67 @@ class Search:
             number = next((n for n in range(below + 1, above) if scale * expected[n - 1] <= target), most)
             if found is None and self.runs == RUNS - 1:
                 number = len(self._order)
-            measured = self._attempt(number)
+            measured = self._attempt(self._first(number))
             if measured <= target:
                 above, found = number, measured
             else:
                 below = number
                 if math.isfinite(measured) and expected[number - 1] > 0:
                     scale = measured / expected[number - 1]
-        return None if found is None else self._kept(above, found)
+        return None if found is None else self._trimmed(self._first(above), found, target)
 
-    def names(self, number: int) -> tuple[str, ...]:
-        """The first modules, with those that share parameters with them; what is inside of another is left out."""
+    def _trimmed(self, names: tuple[str, ...], error: float, target: float) -> Kept:
+        """Leave out what the others make needless, and take of a module only the parts that it needs."""
+        tried = set()
+        while self.runs < RUNS:
+            expected = math.sqrt(self._rest(names))
+            scale = error / expected if expected and math.isfinite(error) else self._found.error
+            fewer = [
+                found for found in self._fewer(names, target / scale)
+                if found not in tried and self._size(found) < self._size(names) and self._covers(found)
+            ]  # fmt: skip
+            if not fewer:
+                break
+            best = min(fewer, key=lambda found: (self._size(found), self._rest(found)))
+            tried.add(best)
+            measured = self._attempt(best)
+            if measured <= target:
+                names, error = best, measured
+        return self._kept(names, error)
+
+    def _fewer(self, names: tuple[str, ...], root: float) -> Iterator[tuple[str, ...]]:
+        """Sets that may do instead: without one of the modules, or with parts of it.
+
+        `root` is what the root of the share that is left may be.
+        """
+        for name in names:
+            others = [other for other in names if other != name]
+            if math.sqrt(self._rest(others)) <= root:
+                yield self._closed(others)
+            inner = {one: size for one, size in self._units.items() if _inside(one, name) and size < self._units[name]}
+            parts = list(others)
+            for part in greedy(self._balance, self._bits, inner, _joined(self._bits, others)):
+                parts.append(part)
+                if math.sqrt(self._rest(parts)) <= root:
+                    yield self._closed(parts)
+                    break
+
+    def _rest(self, names: Iterable[str]) -> float:
+        return self._balance.rest(_joined(self._bits, names))
+
+    def _size(self, names: Iterable[str]) -> int:
+        return sum(self._units[name] for name in names)
+
+    def _covers(self, names: Iterable[str]) -> bool:
+        """Whether they hold all modules without which values are lost."""
+        return all(any(_within(must, name) for name in names) for must in self._must)
+
+    def _first(self, number: int) -> tuple[str, ...]:
         return self._closed([name for name, _ in self._order[:number]])
 
-    def _closed(self, names: list[str]) -> tuple[str, ...]:
-        shared = _sharing(self._found.modules, self._units)
+    def _closed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """With those that share parameters with them, in the model's order; what is inside of another is left out."""
+        names, shared = list(names), _sharing(self._found.modules, self._units)
         names = [*names, *(other for name in names for other in shared.get(name, ()))]
         return tuple(
             name for name in self._found.modules
@@ -150,8 +197,7 @@ class Search:
     def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
 
-    def _kept(self, number: int, error: float) -> Kept:
-        names = self.names(number)
+    def _kept(self, names: tuple[str, ...], error: float) -> Kept:
         return Kept(names, error, self.runs, self._subject.dtype, *self._ran.get(names, ((), ())))
 
     @property
@@ -176,8 +222,7 @@ class Search:
         """The error with these modules, and those that share parameters with them, in float32."""
         return self._measured(self._closed(names))
 
-    def _attempt(self, number: int) -> float:
-        names = self.names(number)
+    def _attempt(self, names: tuple[str, ...]) -> float:
         self.runs += 1
         if names not in self._errors:
             self._errors[names] = self._measured(names)
@@ -275,36 +320,34 @@ def together(found: Measured, units: dict[str, int]) -> dict[str, int]:
     }
 
 
-def order(found: Measured, units: dict[str, int], first: Iterable[str] = ()) -> list[tuple[str, float]]:
-    """Modules in the order in which they are worth it, each with the share of the error² that is left after it.
+def _joined(bits: dict[str, int], names: Iterable[str]) -> int:
+    return functools.reduce(operator.or_, (bits[name] for name in names), 0)
 
-    `first` are those that must be kept in any case. All that are in no other come last, and then the model itself.
-    """
-    balance, bits = found.savings.balance(), together(found, units)
-    kept, saved, chosen = 0, 0.0, []
 
-    def take(name: str) -> None:
-        nonlocal kept, saved
-        kept |= bits[name]
-        saved = balance.saved(kept)
-        chosen.append((name, balance.rest(kept)))
-
-    for name in first:
-        take(name)
-    candidates = {name: size for name, size in units.items() if name and not any(_within(name, one) for one in first)}
+def greedy(balance: Balance, bits: dict[str, int], units: dict[str, int], kept: int) -> Iterator[str]:
+    """Modules that save something beside those that are kept, the one first that saves most for each unit in it."""
+    saved, candidates = balance.saved(kept), dict(units)
     while candidates:
         gains = {name: (balance.saved(kept | bits[name]) - saved) / size for name, size in candidates.items()}
         name = max(gains, key=lambda one: gains[one])
         if gains[name] <= 0:
-            break
+            return
         candidates = {one: n for one, n in candidates.items() if one != name and not _inside(one, name)}
-        take(name)
-    taken = {name for name, _ in chosen}
-    for name in units:
-        if name and name not in taken and not any(_inside(name, other) for other in units if other):
-            take(name)
-    chosen.append(("", 0.0))
-    return chosen
+        kept |= bits[name]
+        saved = balance.saved(kept)
+        yield name
+
+
+def order(balance: Balance, bits: dict[str, int], units: dict[str, int], first: list[str]) -> list[tuple[str, float]]:
+    """Modules in the order in which they are worth it, each with the share of the error² that is left after it.
+
+    `first` are those that must be kept in any case. All that are in no other come last, and then the model itself.
+    """
+    able = {name: size for name, size in units.items() if name and not any(_within(name, one) for one in first)}
+    names = [*first, *greedy(balance, bits, able, _joined(bits, first))]
+    outer = [name for name in units if name and not any(_inside(name, other) for other in units if other)]
+    names += [name for name in outer if name not in names]
+    return [*((name, balance.rest(_joined(bits, names[:n]))) for n, name in enumerate(names, 1)), ("", 0.0)]
 
 
 def cover(found: Measured, units: dict[str, int]) -> list[str]:

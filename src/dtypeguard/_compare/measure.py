@@ -185,7 +185,6 @@ class _Measurement:
         try:
             for number in range(len(self.subject.batches)):
                 self._added(modules, number, shares)
-            self.subject.forget()
             for number in range(len(self.subject.batches)):
                 self._carried(modules, number)
         finally:
@@ -220,9 +219,11 @@ class _Measurement:
             low = subject.run(self.model, number, given.map(leaf), mode=trace)
             for tensor in low:
                 trace.collect(tensor)
+        trace.shadow.memory.forget()  # what was not collected by now is read by nobody
         found.operations += trace.operations
         found.opaque.update(trace.blind)
         reference = subject.reference(number)
+        subject.forget()  # backward needs the room
         apart = distance(low, reference)
         found.lost += apart.lost
         found.integers |= apart.integers
@@ -233,6 +234,7 @@ class _Measurement:
         if not wanted or apart.lost or not apart.square:
             return
         self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
+        trace.deltas.clear()  # what hooks hold goes later
 
     def _backward(
         self, modules: Modules, trace: Added, wanted: list[tuple[Tensor, Tensor]], leaves: list[tuple[Tensor, Tensor]],

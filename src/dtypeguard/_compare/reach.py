@@ -106,6 +106,18 @@ class Balance:
 
 
 @dataclass(eq=False, slots=True)
+class Door:
+    """An input of a module that would have to round it to the low dtype, if it was float32."""
+
+    reach: Reach
+    inside: int
+    low: torch.dtype
+    rounds: bool  # whether it does
+    asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
+    cost: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
 class Running:
     """A call of a module.
 
@@ -122,6 +134,7 @@ class Running:
     kwargs: dict[str, Any]
     blind: list[str] = field(default_factory=list)
     start: int = 0  # how many errors were recorded before it
+    doors: list["Door"] = field(default_factory=list)
 
 
 class Modules:
@@ -211,12 +224,15 @@ class Reaches:
 
     def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
+        if self._cast(known) and self._modules.running:
+            for door in self._modules.running[-1].doors:
+                door.rounds = True
         modules, inside = self._modules, self._modules.inside
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
         outside = perhaps = 0
         if not modules.door:
             outside, perhaps = self._met(known, args, kwargs, inputs)
-            casts = known.name == "_to_copy" or (not modules.doors and known.name.startswith(_PRODUCTS))
+            casts = known.name == "_to_copy" or self._cast(known)
             if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
@@ -232,6 +248,10 @@ class Reaches:
         key = tensor.untyped_storage()._cdata
         self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
 
+    def _cast(self, known: Known) -> bool:
+        """Whether autocast casts the inputs of an operation."""
+        return not self._modules.doors and known.name.startswith(_PRODUCTS)
+
     def _met(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
         """The modules outside whose results make the result of an operation float32, surely and perhaps."""
         inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
@@ -240,20 +260,24 @@ class Reaches:
             sure |= (reach.inside | reach.outside) & ~inside
             together |= reach.perhaps & ~inside
         together |= sure
-        if len(inputs) < 2 or known.writes:
+        if len(inputs) < 2 or known.writes or self._cast(known):
             return sure, together & ~sure
         masks = [(reach.inside | reach.outside | reach.perhaps) & ~inside for reach in reaches]
         left, narrow = together, 0
         while left:
             bit = left & -left
-            wide = tuple(bool(mask & bit) for mask in masks)
+            wide = tuple(
+                bool(mask & bit) or tensor.dtype not in HALF for mask, tensor in zip(masks, inputs, strict=True)
+            )
             group = left
-            for mask, taken in zip(masks, wide, strict=True):
-                group &= mask if taken else ~mask
+            for mask, tensor in zip(masks, inputs, strict=True):
+                if tensor.dtype in HALF:
+                    group &= mask if mask & bit else ~mask
             if not all(wide) and not self._accepted(known, args, kwargs, inputs, wide):
                 narrow |= group
             left &= ~group
-        self.narrow |= narrow
+        if self._modules.doors:  # autocast casts no results back
+            self.narrow |= narrow
         return sure & ~narrow, together & ~sure & ~narrow
 
     def _accepted(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:

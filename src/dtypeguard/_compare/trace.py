@@ -26,7 +26,7 @@ from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
 from .._watch.sites import Site, site_at, site_of, user_wrote
 from .batches import mapped, tensors_of
-from .reach import Modules, Reach, Reaches, Running
+from .reach import Door, Modules, Reach, Reaches, Running
 from .subject import REFUSALS, Subject
 
 _C: Any = torch._C  # which torch leaves untyped
@@ -50,17 +50,6 @@ class Delta:
     counts: bool = True
 
 
-@dataclass(eq=False, slots=True)
-class Door:
-    """An input of a module that would have to round it to the low dtype, if it was float32."""
-
-    reach: Reach
-    inside: int
-    low: torch.dtype
-    asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
-    cost: float = 0.0
-
-
 class _Through(torch.autograd.Function):
     """A tensor goes through a door; a gradient that comes back tells what rounding it costs."""
 
@@ -72,7 +61,7 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (gradient,) = grad_outputs
-        if not ctx.door.asked[0]:
+        if not (ctx.door.asked[0] and ctx.door.rounds):
             return gradient, None, None
         steps = _steps(ctx.values, ctx.door.low)
         ctx.door.cost = float((gradient.float() * steps).square().sum(dtype=torch.float64))
@@ -188,12 +177,13 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _through(self, call: Running, tensor: Tensor) -> Tensor:
         """The input of a module that would cast it: what this rounding costs is told by another gradient."""
-        if not (tensor.requires_grad and tensor.is_floating_point() and torch.is_grad_enabled()):
-            return tensor
+        if not (tensor.requires_grad and tensor.dtype is self._low and torch.is_grad_enabled()):
+            return tensor  # what is wider than that is rounded here in any case
         if shadowed(tensor):
             self.collect(tensor)
-        door = Door(self.reaches.of(tensor), call.inside, self._low, self.asks_doors)
+        door = Door(self.reaches.of(tensor), call.inside, self._low, self.modules.doors, self.asks_doors)
         self.doors.append(door)
+        call.doors.append(door)
         seen: Tensor = _Through.apply(tensor, self.reached, door)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return seen
 
@@ -226,6 +216,8 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return
         shadow = held.like(tensor.detach())
         value = tensor.detach().to(shadow.dtype).sub(shadow)
+        if not value.any():
+            return
         delta = Delta(held.row, self.reaches.of(tensor), value.to(_STORED))
         self.deltas.append(delta)
         number = tensor.output_nr
