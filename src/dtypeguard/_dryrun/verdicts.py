@@ -41,6 +41,10 @@ class _Size(enum.Enum):
     ONE = "with tensors of size 1"
     ONES = "with tensors of size 1, and 1 for integers"
     OWN = "as it is"
+    TWO = "with tensors of size 2"  # never alone: some kernels take a short way with a single value
+
+
+_BOUNDS = {_Size.ONES: 1, _Size.TWO: 2}  # of integers among the arguments
 
 
 class Answer(NamedTuple):
@@ -94,7 +98,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
                 return dtype(leaf)
             if isinstance(leaf, torch.device):
                 return leaf if device is None else torch.device(device)
-            return min(leaf, 1) if size is _Size.ONES and type(leaf) is int else leaf
+            return min(leaf, _BOUNDS[size]) if size in _BOUNDS and type(leaf) is int else leaf
 
         return _pytree.tree_unflatten(list(map(change, leaves)), spec)
 
@@ -104,7 +108,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
 
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     numbers = {leaf for leaf in leaves if type(leaf) is int and leaf > 1}
-    for size in _Size:
+    for size in (_Size.ONE, _Size.ONES, _Size.OWN):
         if size is _Size.OWN and sum(t.numel() for t in tensors) > AFFORDABLE:
             return None
         if size is _Size.ONE and numbers:
@@ -123,6 +127,10 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
             out = call(*made(size, lambda dtype: dtype))
         except Exception as refusal:
             return Answer((type(refusal), str(refusal)), (), size.value)
+        if size is not _Size.OWN and _refusal(functools.partial(call, *made(_Size.TWO, ordinary))) is None:
+            error = _refusal(functools.partial(call, *made(_Size.TWO, lambda dtype: dtype)))
+            if error is not None and is_about_dtypes(error):
+                return Answer((type(error), str(error)), (), _Size.TWO.value)
         return Answer(None, tuple(map(_kind, _pytree.tree_leaves(out))), size.value)
     return None
 
@@ -168,7 +176,7 @@ def _made(tensor: Tensor, size: _Size, values: Any, dtype: torch.dtype, device: 
         if values(tensor):
             return tensor.detach().to(dtype, copy=True)
         return torch.full(tensor.size(), number, dtype=torch.float32, device=device).to(dtype)
-    shape = [min(length, 1) for length in tensor.shape]
+    shape = [min(length, 2 if size is _Size.TWO else 1) for length in tensor.shape]
     room = torch.full((2 * _MARGIN,), number, dtype=torch.float32, device=device).to(dtype)
     return room[_MARGIN : _MARGIN + math.prod(shape)].view(shape)
 
