@@ -706,7 +706,7 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
         (("net",), "'net' names no function: write package.module:function"),
         (("nets:Net",), "there is no module 'nets'"),
         (("net:Net2",), "net has no 'Net2'"),
-        (("net:missing",), "net has no 'missing'"),
+        (("net:missing",), "dryrun takes an nn.Module, not None"),
         (("net:batch",), "dryrun takes an nn.Module, not {'x': "),
         (("net:Net",), "dryrun(Net) needs an example"),
         (("net:Net", "--example", "net:wrong"), "example=3 is no tensor, no tuple of positional"),
