@@ -265,15 +265,56 @@ def test_the_planted_pair_is_kept():
     assert kept.names == ("layers.1.linear1", "layers.1.linear2")
 
 
-def test_a_module_is_not_kept_whole_where_a_part_of_it_does():
-    wide = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
-    model, x = nn.Sequential(wide, nn.Tanh(), nn.Linear(64, 8)), torch.randn(64, 64)
-    result = compare(model, x, dtype=BF16)
-    for share in (0.9, 0.8, 0.6):
-        kept = result.keep(result.error * share)
-        assert not {"", "0"} & {*kept.names}
-        assert kept.error <= result.error * share
-        assert kept.runs <= 5
+@pytest.mark.parametrize("low", [{"dtype": BF16}, {"autocast": BF16}], ids=["dtype", "autocast"])
+def test_a_module_is_not_kept_whole_where_a_part_of_it_does(low):
+    torch.manual_seed(0)
+    parts = [
+        nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)) for _ in range(2)
+    ]
+    model, x = nn.Sequential(*parts), torch.randn(64, 64)
+    result = compare(model, x, **low)
+    kept = result.keep(result.error * 0.3)
+    assert not {"", "0"} & {*kept.names}
+    assert kept.error <= result.error * 0.3
+    assert kept.runs <= 5
+
+
+class Stream(nn.Module):
+    """What is added to stays bfloat16 under autocast, unless what it begins with is float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norms = nn.Linear(64, 64), nn.ModuleList(nn.LayerNorm(64) for _ in range(4))
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
+
+    def forward(self, x):
+        x = self.first(x) * 3
+        for norm, layer in zip(self.norms, self.layers, strict=True):
+            x = x + layer(norm(x))
+        return x
+
+
+class Weighted(nn.Module):
+    """A product of two results, which autocast casts."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 8)
+
+    def forward(self, x):
+        return self.head(self.one(x).tanh() @ self.other(x).mT @ x / 64)
+
+
+@pytest.mark.parametrize("made", [Stream, Weighted])
+def test_what_keeping_saves_under_autocast_is_what_it_does(made):
+    torch.manual_seed(0)
+    model, batches = made(), [torch.randn(8, 32, 64) for _ in range(4)]
+    result = compare(model, batches, autocast=BF16)
+    search = result._searching()
+    for layer in result.layers:
+        if layer.name in search.leaves:
+            saved = 1 - (search.trial([layer.name]) / result.error) ** 2
+            assert layer.saves == pytest.approx(saved, abs=0.06), layer.name
 
 
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():

@@ -259,10 +259,14 @@ class _Measurement:
         else:
             found.overflown = True
             return
-        trace.asks_doors[0] = True
-        generator = torch.Generator().manual_seed(0)
-        signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
-        backward([trace.reached], [(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
+        if trace.doors:
+            trace.asks_doors[0] = True
+            generator = torch.Generator().manual_seed(0)
+            signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
+            to = [trace.reached, *(tensor for _, tensor in trace.products)]
+            _, *told = backward(to, [(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
+            for (door, tensor), gradient in zip(trace.products, told, strict=True):
+                door.tell(gradient, tensor.detach())
         for door in trace.doors:
             if math.isfinite(door.cost):
                 found.savings.add_door(door.reach, door.inside, door.cost / min(scale, 1.0) ** 2)

@@ -7,6 +7,7 @@ refuse such a tensor beside the others, the result of that module has to be cast
 """
 
 import functools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,12 +30,17 @@ class Reach:
     edge: int = 0  # those that return it
     perhaps: int = 0  # those whose results it is computed from by a cast, perhaps to a dtype that follows them
 
+    def beyond(self, inside: int) -> int:
+        """The modules that would make it float32, without some."""
+        return (self.inside | self.outside) & ~inside
+
     def saved(self, narrow: int) -> int:
         """The modules that save its error, if the results of `narrow` are cast back."""
         return (self.inside & ~(self.edge & narrow)) | (self.outside & ~narrow)
 
 
 _NOWHERE = Reach()
+_EXPONENT = 0x7F800000  # its bits in a float32
 _PRODUCTS = (  # for these, autocast casts
     "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "convolution", "_grouped_mm",
     "_scaled_dot", "mkldnn_rnn", "_thnn_fused", "_cudnn_rnn", "miopen_rnn",
@@ -105,6 +111,12 @@ class Balance:
         return min(left / whole, 1.0) if whole else 0.0
 
 
+def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """What rounding does to each value, on average: a dtype's step there over the root of 12."""
+    powers = (values.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, below the values
+    return powers * (torch.finfo(dtype).eps / math.sqrt(12))
+
+
 @dataclass(eq=False, slots=True)
 class Door:
     """An input of a module that would have to round it to the low dtype, if it was float32."""
@@ -115,6 +127,11 @@ class Door:
     rounds: bool  # whether it does
     asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
     cost: float = 0.0
+
+    def tell(self, gradient: Tensor | None, values: Tensor) -> None:
+        """What rounding values costs, by a gradient that random signs at the outputs have given."""
+        if self.asked[0] and self.rounds and gradient is not None:
+            self.cost = float((gradient.float() * _steps(values, self.low)).square().sum(dtype=torch.float64))
 
 
 @dataclass(eq=False, slots=True)
@@ -224,7 +241,7 @@ class Reaches:
 
     def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
-        if self._cast(known) and self._modules.running:
+        if self.casts(known) and self._modules.running:
             for door in self._modules.running[-1].doors:
                 door.rounds = True
         modules, inside = self._modules, self._modules.inside
@@ -232,7 +249,7 @@ class Reaches:
         outside = perhaps = 0
         if not modules.door:
             outside, perhaps = self._met(known, args, kwargs, inputs)
-            casts = known.name == "_to_copy" or self._cast(known)
+            casts = known.name == "_to_copy" or self.casts(known)
             if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
@@ -248,7 +265,7 @@ class Reaches:
         key = tensor.untyped_storage()._cdata
         self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
 
-    def _cast(self, known: Known) -> bool:
+    def casts(self, known: Known) -> bool:
         """Whether autocast casts the inputs of an operation."""
         return not self._modules.doors and known.name.startswith(_PRODUCTS)
 
@@ -260,7 +277,7 @@ class Reaches:
             sure |= (reach.inside | reach.outside) & ~inside
             together |= reach.perhaps & ~inside
         together |= sure
-        if len(inputs) < 2 or known.writes or self._cast(known):
+        if len(inputs) < 2 or known.writes or self.casts(known):
             return sure, together & ~sure
         masks = [(reach.inside | reach.outside | reach.perhaps) & ~inside for reach in reaches]
         left, narrow = together, 0

@@ -35,7 +35,6 @@ _RUN = Subject.run.__code__
 _LAYERS = torch.nn.modules.transformer.__file__
 _LARGEST = torch.finfo(torch.float16).max
 _STORED = torch.bfloat16  # an error needs few digits, and the range of float32
-_EXPONENT = 0x7F800000  # its bits in a float32
 WEIGHTS = "weights"  # the name of the rows of casts of parameters
 
 
@@ -61,11 +60,8 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (gradient,) = grad_outputs
-        if not (ctx.door.asked[0] and ctx.door.rounds):
-            return gradient, None, None
-        steps = _steps(ctx.values, ctx.door.low)
-        ctx.door.cost = float((gradient.float() * steps).square().sum(dtype=torch.float64))
-        return gradient, torch.zeros(()), None
+        ctx.door.tell(gradient, ctx.values)
+        return gradient, torch.zeros(()) if ctx.needs_input_grad[1] else None, None
 
 
 class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -94,7 +90,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         frame, it = sys._getframe(1), known(func)
         inputs = [tensor for tensor in _flat(args, kwargs) if shadowed(tensor)]
         for tensor in inputs:
-            self._meet(tensor, frame)
+            self._meet(tensor, frame, it)
 
         def row_of(it: Known, dtype: torch.dtype) -> Row:
             cast = it.name == "_to_copy" and isinstance(args[0], nn.Parameter)
@@ -115,7 +111,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
             self._made(it, made, row_of)
         return out
 
-    def _meet(self, tensor: Tensor, frame: Any) -> None:
+    def _meet(self, tensor: Tensor, frame: Any, it: Known) -> None:
         """A tensor goes into an operation."""
 
     def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
@@ -168,6 +164,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.taken = -1  # the bits of the modules around all operations that read one of them
 
         self.doors: list[Door] = []
+        self.products: list[tuple[Door, Tensor]] = []  # those before products, with what goes through
         self.asks_doors = [False]
         self.reached = torch.zeros((), requires_grad=True)  # a backward to it goes to all doors, and no further
         modules.entered, modules.through = self._entered, self._through
@@ -177,12 +174,13 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _through(self, call: Running, tensor: Tensor) -> Tensor:
         """The input of a module that would cast it: what this rounding costs is told by another gradient."""
-        if not (tensor.requires_grad and tensor.dtype is self._low and torch.is_grad_enabled()):
-            return tensor  # what is wider than that is rounded here in any case
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return tensor
         if shadowed(tensor):
             self.collect(tensor)
-        door = Door(self.reaches.of(tensor), call.inside, self._low, self.modules.doors, self.asks_doors)
-        self.doors.append(door)
+        door = self._door(tensor)
+        if door is None:
+            return tensor
         call.doors.append(door)
         seen: Tensor = _Through.apply(tensor, self.reached, door)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return seen
@@ -195,7 +193,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             delta.counts = delta.counts and not (module == call.name or module.startswith(f"{call.name}."))
         return True
 
-    def _meet(self, tensor: Tensor, frame: Any) -> None:
+    def _meet(self, tensor: Tensor, frame: Any, it: Known) -> None:
         if not tensor.requires_grad:
             return
         if id(tensor) in self.inputs:
@@ -205,6 +203,19 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 self.uses[id(tensor)] = _line(frame), self.modules.name
             return
         self.collect(tensor)
+        if not self.modules.door and self.reaches.casts(it):  # a product that stands in no module of PyTorch's
+            door = self._door(tensor)
+            if door is not None:
+                door.rounds = True
+                self.products.append((door, tensor))
+
+    def _door(self, tensor: Tensor) -> Door | None:
+        """Where a tensor of the low dtype would have to be rounded, if modules outside had made it float32."""
+        reach, inside = self.reaches.of(tensor), self.modules.inside
+        if tensor.dtype is not self._low or not reach.beyond(inside):
+            return None
+        self.doors.append(Door(reach, inside, self._low, self.modules.doors, self.asks_doors))
+        return self.doors[-1]
 
     def collect(self, tensor: Tensor) -> None:
         """What was added to a tensor since it was looked at last."""
@@ -304,12 +315,6 @@ def _line(frame: FrameType | None) -> Site:
             torch_own = frame
         frame = frame.f_back
     return NOWHERE if torch_own is None else site_of(torch_own)
-
-
-def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """What rounding does to each value, on average: a dtype's step there over the root of 12."""
-    powers = (values.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, below the values
-    return powers * (torch.finfo(dtype).eps / math.sqrt(12))
 
 
 def _drops_out(module: nn.Module) -> bool:
