@@ -572,6 +572,72 @@ def _call(batch):
     return batch if isinstance(batch, tuple) else (batch,), {}
 
 
+class Mutates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, given):
+        given["x"].mul_(2)
+        given["seen"] = True
+        return self.b(self.a(given["x"]))
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_a_model_may_write_to_its_batch(low):
+    model, given = Mutates(), {"x": torch.randn(32, 16)}
+    before = copy.deepcopy(given)
+    result = compare(model, (given,), **LOW[low])
+    for share in (0.9, 0.3, 1e-3):
+        assert result.keep(error=share * result.error).error <= share * result.error
+    assert same(given, before)
+
+
+class Noisy(nn.Module):
+    """Noise that is drawn in float32, and cast."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.a(x + torch.randn(x.shape).to(x.dtype))
+
+
+def test_random_numbers_are_drawn_once():
+    result = compare(Noisy(), torch.randn(64, 16), dtype=BF16)
+    assert result.explained == pytest.approx(1, abs=0.03)
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(16, 8)
+
+    def forward(self, x):
+        h = self.a(x)
+        return h.clamp(-0.1, 0.1) if h.dtype is F32 else h
+
+
+def test_a_reference_that_is_another_program_is_told():
+    result = compare(Branches(), torch.randn(64, 16), dtype=BF16)
+    assert any("float32 itself is" in note and "another program" in note for note in result.notes)
+
+
+def test_values_that_are_not_finite_in_the_reference_are_told():
+    x = torch.randn(8, 16)
+    x[0] = math.nan
+    result = compare(nn.Linear(16, 4), x, dtype=BF16)
+    assert "4 of 32 values are not finite in the reference, and were left out" in result.notes
+
+
+def test_a_region_around_it_has_no_part_in_it():
+    model, x = nn.Linear(16, 4), torch.randn(8, 16)
+    with torch.autocast("cpu", BF16):
+        inside = compare(model, x, dtype="float16")
+    assert inside.error == compare(model, x, dtype=F16).error
+
+
 @pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode, dtypeguard.audit])
 def test_what_is_around_changes_nothing(around):
     model, x = made("an encoder")
@@ -653,11 +719,17 @@ WRONG = {
         lambda: compare(LINEAR, X, dtype=BF16, loss=lambda out: "good"), CompareError,
         "the model returns no tensors, so there is nothing to compare",
     ),
+    "no finite value": (
+        lambda: compare(LINEAR, X * math.nan, dtype=BF16), CompareError,
+        "no value of the outputs is finite in the reference, so there is nothing to compare",
+    ),
+    "no value": (lambda: compare(LINEAR, X[:0], dtype=BF16), CompareError, "the outputs have no values"),
+    "float32 already": (lambda: compare(LINEAR, X, dtype=F32), CompareError, "has float32 parameters: pass a narrower"),
     "no copy": (lambda: compare(Uncopied(8, 8), X, dtype=BF16), CompareError, "cannot copy this Uncopied"),
     "no error": (lambda: compare(LINEAR, X, dtype=BF16).keep(error=0), ValueError, "the error must be positive"),
     "too small an error": (
         lambda: compare(planted()[0], planted()[1], dtype=BF16).keep(error=1e-12), CompareError,
-        "cannot be reached: the whole model in float32 has a larger error",
+        "cannot be reached: the whole model in float32 has an error of",
     ),
     "another model": (
         lambda: compare(*planted(), dtype=BF16).keep(error=1e-3).apply(nn.Linear(3, 3)), CompareError,

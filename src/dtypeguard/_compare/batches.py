@@ -21,10 +21,10 @@ class Batch:
     given: Any
 
     def to(self, dtype: torch.dtype | None) -> "Batch":
-        """The same with floating tensors in a dtype."""
-        if dtype is None:
-            return self
-        return self.map(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+        """A copy, as a model may write to what it gets, with floating tensors in a dtype."""
+        return self.map(
+            lambda t: t.detach().clone() if dtype is None or not t.is_floating_point() else t.to(dtype, copy=True)
+        )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         return Batch(tuple(mapped(arg, function) for arg in self.args), mapped(self.kwargs, function), self.given)
@@ -63,15 +63,11 @@ def _batch(value: Any, name: str) -> Batch:
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """A value with each of its tensors replaced; containers are rebuilt, and stay what they were for the caller."""
+    """A value with each of its tensors replaced; all containers are rebuilt."""
     if isinstance(value, Tensor):
         return function(value)
-    new = {}
-    for step, item in children(value) or ():
-        made = mapped(item, function)
-        if made is not item:
-            new[step] = made
-    return rebuild(value, new) if new else value
+    held = children(value)
+    return value if held is None else rebuild(value, {step: mapped(item, function) for step, item in held})
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

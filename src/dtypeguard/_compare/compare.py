@@ -9,13 +9,14 @@ import torch
 from torch import nn
 
 from .._audit.audit import audit
-from .._base.dtypes import FLOATING, HALF, name_of
+from .._base.dtypes import BY_NAME, FLOATING, HALF, name_of
 from .._base.errors import CompareError, DeviceError, HintError
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
 from .subject import REFUSALS, Loss, Subject
 
+_BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses their digits
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -24,8 +25,8 @@ def compare(
     batch: Any,
     /,
     *,
-    dtype: torch.dtype | None = None,
-    autocast: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
+    autocast: torch.dtype | str | None = None,
     loss: Loss | None = None,
 ) -> Comparison:
     """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
@@ -37,7 +38,7 @@ def compare(
         model: in float32 (or float64).
         batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches,
             whose errors are taken together. Floating tensors are converted as the model is.
-        dtype: the dtype to convert a copy of the model to.
+        dtype: the dtype to convert a copy of the model to, or its name.
         autocast: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
             are compared, all their tensors as one vector.
@@ -66,7 +67,7 @@ def compare(
             if isinstance(error, CompareError):
                 raise
             raise _refused(subject, error) from error
-        return Comparison(subject, found, _born(subject) if found.spoilt else ())
+        return Comparison(subject, found, _born(subject) if found.spoilt or found.overflown else ())
 
 
 def _refused(subject: Subject, error: Exception) -> CompareError:
@@ -90,7 +91,7 @@ def _refused(subject: Subject, error: Exception) -> CompareError:
 
 def _born(subject: Subject) -> tuple[str, ...]:
     """Where values that are not finite are born."""
-    found = [finding for finding in _audited(subject, True) if finding.rule == "DG901" and finding.severity != "info"]
+    found = [finding for finding in _audited(subject, True) if finding.rule in _BORN and finding.severity != "info"]
     return tuple(f"{finding.site}: {finding.message}" for finding in found)
 
 
@@ -111,6 +112,7 @@ def _subject(model: Any, batch: Any, dtype: Any, autocast: Any, loss: Any) -> Su
             f"compare takes dtype= (the model is converted) or autocast= (it is not), and got {given}: for example "
             "compare(model, batch, dtype=torch.bfloat16)"
         )
+    dtype, autocast = (BY_NAME.get(given, given) if isinstance(given, str) else given for given in (dtype, autocast))
     name, low, legal = ("dtype", dtype, _LOW) if autocast is None else ("autocast", autocast, tuple(HALF))
     if low not in legal:
         *most, last = sorted(map(str, legal))
@@ -163,6 +165,10 @@ def _check_width(subject: Subject) -> None:
         return
     held, model = narrow[0].dtype, type(subject.model).__name__
     if held is subject.low:
+        if held is torch.float32:
+            raise CompareError(
+                f"compare: {model} has float32 parameters: pass a narrower dtype, torch.bfloat16 for one"
+            )
         raise CompareError(
             f"compare: {model} has {name_of(held)} parameters already, so its digits are lost: pass the model in "
             "float32, as it was before it was converted"

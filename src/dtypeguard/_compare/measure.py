@@ -53,7 +53,9 @@ class Measured:
         shared: whether there are shares.
         overflown: whether there are none because the backward is not finite.
         refused: why there are none, if autograd refuses the backward.
-        lost: whether the outputs are not finite where the reference is.
+        lost: how many values of the outputs are not finite where the reference is.
+        left_out: how many values of the reference are not finite, of how many `values`.
+        own: the error of the model in its own dtype.
     """
 
     error: float = math.nan
@@ -62,6 +64,9 @@ class Measured:
     overflown: bool = False
     refused: str = ""
     lost: int = 0
+    left_out: int = 0
+    values: int = 0
+    own: float = 0.0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     courses: dict[str, Course] = field(default_factory=dict)
@@ -110,6 +115,7 @@ class Distance:
     size: float  # the square of the reference's norm; of integers how many there are
     lost: int
     integers: bool
+    left_out: int = 0  # values that are not finite in the reference
 
 
 def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
@@ -129,7 +135,7 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
     floating = any(_inexact(tensor) for tensor in low)
     errors: list[Tensor] = []
     square = size = 0.0
-    lost = 0
+    lost = left_out = count = 0
     for one, other in zip(low, reference, strict=True):
         if not floating:
             square, size = square + float((one != other).sum()), size + one.numel()
@@ -141,11 +147,16 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
         a, b = one.detach().to(wide), other.detach().to(wide)
         good = a.isfinite() & b.isfinite()
         lost += int((b.isfinite() & ~a.isfinite()).sum())
+        left_out += int((~b.isfinite() & ~(a == b)).sum())
+        count += b.numel()
         error = torch.where(good, a - b, 0)
         errors.append(error)
         square += float(error.abs().square().sum())
         size += float(torch.where(b.isfinite(), b, 0).abs().square().sum())
-    return Distance(errors, square, size, lost, not floating)
+    if floating and (left_out == count or not count):
+        why = "no value of the outputs is finite in the reference" if count else "the outputs have no values"
+        raise CompareError(f"compare: {why}, so there is nothing to compare: look at the batch and at the weights")
+    return Distance(errors, square, size, lost, not floating, left_out)
 
 
 def _inexact(tensor: Tensor) -> bool:
@@ -189,6 +200,7 @@ class _Measurement:
                 self._carried(modules, number)
         finally:
             modules.remove()
+        found.own = self._own()
         share = self._square / self._size if self._size else math.inf if self._square else 0.0
         found.error = math.inf if found.lost else share if found.integers else math.sqrt(share)
         self._normalise()
@@ -226,6 +238,8 @@ class _Measurement:
         subject.forget()  # backward needs the room
         apart = distance(low, reference)
         found.lost += apart.lost
+        found.left_out += apart.left_out
+        found.values += sum(tensor.numel() for tensor in low)
         found.integers |= apart.integers
         self._square += apart.square
         self._size += apart.size
@@ -315,6 +329,15 @@ class _Measurement:
             return module
 
         return wide
+
+    def _own(self) -> float:
+        """The error of the model as it is, for the first batch: the reference may be another program."""
+        subject = self.subject
+        with torch.no_grad():
+            apart = distance(
+                subject.run(subject.copy(), 0, subject.batches[0].to(None), low=False), subject.reference(0)
+            )
+        return math.inf if apart.lost else math.sqrt(apart.square / apart.size) if apart.size else 0.0
 
     # ------------------------------------------------------------ how the error grows
 

@@ -23,6 +23,7 @@ _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
 _COLUMNS = 80
+_OWN, _OWN_SHARE = 1e-3, 0.1  # an error of the model in its own dtype that is told, and as a share of the low dtype's
 _CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
@@ -40,7 +41,7 @@ class Layer:
             shares, or measured where these do not explain the error.
         error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
         kind: the name of its class.
-        lines: where it computes, as `file:line`.
+        lines: where it computes, as `file:line`, the line with the largest share first.
     """
 
     name: str
@@ -149,7 +150,7 @@ class Comparison:
         >>> kept.error < 1e-6, kept.runs <= 5
         (True, True)
         """
-        if not error > 0:
+        if not isinstance(error, int | float) or not error > 0:
             raise ValueError(f"keep(error={error!r}): the error must be positive, for example 1e-3")
         if self._found.integers:
             raise CompareError(
@@ -159,8 +160,8 @@ class Comparison:
             kept = self._searching().run(error)
         if kept is None:
             raise CompareError(
-                f"keep(error={error:.1g}) cannot be reached: the whole model in float32 has a larger error against "
-                f"{name_of(self.reference)}"
+                f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
+                f"{percent(self._found.own)} against {name_of(self.reference)}"
             )
         self._kept = kept
         return kept
@@ -203,6 +204,13 @@ class Comparison:
             yield f"not linear: {why}{measured}"
         if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL * max(self.explained or 0, 1):
             yield "errors of layers cancel: more batches make the shares steadier"
+        if found.left_out:
+            yield f"{found.left_out:,} of {found.values:,} values are not finite in the reference, and were left out"
+        if not found.integers and found.own > max(_OWN, _OWN_SHARE * found.error):
+            yield (
+                f"{self.wide} itself is {percent(found.own)} from {name_of(self.reference)}: the model is another "
+                "program there, or loses digits in any dtype; look at audit(values=True)"
+            )
         if self.reference is torch.float32:
             yield "the reference is float32: an operation of the model refuses float64"
         if found.opaque:
@@ -212,7 +220,8 @@ class Comparison:
             yield "the runs drew random numbers at different places, so they differ by these too"
         if found.flipped:
             row = max(found.flipped, key=lambda one: found.flipped[one])
-            yield f"{sum(found.flipped.values())} choices come out otherwise, most at {row}"
+            count = sum(found.flipped.values())
+            yield f"{count} choice{'s' * (count > 1)} come{'s' * (count == 1)} out otherwise, most at {row}"
 
     def __str__(self) -> str:
         return "\n".join(_text(self))
@@ -282,6 +291,7 @@ def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Laye
         share = sum(sums) if found.shared else None
         if measured is not None:
             saves = measured.get(name)
+        own = sorted(own, key=lambda part: -abs(part.share))
         lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
         error = course.error if course is not None and (course.size or course.lost) else None
@@ -329,6 +339,8 @@ def _text(result: Comparison) -> Iterator[str]:
     kept = result._kept
     if kept is not None:
         names = ", ".join(titled(name) for name in kept.names) or "nothing"
+        if kept.names == ("",):
+            names = "the whole model, as no part of it is enough"
         runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
         yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs})")
 

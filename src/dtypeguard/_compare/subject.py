@@ -116,9 +116,9 @@ class Subject:
         return list(tensors_of(out))
 
     def _region(self, low: bool) -> Any:
-        if not low or self.autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.autocast)
+        """The region to compare; one that the caller is in has no part in it."""
+        enabled = low and self.autocast is not None
+        return torch.autocast(self.device.type, dtype=self.autocast if enabled else None, enabled=enabled)
 
     @contextlib.contextmanager
     def _drawn(self, number: int) -> Iterator[None]:

@@ -100,7 +100,8 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         out = func(*args, **kwargs)
         self.operations += 1
         unknown = self.shadow.opaque.total()
-        self.shadow.after(it, args, kwargs, out, writing, row_of)
+        if it.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
+            self.shadow.after(it, args, kwargs, out, writing, row_of)
         made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
         if made and (it.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(it.name)
