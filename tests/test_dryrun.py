@@ -373,6 +373,13 @@ def test_the_table_as_data(tmp_path):
     assert isinstance(table, DryrunTable)
 
 
+def test_a_name_is_as_good_as_a_dtype():
+    model, x = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    asked = {"device": "cpu", "autocast": [None]}
+    named = dtypeguard.dryrun(model, x, dtypes=["bfloat16"], **asked)
+    assert named.to_dict() == dtypeguard.dryrun(model, x, dtypes=[torch.bfloat16], **asked).to_dict()
+
+
 def test_the_page_is_whole_and_nothing_can_run_in_it(tmp_path):
     table_of().to_html(tmp_path / "table.html")
     page = (tmp_path / "table.html").read_text()

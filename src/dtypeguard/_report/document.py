@@ -26,11 +26,11 @@ def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable
             after those that all pages have.
         view: the names that the template knows.
         filters: those that it uses beside `number` and `prose`.
-        style: more CSS; inline styles would need a hole in the policy.
+        style: more CSS, which the page's own comes after; inline styles would need a hole in the policy.
     """
-    parts = (_HERE / "common", page)
-    script, sheet = ("".join(_read(part.with_suffix(kind)) for part in parts) for kind in (".js", ".css"))
-    style = sheet + style
+    common = _HERE / "common"
+    script = _read(common.with_suffix(".js")) + _read(page.with_suffix(".js"))
+    style = _read(common.with_suffix(".css")) + style + _read(page.with_suffix(".css"))
     text = _template(page, filters).render(
         script=markup(script),
         style=markup(style),
