@@ -91,6 +91,7 @@ class Search:
     def __init__(self, subject: Subject, found: Measured) -> None:
         self._subject, self._found, self.runs = subject, found, 0
         self._units = units_of(found)
+        self._shared = True  # whether shares tell what layers save
         self._must: list[str] = []  # without which values are lost
         self._errors: dict[tuple[str, ...], float] = {}  # that were measured
         self._cast: list[str] = []  # modules of which a run has shown that they refuse float32
@@ -139,7 +140,7 @@ class Search:
     def _trimmed(self, names: tuple[str, ...], error: float, target: float) -> Kept:
         """Leave out what the others make needless, and take of a module only the parts that it needs."""
         tried = set()
-        while self.runs < RUNS:
+        while self.runs < RUNS and self._shared:
             expected = math.sqrt(self._rest(names))
             scale = error / expected if expected and math.isfinite(error) else self._found.error
             fewer = [
@@ -216,7 +217,7 @@ class Search:
             found.append((name, rest))
         others = [name for name in self.leaves if name not in saved]
         found += [(name, rest * (1 - n / len(others))) for n, name in enumerate(others, 1)]  # nothing tells them apart
-        self._order = [*found, ("", 0.0)]
+        self._order, self._shared = [*found, ("", 0.0)], False
 
     def trial(self, names: list[str]) -> float:
         """The error with these modules, and those that share parameters with them, in float32."""
