@@ -131,7 +131,7 @@ def test_what_is_no_python(command, write, data, option):
     write("app.py", data)
     status, out, err = command("audit", *option, "app" if option else "app.py")
     assert status == 1
-    assert err.splitlines()[-1].startswith("SyntaxError: ")
+    assert err.splitlines()[-1].startswith(("SyntaxError: ", "ValueError: source code string"))  # Python < 3.11.4
     assert "_command.py" not in err
     assert REPORT.search(out)
 
