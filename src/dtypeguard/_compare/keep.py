@@ -143,8 +143,9 @@ class Search:
         while self.runs < RUNS and self._shared:
             expected = math.sqrt(self._rest(names))
             scale = error / expected if expected and math.isfinite(error) else self._found.error
+            root = target / scale if scale else math.inf
             fewer = [
-                found for found in self._fewer(names, target / scale)
+                found for found in self._fewer(names, root)
                 if found not in tried and self._size(found) < self._size(names) and self._covers(found)
             ]  # fmt: skip
             if not fewer:
