@@ -245,9 +245,9 @@ class _Measurement:
         self._size += apart.size
         found.savings.narrow |= trace.reaches.narrow
         wanted = [(one, error) for one, error in zip(low, apart.errors, strict=False) if one.requires_grad]
-        if not wanted or apart.lost or not apart.square:
-            return
-        self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
+        if wanted and apart.square and not apart.lost:
+            self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
+        trace.products.clear()  # the graph stands behind these tensors
         trace.deltas.clear()  # what hooks hold goes later
 
     def _backward(
