@@ -593,6 +593,31 @@ def test_a_model_may_write_to_its_batch(low):
     assert same(given, before)
 
 
+class Numbers(nn.Module):
+    """It writes to all that it gets: ids, and values that are in the low dtype already."""
+
+    def __init__(self, refuses):
+        super().__init__()
+        self.table, self.refuses = nn.Embedding(10, 8), refuses
+
+    def forward(self, ids, low):
+        ids.fill_(3)
+        h = self.table(ids) + low.mul_(2)
+        return h @ torch.ones(8, 8, dtype=F32) if self.refuses else h
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_nothing_of_a_batch_is_written_to(refuses):
+    batch = torch.arange(6), torch.randn(6, 8, dtype=BF16)
+    before = copy.deepcopy(batch)
+    if refuses:
+        with pytest.raises(CompareError, match="was refused"):
+            compare(Numbers(refuses), batch, dtype=BF16)
+    else:
+        compare(Numbers(refuses), batch, dtype=BF16).keep(error=1e-4)
+    assert same(batch, before)
+
+
 class Noisy(nn.Module):
     """Noise that is drawn in float32, and cast."""
 

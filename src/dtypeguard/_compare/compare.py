@@ -76,7 +76,7 @@ def _refused(subject: Subject, error: Exception) -> CompareError:
     for number, batch in enumerate(subject.batches):
         try:
             with torch.no_grad():
-                subject.run(subject.copy(), number, batch, low=False)
+                subject.run(subject.copy(), number, batch.to(None), low=False)
         except Exception as own:
             given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
             return CompareError(

@@ -219,7 +219,7 @@ class _Measurement:
 
         def leaf(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
-                return tensor
+                return tensor.detach().clone()
             low = tensor.detach().clone().to(subject.dtype or tensor.dtype).requires_grad_(shares)
             leaves.append((low, tensor))
             given = low.clone()  # a model may write to what it gets
@@ -349,7 +349,7 @@ class _Measurement:
                 trace.seed(tensor, self._exact[name])
 
             def low(tensor: Tensor) -> Tensor:
-                made = tensor.to(subject.dtype) if subject.dtype and tensor.is_floating_point() else tensor.clone()
+                made = tensor.detach().to(subject.dtype if tensor.is_floating_point() else None, copy=True)
                 trace.seed(made, tensor)
                 return made
 
