@@ -6,9 +6,14 @@ from collections import Counter
 import hypothesis
 import pytest
 import torch
+from hypothesis.internal.conjecture import providers
 
 import dtypeguard
 
+# Hypothesis draws constants that it finds in the project's loaded modules: what a test draws would depend on the tests
+# that ran before it in the process.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
 hypothesis.settings.register_profile("all", max_examples=1000)  # ten times the examples: `make test-all`
 torch.set_num_threads(1)  # the tensors are tiny, and threads of several test processes would wait for each other
 

@@ -131,7 +131,9 @@ def test_what_is_no_python(command, write, data, option):
     write("app.py", data)
     status, out, err = command("audit", *option, "app" if option else "app.py")
     assert status == 1
-    assert err.splitlines()[-1].startswith(("SyntaxError: ", "ValueError: source code string"))  # Python < 3.11.4
+    # before 3.11.4 `compile` has another error for null bytes
+    known = b"\0" in data and sys.version_info < (3, 11, 4)
+    assert err.splitlines()[-1].startswith("ValueError: source code string" if known else "SyntaxError: ")
     assert "_command.py" not in err
     assert REPORT.search(out)
 

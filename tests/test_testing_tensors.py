@@ -346,8 +346,8 @@ def test_a_family_reaches_all_of_its_members(family):
 def test_an_annotation_of_anything_reaches_first_what_torch_computes_in():
     usual = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool]
     usual += [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-    reached = collections.Counter(x.dtype in usual for x in drawn(tensors(Shaped[Tensor, ""]), 100))
-    assert reached[True] > 40  # of 100; drawn evenly, they would be 12 of some 40 dtypes
+    reached = collections.Counter(x.dtype in usual for x in drawn(tensors(Shaped[Tensor, ""]), 1000))
+    assert reached[True] > reached[False]
 
 
 LIES = {

@@ -125,7 +125,10 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
         CompareError: if they cannot be compared.
     """
     if not low:
-        raise CompareError("compare: the model returns no tensors, so there is nothing to compare: pass loss=")
+        raise CompareError(
+            "compare: the model returns no tensors, so there is nothing to compare: pass loss=, a function that makes "
+            "a tensor of what it returns"
+        )
     if [tensor.shape for tensor in low] != [tensor.shape for tensor in reference]:
         shapes = [[tuple(tensor.shape) for tensor in several] for several in (low, reference)]
         raise CompareError(

@@ -19,6 +19,7 @@ from .._base.dtypes import HALF
 from .._doors.guard import owners, refuses_wider
 from .._values.known import Known
 from .batches import mapped
+from .subject import REFUSALS
 
 
 @dataclass(slots=True)
@@ -310,7 +311,7 @@ class Reaches:
             }
             try:
                 known.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
-            except (RuntimeError, TypeError, NotImplementedError):
+            except REFUSALS:
                 self._accepts[key] = False
             else:
                 self._accepts[key] = True

@@ -154,7 +154,8 @@ class Comparison:
             raise ValueError(f"keep(error={error!r}): the error must be positive, for example 1e-3")
         if self._found.integers:
             raise CompareError(
-                "keep needs floating outputs to measure an error of, and the model returns integers: pass loss="
+                "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
+                "loss=, a function that makes a floating tensor of what the model returns"
             )
         with torch.inference_mode(False):
             kept = self._searching().run(error)
@@ -175,6 +176,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
+        """What is compared with what: `bfloat16 against float64`."""
         return f"{self._subject.title} against {name_of(self.reference)}"
 
     def verdict(self) -> str:

@@ -16,6 +16,7 @@ from .batches import Batch, tensors_of
 from .draws import Draws
 
 Loss = Callable[..., Any]
+# What PyTorch raises for operands of dtypes that it does not take.
 REFUSALS = (RuntimeError, TypeError, NotImplementedError)
 
 

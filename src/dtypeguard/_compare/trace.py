@@ -24,6 +24,7 @@ from .._values.measure import error_of
 from .._values.memory import Held, shadowed
 from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
+from .._values.shadow import tensors_of as operands_of
 from .._watch.sites import Site, site_at, site_of, user_wrote
 from .batches import mapped, tensors_of
 from .reach import Door, Modules, Reach, Reaches, Running
@@ -88,7 +89,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         if self._paused or _C._current_autograd_node() is not None:  # a checkpoint runs forward again
             return func(*args, **kwargs)
         frame, it = sys._getframe(1), known(func)
-        inputs = [tensor for tensor in _flat(args, kwargs) if shadowed(tensor)]
+        inputs = [tensor for tensor in operands_of(args, kwargs) if shadowed(tensor)]
         for tensor in inputs:
             self._meet(tensor, frame, it)
 
@@ -102,7 +103,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         unknown = self.shadow.opaque.total()
         if it.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
             self.shadow.after(it, args, kwargs, out, writing, row_of)
-        made = [tensor for tensor in _flat((out,), {}) if shadowed(tensor)]
+        made = [tensor for tensor in operands_of((out,), {}) if shadowed(tensor)]
         if made and (it.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(it.name)
         if it.way is Way.NONE:
@@ -163,7 +164,6 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.uses: dict[int, tuple[Site, str | None]] = {}  # of parameters by id: where each is used first
         self.inputs: set[int] = set()  # ids of tensors that the model was given
         self.taken = -1  # the bits of the modules around all operations that read one of them
-
         self.doors: list[Door] = []
         self.products: list[tuple[Door, Tensor]] = []  # those before products, with what goes through
         self.asks_doors = [False]
@@ -329,13 +329,3 @@ def _device(result: Any) -> str:
 
 def _ignored(held: Held) -> None:
     pass
-
-
-def _flat(args: Any, kwargs: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [one for one in value if isinstance(one, Tensor)]
-    return found

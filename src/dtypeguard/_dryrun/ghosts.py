@@ -50,7 +50,9 @@ class Ghosts:
         key = device.type, device.index
         block = self._blocks.get(key)
         if block is None or block.nbytes() < size:
-            block = self._blocks[key] = torch.UntypedStorage(max(size, 64), device=device)  # type: ignore[no-untyped-call]
+            # torch leaves it untyped
+            block = torch.UntypedStorage(max(size, 64), device=device)  # type: ignore[no-untyped-call]
+            self._blocks[key] = block
             self._known[block._cdata] = block
         return block
 

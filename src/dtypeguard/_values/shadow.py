@@ -73,7 +73,7 @@ class Shadow:
         if not targets:
             return None
         if known.exact:
-            given = _tensors(args, kwargs)
+            given = tensors_of(args, kwargs)
             if not any(map(self._held, given)) and not known.rounds(given, targets[0].dtype):
                 return None
         row = row_of(known, targets[0].dtype)
@@ -103,7 +103,7 @@ class Shadow:
                 if held is not None:
                     held.like(tensor).copy_(tensor)
             return
-        inputs = [tensor for tensor in _tensors(args, kwargs) if shadowed(tensor)]
+        inputs = [tensor for tensor in tensors_of(args, kwargs) if shadowed(tensor)]
         if way is Way.OPAQUE:
             self._unknown(known, args, kwargs, inputs)
             return
@@ -113,7 +113,7 @@ class Shadow:
                 self._decision(known, args, kwargs, out, inputs, row_of)
             return
         exact = known.exact and writing is None and not any(map(memory.get, inputs))
-        if exact and not (made and known.rounds(_tensors(args, kwargs), made[0].dtype)):
+        if exact and not (made and known.rounds(tensors_of(args, kwargs), made[0].dtype)):
             return
         if writing is not None:
             row, look = writing.row, writing.look
@@ -202,7 +202,7 @@ class Shadow:
             double = (
                 not dtypes
                 or any(d in _DOUBLE for d in dtypes)
-                or any(t.dtype in _DOUBLE for t in _tensors(args, kwargs))
+                or any(t.dtype in _DOUBLE for t in tensors_of(args, kwargs))
             )
         real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
         targets = set() if writing is None else {id(one.tensor) for one in writing.came}
@@ -364,7 +364,8 @@ def _due(row: Row) -> bool:
     return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.before, row))
 
 
-def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
+def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
+    """The tensors among the arguments of an operation, and in lists of them."""
     found: list[Tensor] = []
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
