@@ -8,7 +8,9 @@ from audit_page import DOCS, NASTY, big, cast, finding, module, report, sample, 
 from html_page import Page, allowed
 
 from dtypeguard._base.dtypes import TABLE
-from dtypeguard._report.html import COLOURS, human, render, short
+from dtypeguard._report.html import render
+from dtypeguard._show.chips import COLOURS, short
+from dtypeguard._show.text import human
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 HERE = ("train.py", 42, "step", "loss = f(x)")

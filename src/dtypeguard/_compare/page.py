@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .._report.document import document
+from .._show.document import document
 from .bars import LEAST, PARTS, bar, number, scale_of, share
 from .measure import INPUTS
 from .strip import above, strip_of

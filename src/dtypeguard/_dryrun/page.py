@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from .._base.dtypes import name_of
-from .._report.document import document
-from .._report.html import STYLE, chip, class_styles
+from .._report.html import STYLE
+from .._show.chips import chip, class_styles
+from .._show.document import document
 
 _PAGE = Path(__file__).parent / "page"
 

@@ -12,7 +12,8 @@ import torch
 
 from .._base.dtypes import BY_NAME, name_of
 from .._base.errors import render
-from .._report.html import short
+from .._show.chips import short
+from .._show.text import number
 from .cells import DryrunCell, named
 
 Dtype = torch.dtype | str | None
@@ -118,7 +119,7 @@ class DryrunTable:
         counts = Counter(cell.status for cell in self.cells)
         what = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
         return (
-            f"{self.module}: {_number(len(self), 'cell')}, {what}; kernels of {self.device}, torch {torch.__version__}"
+            f"{self.module}: {number(len(self), 'cell')}, {what}; kernels of {self.device}, torch {torch.__version__}"
         )
 
     def columns(self) -> list[torch.dtype | None]:
@@ -148,7 +149,7 @@ class DryrunTable:
             lines = []
             for _, found in groups:
                 first, *more = (found[0].error or "").split("\n")
-                lines += [f"{_number(len(found), 'cell')}: {first}", *(f"  {line}" for line in more)]
+                lines += [f"{number(len(found), 'cell')}: {first}", *(f"  {line}" for line in more)]
                 repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
                 if repaired:
                     lines.append(f"  a guard casts {', '.join(_some(list(repaired)))}")
@@ -202,10 +203,6 @@ def _said(dtype: torch.dtype | None, nothing: str = "None") -> str:
 
 def _line(*texts: str) -> str:
     return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _some(texts: list[str]) -> list[str]:

@@ -4,37 +4,17 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
-from .._watch.text import human as human
-from .document import document, markup
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
+from .._show.chips import chip, class_styles, rank
+from .._show.document import document
+from .._show.text import human
 
 _PAGE = Path(__file__).parent / "page"
 STYLE = _PAGE.with_suffix(".css")  # for pages that list findings too
 SEVERITIES = ("error", "warning", "info")
 
-# The one table of dtypes on the page: what the name begins with, what stands for that in short, and the CSS class with
-# its hue and chroma. Lightness is the theme's, so every row is as legible as the others, in light and in dark.
-COLOURS: tuple[tuple[str, str, str, int, float], ...] = (
-    ("float64", "f64", "f64", 20, 0.13),
-    ("float32", "f32", "f32", 255, 0.11),
-    ("bfloat16", "bf16", "bf16", 155, 0.11),
-    ("float16", "f16", "f16", 75, 0.11),
-    ("float8_", "f8", "f8", 345, 0.12),
-    ("float4_", "f4", "f8", 345, 0.12),
-    ("bcomplex", "bc", "c", 305, 0.12),
-    ("complex", "c", "c", 305, 0.12),
-    ("bool", "bool", "b", 110, 0.05),
-    ("uint", "u", "u", 200, 0.05),
-    ("int", "i", "i", 225, 0.035),
-    ("q", "q", "q", 45, 0.06),
-    ("bits", "bits", "q", 45, 0.06),
-    ("", "", "x", 0, 0.0),
-)
 _STEP = re.compile(r"(?P<what>.*) at (?P<site>.*): (?P<dtype>\w+)", re.DOTALL)
 _CLOSED_FROM = 8  # of a longer list the rest is folded
 _OPEN_MODULES = 40  # a tree up to this size is shown open
@@ -46,7 +26,8 @@ def render(data: dict[str, Any]) -> str:
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
     }  # fmt: skip
-    return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles())
+    depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
+    return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
 
 
 # --- what the template shows --------------------------------------------------------------------------------------
@@ -88,7 +69,7 @@ def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) 
     small = len(ordered) <= _OPEN_MODULES
     troubled = sum(node["troubled"] for node in ordered) <= _OPEN_MODULES
     for node in (*ordered, outside):
-        node["dtypes"] = sorted(node["dtypes"], key=lambda name: (_row(name), name))
+        node["dtypes"] = sorted(node["dtypes"], key=lambda name: (rank(name), name))
         happened = node["children"] or node["casts"] or node["findings"]
         node["open"] = bool(node.get("depth") == 0 or (small and happened) or (troubled and node["troubled"]))
     return ordered, outside
@@ -172,30 +153,8 @@ def _legend(data: dict[str, Any]) -> list[dict[str, Any]]:
         names |= {tensor["dtype"] for kind in ("parameters", "inputs", "outputs") for tensor in module[kind]}
     for thing in [*data["findings"], *data["casts"]]:
         names |= {thing["from_dtype"], thing["to_dtype"]}
-    known = sorted((name for name in names if name), key=lambda name: (_row(name), name))
+    known = sorted((name for name in names if name), key=lambda name: (rank(name), name))
     return [{"dtype": name, "says": _says(name), "held": held.get(name, 0)} for name in known]
-
-
-def _row(dtype: str) -> int:
-    return next(row for row, (start, *_) in enumerate(COLOURS) if dtype.startswith(start))
-
-
-def short(dtype: str) -> str:
-    """`bfloat16` as `bf16`, `float8_e4m3fn` as `f8e4m3fn`; a name that is not in the table as it is."""
-    start, brief, *_ = COLOURS[_row(dtype)]
-    return brief + dtype[len(start) :]
-
-
-def chip(dtype: str) -> "Markup":
-    name = COLOURS[_row(dtype)][2]
-    return markup('<b class="t {}" title="{}">{}</b>').format(name, dtype, short(dtype))
-
-
-def class_styles() -> str:
-    """A class for each row of the table, and for each depth: inline styles would need a hole in the policy."""
-    rows = {name: (hue, chroma) for *_, name, hue, chroma in COLOURS}
-    chips = [f".{name}{{--h:{hue};--c:{chroma}}}\n" for name, (hue, chroma) in rows.items()]
-    return "".join(chips + [f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1)])
 
 
 def _says(dtype: str) -> str:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from .._base.dtypes import name_of
+from .._show.text import human
 from .._watch.events import ModuleRow
 from .._watch.findings import Cast as Cast
 from .._watch.recorder import Recorder
 from .._watch.rule import RULES, Report, Severity, select
 from .._watch.sites import Site
-from .._watch.text import human
 from .baseline import load, save
 
 _SHOWN = 20  # casts of a printed report

@@ -5,18 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .._show.text import human as human
+
 LARGEST = 10**6  # elements that are looked at in full
-
-
-def human(size: float) -> str:
-    """A number of bytes: `1.5 KiB`."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        size /= 1024
-        if size < 999.95 or unit == "TiB":
-            break
-    return f"{size:.1f} {unit}"
 
 
 def walk(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:

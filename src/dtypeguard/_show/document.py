@@ -30,14 +30,18 @@ def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable
     """
     common = _HERE / "common"
     script = _read(common.with_suffix(".js")) + _read(page.with_suffix(".js"))
-    style = _read(common.with_suffix(".css")) + style + _read(page.with_suffix(".css"))
+    style = _read(_HERE / "parts.css") + _read(common.with_suffix(".css")) + style + _read(page.with_suffix(".css"))
     text = _template(page, filters).render(
         script=markup(script),
         style=markup(style),
         policy=f"default-src 'none'; img-src data:; script-src {_hash(script)}; style-src {_hash(style)}",
         **view,
     )
-    # A path that is not text holds surrogates, which no file could hold in turn.
+    return readable(text)
+
+
+def readable(text: str) -> str:
+    """HTML as a file can hold it: a path that is not text holds surrogates, which no file could hold in turn."""
     return str(text).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -56,7 +60,7 @@ def _template(page: Path, filters: Mapping[str, Callable[..., Any]]) -> Any:
         loader=jinja2.FunctionLoader(source), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters.update(number=_number, prose=_prose, **filters)
+    environment.filters.update(number=_number, prose=prose, **filters)
     return environment.get_template(f"{page.name}.html.j2")
 
 
@@ -75,7 +79,7 @@ def _number(value: int) -> str:
     return f"{value:,}"
 
 
-def _prose(text: str) -> "Markup":
+def prose(text: str) -> "Markup":
     """Text with its `code` set as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # an odd number of backticks marks nothing

@@ -1,0 +1,1 @@
+"""How results are shown: numbers and dtypes as text, HTML pages, and the output of a notebook's cell."""

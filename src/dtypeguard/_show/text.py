@@ -1,0 +1,17 @@
+"""Numbers as a reader wants them."""
+
+
+def human(size: float) -> str:
+    """A number of bytes: `1.5 KiB`."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        size /= 1024
+        if size < 999.95 or unit == "TiB":
+            break
+    return f"{size:.1f} {unit}"
+
+
+def number(count: int, what: str) -> str:
+    """A count with its noun: `1 cast`, `2,000 casts`; `info` has no plural."""
+    return f"{count:,} {what}{'' if count == 1 or what == 'info' else 's'}"
