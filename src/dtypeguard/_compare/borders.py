@@ -9,8 +9,9 @@ from torch import nn
 from .._base.config import Autocast, Mode, Verify
 from .._base.dtypes import FLOATING
 from .._base.errors import CompareError
+from .._doors.choose import owners, refuses_wider
 from .._doors.forward import Options
-from .._doors.guard import border, owners, refuses_wider
+from .._doors.guard import border
 
 _OPTIONS = Options(
     mode=Mode.LENIENT, casting=None, depth="boundary", dtype=None, device=None, autocast=None, skip_args=frozenset(),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .._base.dtypes import HALF
-from .._doors.guard import owners, refuses_wider
+from .._doors.choose import owners, refuses_wider
 from .._values.known import Known
 from .batches import mapped
 from .subject import REFUSALS

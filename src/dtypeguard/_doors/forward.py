@@ -154,11 +154,15 @@ def _array_spec(annotation: Any, fn: Any) -> Spec | None:
 
 def around_instance(forward: Any, module: nn.Module, key: Key) -> Any:
     """The guard around an instance's own `forward`, which hides that of the class (accelerate, compile, hooks)."""
-    if isinstance(forward, types.MethodType) and forward.__self__ is module:
-        body: Any = forward.__func__  # a copy of the model must run its own weights
-    else:
-        body = with_self(forward, type(module))
+    body = body_of(forward, module)
     return build(body, contract_of(type(module), body, key), anchor=key.slots)
+
+
+def body_of(forward: Any, module: nn.Module) -> Any:
+    """An instance's own `forward`, as a function that takes the module first."""
+    if isinstance(forward, types.MethodType) and forward.__self__ is module:
+        return forward.__func__  # a copy of the model must run its own weights
+    return with_self(forward, type(module))
 
 
 def with_self(forward: Any, cls: type) -> Any:

@@ -11,44 +11,39 @@ import inspect
 import sys
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, read, written_in
-from .._base.dtypes import FLOATING
+from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
-from .._contract.anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
+from .._contract.anchor import LOSSES, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
 from .._wrap.build import build, sign, signed
 from .._wrap.script import shallow
+from .choose import choices, owners, refuse, refuses_wider
 from .enforce import enforce
 from .forward import (
     Key,
     Options,
     around_instance,
+    body_of,
     check_names,
     check_patterns,
     contract_of,
     hooks_of,
-    is_torch_own,
-    matches,
     root_of,
     with_self,
 )
+from .options import Depth, read_options
 
 M = TypeVar("M", bound=nn.Module)
-Depth = Literal["auto", "all", "boundary"]
-
-
 _arming = threading.Lock()
-# Never called with a tensor from outside, or cannot be guarded.
-_MACHINERY = (torch.nn.utils.parametrize.ParametrizationList, torch.jit.ScriptModule)
 
 
 @dataclass
@@ -215,37 +210,24 @@ def guard(
     dtypeguard.DtypeError: Linear.forward: argument `input` is float64, the module's parameters are float32
     ...
     """
-    if depth not in ("auto", "all", "boundary"):
-        raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
-    for name, given in (("skip_args", skip_args), ("skip_modules", skip_modules), ("move_args", move_args)):
-        if isinstance(given, str):
-            raise TypeError(f"{name}={given!r} is one string: write {name}=({given!r},)")
-    for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
-        if wanted is not None and wanted not in FLOATING:
-            raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
-    skip_modules = tuple(skip_modules)
-    options = Options(
-        **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
-        depth=depth,
-        dtype=dtype,
-        device=None if device is None else torch.device(device),
+    options, skip = read_options(
+        mode=mode, casting=casting, depth=depth, dtype=dtype, device=device, autocast=autocast, skip_args=skip_args,
+        skip_modules=skip_modules, move_args=move_args, verify=verify, non_blocking=non_blocking,
         output_dtype=output_dtype,
-        skip_args=frozenset(skip_args),
-        move_args=frozenset(move_args),
-        non_blocking=bool(non_blocking),
-    )
+    )  # fmt: skip
     root = root_of(model)
-    _refuse(root)
+    refuse(root)
     before = [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
-    check_patterns(root, skip_modules)
+    check_patterns(root, skip)
     unguard(root)
     try:
-        targets = list(_targets(root, options, skip_modules))
+        name, chosen = type(root).__name__, choices(root, options, skip)
+        targets = [(f"{name}.{path}" if path else name, module) for path, module, why in chosen if why is None]
         file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and len(targets) == 1:
             card = root.__dict__["_dtypeguard"]
-            card.skip, card.armed = skip_modules, False
+            card.skip, card.armed = skip, False
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
@@ -254,53 +236,6 @@ def guard(
             vars(module)["_dtypeguard"].skip, vars(module)["_dtypeguard"].armed = card.skip, card.armed
         raise
     return model
-
-
-def _refuse(model: Any) -> None:
-    """A clear TypeError for what cannot be guarded."""
-    if isinstance(model, type):
-        raise TypeError(f"guard takes a model, not the class {model.__name__}: guard({model.__name__}(...))")
-    if not isinstance(model, nn.Module):
-        kind = "None" if model is None else f"a {type(model).__name__}"
-        advice = "decorate functions with dtypeguard.enforce" if callable(model) else "pass the nn.Module itself"
-        raise TypeError(f"guard takes an nn.Module, not {kind}: {advice}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
-        )
-    for name, module in model.named_modules():
-        if any(isinstance(t, LAZY) for t in (*module._parameters.values(), *module._buffers.values())):
-            where = f"its submodule {name!r}" if name else "it"
-            raise TypeError(f"{where} is lazy and has no parameters yet: call the model once, then guard it")
-    if not _callable(model):
-        raise TypeError(f"{type(model).__name__} has no forward: guard the modules in it, or the model that holds it")
-
-
-def _callable(module: nn.Module) -> bool:
-    return "forward" in vars(module) or type(module).forward is not nn.Module.forward
-
-
-def _targets(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterator[tuple[str, nn.Module]]:
-    """The modules to guard with their paths: the root, and by depth the owners of floating parameters."""
-    name = type(root).__name__
-    yield name, root
-    dtypes = {tensor.dtype for _, tensor, _ in floating(root)}
-    if options.depth == "boundary" or (options.depth == "auto" and (len(dtypes) < 2 or options.dtype is not None)):
-        return
-    for path, module in owners(root, skip):
-        # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own modules
-        # would refuse is no such border.
-        if options.depth == "all" or refuses_wider(module):
-            yield f"{name}.{path}", module
-
-
-def owners(root: nn.Module, skip: tuple[Any, ...] = ()) -> Iterator[tuple[str, nn.Module]]:
-    """The submodules that own floating parameters, with their paths, but those to skip."""
-    for path, module in list(root.named_modules()):
-        owner = any(p is not None and p.dtype in FLOATING for p in own_parameters(module).values())
-        skipped = any(matches(pattern, path, module) for pattern in skip)
-        if path and owner and _callable(module) and not skipped and not isinstance(module, _MACHINERY):
-            yield path, module
 
 
 def border(module: nn.Module, path: str, options: Options, parent: nn.Module | None) -> None:
@@ -315,11 +250,6 @@ def _called(module: nn.Module, args: Any) -> None:
     """A hook that does nothing: where there is one, PyTorch calls the module."""
 
 
-def refuses_wider(module: nn.Module) -> bool:
-    """Whether a module raises where its floating input is wider than its parameters."""
-    return is_torch_own(type(module)) and not isinstance(module, WIDER)
-
-
 def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
     key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
@@ -329,12 +259,9 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
         contract = contract_of(cls, cls.forward, key)
         card.hooks = hooks_of(module, contract)
     else:
-        # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
-        base = cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
+        base, hidden = _base_of(cls, module), _hidden(module)
         guarded = _guarded_class(base, key)
         contract = guarded.forward.__dtypeguard__[1]
-        # Behind accelerate's hooks, which load weights and move inputs, stands the forward to guard.
-        hidden = "_old_forward" if "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__ else "forward"
         shadow = module.__dict__.get(hidden)
         try:
             object.__setattr__(module, "__class__", _rebased(cls, base, guarded))
@@ -346,6 +273,39 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
             module.__dict__[hidden] = types.MethodType(made, module)
             card.shadow = (hidden, shadow, module.__dict__[hidden])
     return contract
+
+
+def contract_for(module: nn.Module, key: Key) -> Contract:
+    """The contract that a guard holds a module to, whether the module is guarded or not."""
+    cls: Any = type(module)
+    if isinstance(module, torch.fx.GraphModule):
+        return contract_of(cls, cls.forward, key)
+    card: Card | None = module.__dict__.get("_dtypeguard")
+    base = _base_of(cls, module) if card is None else _generated(cls)._dtypeguard_base
+    shadow = module.__dict__.get(_hidden(module)) if card is None or card.shadow is None else card.shadow[1]
+    return contract_of(base, _forward_of(base) if shadow is None else body_of(shadow, module), key)
+
+
+def _base_of(cls: Any, module: nn.Module) -> Any:
+    """The class that a guard is made from."""
+    # torch takes a parametrization off by going back to the first base, so the guard stands beneath it.
+    return cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
+
+
+def _hidden(module: nn.Module) -> str:
+    """What a forward is called that an instance has of its own."""
+    # Behind accelerate's hooks, which load weights and move inputs, stands the forward to guard.
+    return "_old_forward" if "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__ else "forward"
+
+
+def _forward_of(base: Any) -> Any:
+    """The forward of a class, as a function that takes the module first."""
+    body = inspect.getattr_static(base, "forward")
+    forward = with_self(base.forward, base) if isinstance(body, staticmethod | classmethod) else base.forward
+    if not inspect.isfunction(forward) and type(forward).__name__ != "cython_function_or_method":
+        kind = type(body).__name__
+        raise TypeError(f"the forward of {base.__name__} is a {kind}, which guard cannot wrap: write it as a method")
+    return forward
 
 
 def _generated(cls: type) -> Any:
@@ -367,11 +327,7 @@ def _guarded_class(base: Any, key: Key) -> Any:
     for known in base.__subclasses__():  # weak references: a class that nobody uses may go
         if vars(known).get("_dtypeguard_key") == key and vars(known)["_dtypeguard_body"] is body:
             return known
-    static = isinstance(body, staticmethod | classmethod)
-    forward = with_self(base.forward, base) if static else base.forward
-    if not inspect.isfunction(forward) and type(forward).__name__ != "cython_function_or_method":
-        kind = type(body).__name__
-        raise TypeError(f"the forward of {base.__name__} is a {kind}, which guard cannot wrap: write it as a method")
+    forward = _forward_of(base)
     contract = contract_of(base, forward, key)
     inner = signed(forward)
     if inner is not None:  # enforced already: checked once, by one wrapper
@@ -425,7 +381,7 @@ def unguard(model: M, /) -> M:
     """
     root = root_of(model)
     if not isinstance(root, nn.Module):
-        _refuse(root)
+        refuse(root)
     for module in list(root.modules()):
         _unguard_one(module)
     return model

@@ -48,5 +48,3 @@ def class_styles() -> str:
     """A class for each row of the table: inline styles would need a hole in a page's policy."""
     rows = {name: (hue, chroma) for *_, name, hue, chroma in COLOURS}
     return "".join(f".{name}{{--h:{hue};--c:{chroma}}}\n" for name, (hue, chroma) in rows.items())
-
-

@@ -1,0 +1,71 @@
+"""The options of `guard`, read and checked once for all that take them."""
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import nn
+
+from .._base.config import AutocastName, CastingName, ModeName, VerifyName, read
+from .._base.dtypes import FLOATING
+from .forward import Options
+
+Depth = Literal["auto", "all", "boundary"]
+
+
+class GuardOptions(TypedDict, total=False):
+    """The options of `guard`, for functions that take the same."""
+
+    mode: ModeName | None
+    casting: CastingName | None
+    depth: Depth
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    autocast: AutocastName | None
+    skip_args: Iterable[str]
+    skip_modules: Iterable[str | type[nn.Module]]
+    move_args: Iterable[str]
+    verify: VerifyName
+    non_blocking: bool
+    output_dtype: torch.dtype | None
+
+
+def read_options(
+    *,
+    mode: ModeName | None = None,
+    casting: CastingName | None = None,
+    depth: Depth = "auto",
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    autocast: AutocastName | None = None,
+    skip_args: Iterable[str] = (),
+    skip_modules: Iterable[str | type[nn.Module]] = (),
+    move_args: Iterable[str] = (),
+    verify: VerifyName = "first",
+    non_blocking: bool = False,
+    output_dtype: torch.dtype | None = None,
+) -> tuple[Options, tuple[Any, ...]]:
+    """The options as a contract has them, and the submodules to skip.
+
+    Raises:
+        TypeError, ValueError: for what is no option.
+    """
+    if depth not in ("auto", "all", "boundary"):
+        raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
+    for name, given in (("skip_args", skip_args), ("skip_modules", skip_modules), ("move_args", move_args)):
+        if isinstance(given, str):
+            raise TypeError(f"{name}={given!r} is one string: write {name}=({given!r},)")
+    for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
+        if wanted is not None and wanted not in FLOATING:
+            raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
+    options = Options(
+        **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
+        depth=depth,
+        dtype=dtype,
+        device=None if device is None else torch.device(device),
+        output_dtype=output_dtype,
+        skip_args=frozenset(skip_args),
+        move_args=frozenset(move_args),
+        non_blocking=bool(non_blocking),
+    )
+    return options, tuple(skip_modules)
