@@ -37,6 +37,10 @@ if _TYPE_CHECKING:
     from ._compare import Layer as Layer
     from ._compare import Line as Line
     from ._compare import compare as compare
+    from ._describe import Description as Description
+    from ._describe import HeldArgument as HeldArgument
+    from ._describe import HeldModule as HeldModule
+    from ._describe import describe as describe
     from ._dryrun import DryrunCell as DryrunCell
     from ._dryrun import DryrunTable as DryrunTable
     from ._dryrun import dryrun as dryrun
@@ -77,6 +81,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("audit", "AuditReport"), "._audit"),
     **dict.fromkeys(("compare", "Comparison", "Kept", "Layer", "Line"), "._compare"),
+    **dict.fromkeys(("describe", "Description", "HeldArgument", "HeldModule"), "._describe"),
     **dict.fromkeys(("dryrun", "DryrunCell", "DryrunTable"), "._dryrun"),
 }
 
