@@ -64,7 +64,7 @@ def _values(contract: Contract, module: nn.Module, param: Param, probe: Any) -> 
         probe = (probe,)
     elif param.kind is inspect.Parameter.VAR_KEYWORD:
         probe = {"": probe}
-    empty = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
+    empty: dict[Any, Any] = {inspect.Parameter.VAR_POSITIONAL: (), inspect.Parameter.VAR_KEYWORD: {}}
     return (module, *(probe if one is param else empty.get(one.kind, one.default) for one in contract.params[1:]))
 
 

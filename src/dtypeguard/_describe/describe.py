@@ -211,8 +211,7 @@ def _annotated(
 ) -> Iterator[HeldArgument]:
     found = arrays(spec)
     for array in found:
-        yield HeldArgument(
-            str(param.name), array.hint, *accepted(contract, module, param, array, device), device, True, None
-        )
+        outside, within = accepted(contract, module, param, array, device)
+        yield HeldArgument(str(param.name), array.hint, outside, within, device, True, None)
     if not found and isinstance(spec, OtherSpec):
         yield HeldArgument(str(param.name), spec.hint, None, None, None, False, None)
