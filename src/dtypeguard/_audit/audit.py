@@ -1,6 +1,8 @@
 """`audit`: begin and end."""
 
+import contextlib
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, overload
 
@@ -9,6 +11,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base import errors as _errors
+from .._base.progress import task
 from .._report.report import AuditReport
 from .._values.engine import RANGE, Values
 from .._watch import exports, models, program
@@ -31,6 +34,7 @@ class Audit:
         self._recorder, self._models = recorder, list(models)
         self._report = AuditReport(recorder)
         self._used = False
+        self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
 
     @property
     def report(self) -> AuditReport:
@@ -43,6 +47,9 @@ class Audit:
         for model in self._models:
             self._recorder.name(model)
         self._recorder.start()
+        if self._recorder.values is not None:  # which takes its time
+            self._task = task("audit", alone=False)
+        self._task.__enter__()
         _errors.origins.append(self._recorder.origin_of)
         return self._report
 
@@ -54,6 +61,7 @@ class Audit:
             self._recorder.stop(error)
         finally:
             self._report._close(error)
+            self._task.__exit__(None, None, None)
         return False
 
 

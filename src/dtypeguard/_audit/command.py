@@ -14,9 +14,8 @@ import io
 import os
 import pkgutil
 import sys
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from .._report.baseline import Baseline, load, save
@@ -27,7 +26,6 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # 
 _OPS = os.path.join("torch", "_ops.py")
 _OUTPUTS = ("json", "html", "write_baseline")
 STDOUT = "-"
-_SECONDS = 10  # between two lines of progress
 
 
 class Usage(Exception):
@@ -106,7 +104,7 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     status = 0
     report = None
     try:
-        with audit(rules=options.select, ignore=options.ignore, values=options.values) as report, _progress(report):
+        with audit(rules=options.select, ignore=options.ignore, values=options.values) as report:
             report.program = f"-m {options.program}" if options.module else options.program
             try:
                 program()
@@ -120,26 +118,6 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
         _show(error)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
     return report, status
-
-
-@contextlib.contextmanager
-def _progress(report: Any) -> Iterator[None]:
-    """A line on a terminal, now and then: a shadow takes its time."""
-    over = threading.Event()
-
-    def show() -> None:
-        while not over.wait(_SECONDS):
-            text = f"dtypeguard: {report._recorder.operations:,} operations in {report.elapsed:.0f} s"
-            print(text, file=sys.__stderr__, flush=True)
-
-    if report._recorder.values is None or sys.__stderr__ is None or not sys.__stderr__.isatty():
-        yield
-        return
-    threading.Thread(target=show, name="dtypeguard progress", daemon=True).start()
-    try:
-        yield
-    finally:
-        over.set()
 
 
 def _status(code: Any) -> int:

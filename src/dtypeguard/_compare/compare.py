@@ -11,6 +11,7 @@ from torch import nn
 from .._audit.audit import audit
 from .._base.dtypes import BY_NAME, FLOATING, HALF, name_of
 from .._base.errors import CompareError, DeviceError, HintError
+from .._base.progress import task
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
@@ -59,7 +60,8 @@ def compare(
     >>> sorted(layer.name for layer in result.layers)
     ['', '(inputs)', '0', '1', '2']
     """
-    with torch.inference_mode(False):  # in which nothing has a gradient
+    title = f"compare({type(model).__name__})"
+    with torch.inference_mode(False), task(title):  # in inference mode nothing has a gradient
         subject = _subject(model, batch, dtype, autocast, loss)
         try:
             found = measure(subject, subject.lowered())

@@ -13,6 +13,7 @@ import torch
 
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
+from .._base.progress import task
 from .bisect import bisect
 from .keep import Kept, Search, together, units_of
 from .measure import DECIDED, INPUTS, Measured, Part
@@ -157,7 +158,7 @@ class Comparison:
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
                 "loss=, a function that makes a floating tensor of what the model returns"
             )
-        with torch.inference_mode(False):
+        with torch.inference_mode(False), task("keep"):
             kept = self._searching().run(error)
         if kept is None:
             raise CompareError(

@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .._base.dtypes import FLOATING, name_of
 from .._base.errors import CompareError
+from .._base.progress import tell
 from .batches import Batch, tensors_of
 from .draws import Draws
 
@@ -110,6 +111,7 @@ class Subject:
     def run(self, model: nn.Module, number: int, batch: Batch, low: bool = True, mode: Any = None) -> list[Tensor]:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
+        tell(lambda: f"run {self.runs}")
         with self._region(low), self._drawn(number), mode or contextlib.nullcontext():
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:

@@ -2,5 +2,5 @@
 
 from .describe import describe as describe
 from .description import Description as Description
-from .description import HeldArgument as HeldArgument
-from .description import HeldModule as HeldModule
+from .held import HeldArgument as HeldArgument
+from .held import HeldModule as HeldModule

@@ -19,7 +19,8 @@ from .._doors.forward import Key, Options, check_names, check_patterns, root_of
 from .._doors.guard import contract_for, is_held
 from .._doors.options import GuardOptions, read_options
 from .._wrap.build import signed
-from .description import Description, HeldArgument, HeldModule
+from .description import Description
+from .held import HeldArgument, HeldModule
 
 
 def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Description:
@@ -203,7 +204,8 @@ def _arguments(contract: Contract, module: nn.Module, device: torch.device | Non
                 mask = name in contract.masks
                 if mask not in unannotated:
                     unannotated[mask] = accepted(contract, module, param, None, device)
-                yield HeldArgument(name, None, *unannotated[mask], device, name in contract.move_args, None)
+                outside, within = unannotated[mask]
+                yield HeldArgument(name, None, outside, within, device, name in contract.move_args, None)
 
 
 def _annotated(

@@ -3,10 +3,8 @@
 import dataclasses
 import json
 import os
-import re
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,70 +12,11 @@ from typing import Any
 import torch
 
 from .._base.config import current_casting, current_mode
-from .._base.dtypes import FLOATING, TABLE, Kind, name_of
+from .._base.dtypes import name_of
 from .._doors.forward import Options
 from .._show.text import number
-
-_COLUMNS = 78
-_FEW = 6  # rows of paths, and of reasons
-
-
-@dataclass(frozen=True, slots=True)
-class HeldArgument:
-    """What one argument of a forward must be; of an annotation with several arrays there is one for each.
-
-    Attributes:
-        name: of the argument.
-        annotation: the jaxtyping annotation of the array, with its axes; None if the argument has none.
-        dtypes: the dtypes that a tensor may have; of an argument without an annotation the floating ones, as integer
-            and bool tensors keep theirs. None if the argument is not checked for dtype.
-        autocast: the same within an autocast region.
-        device: where a tensor must be; None for anywhere.
-        moves: whether that holds for integer and bool tensors on the CPU, too.
-        skipped: why it is not checked, or None.
-    """
-
-    name: str
-    annotation: str | None
-    dtypes: tuple[torch.dtype, ...] | None
-    autocast: tuple[torch.dtype, ...] | None
-    device: torch.device | None
-    moves: bool
-    skipped: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class HeldModule:
-    """What the inputs of one module are held to.
-
-    Attributes:
-        path: as in `named_modules()`; "" is the model itself.
-        kind: the name of its class.
-        by: 'guard', or 'enforce' for a forward that is decorated.
-        anchor: the name of the parameter or buffer that stands for the module; None if there is none, or `dtype=` of
-            the guard stands in its place.
-        dtype: what floating inputs must be; None if the module has none for them.
-        device: where inputs must be; None for anywhere.
-        reason: why there is no dtype, or None.
-        arguments: one `HeldArgument` for each argument, without `self`.
-        result: what the result is checked against, or None.
-        sides: whether arguments may differ beside one that has the dtype, as side inputs.
-        autocast: 'follow', 'ignore' or 'disable'.
-        also: the other paths of a module that is shared.
-    """
-
-    path: str
-    kind: str
-    by: str
-    anchor: str | None
-    dtype: torch.dtype | None
-    device: torch.device | None
-    reason: str | None
-    arguments: tuple[HeldArgument, ...]
-    result: str | None
-    sides: bool
-    autocast: str
-    also: tuple[str, ...]
+from .held import HeldArgument, HeldModule
+from .words import demands, folded, held, listed, row, shown, some
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -197,7 +136,7 @@ class Description:
         }
         rest = {name: getattr(options, name) for name in ("dtype", "device", "output_dtype", "skip_args", "move_args")}
         said = {name: getattr(value, "name", str(value)).lower() for name, value in named.items()}
-        return said | {name: _listed(value) for name, value in rest.items() if value}
+        return said | {name: listed(value) for name, value in rest.items() if value}
 
     def depth(self) -> str:
         """Why the guard is as deep as it is, as a sentence."""
@@ -228,7 +167,7 @@ class Description:
         """What holds for all of it."""
         for why, paths in self.skipped.items():
             if self.shallow is None or not why.startswith(("is inside", "has no floating")):
-                yield f"Not checked: {_some(paths)}, as each {why}."
+                yield f"Not checked: {some(paths)}, as each {why}."
         if any(module.sides for module in self.modules):
             yield (
                 "An argument without an annotation may have another dtype if one beside it has the right one: then it "
@@ -237,93 +176,6 @@ class Description:
         yield (
             "Unannotated integer and bool tensors, and 0-dim float32 numbers beside half parameters, keep their dtype."
         )
-
-
-# ---------------------------------------------------------------- words
-
-
-def held(module: HeldModule) -> str:
-    """What a module's inputs are held to, in a line."""
-    place = "on any device" if module.device is None else f"on {module.device}"
-    if module.dtype is None:
-        return f"no dtype, as {module.reason}; {place}"
-    like = "" if module.anchor is None else f"like {module.anchor}: "
-    return f"{like}{name_of(module.dtype)} {place}"
-
-
-def demands(module: HeldModule) -> Iterator[tuple[str, str]]:
-    """The arguments of a module, those alike together, and what they must be; at last the result."""
-    groups: dict[Any, list[str]] = {}
-    for argument in module.arguments:
-        groups.setdefault(dataclasses.replace(argument, name=""), []).append(argument.name)
-    largest = max(groups.values(), key=len, default=[])
-    for argument, names in groups.items():
-        several = len(names) > 3 and names is largest
-        name = ("every argument" if len(groups) == 1 else "every other one") if several else ", ".join(names)
-        yield name, demand(argument, module)
-    if module.result is not None:
-        yield "result", module.result
-
-
-def demand(argument: HeldArgument, module: HeldModule) -> str:
-    """What an argument must be."""
-    if argument.skipped is not None:
-        return f"not checked: it {argument.skipped}"
-    if argument.dtypes is None:
-        return argument.annotation or "not checked"
-    said = dtypes_said(argument.dtypes)
-    more = tuple(dtype for dtype in argument.autocast or () if dtype not in argument.dtypes)
-    if more and module.autocast != "disable":
-        said += f"; within autocast also {', '.join(map(name_of, more))}"
-    if argument.annotation is not None:
-        said = f"{argument.annotation}: {said}"
-    return f"{said}; integers are moved, too" if argument.moves and argument.annotation is None else said
-
-
-def dtypes_said(dtypes: Iterable[torch.dtype]) -> str:
-    """Dtypes by name; all floating ones in a word, and those for storage only where there are no others."""
-    ordinary = [dtype for dtype in dtypes if TABLE[dtype].kind is not Kind.STORAGE]
-    found = ordinary or list(dtypes)
-    words = ["any floating dtype"] if set(found) >= FLOATING else []
-    return ", ".join(words + [name_of(dtype) for dtype in found if not words or dtype not in FLOATING]) or "none"
-
-
-def shown(paths: list[str]) -> list[str]:
-    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`."""
-    groups: dict[str, list[str]] = {}
-    for path in paths:
-        groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
-    lines = [
-        group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
-        for group in groups.values()
-    ]
-    return lines if len(lines) <= _FEW + 1 else [*lines[:_FEW], f"... {number(len(lines) - _FEW, 'more line')}"]
-
-
-def _some(paths: tuple[str, ...]) -> str:
-    if len(paths) == 1:
-        return paths[0]
-    names = ", ".join(paths[:2]) if len(paths) == 2 else f"{paths[0]}, ..., {paths[-1]}"
-    return f"{names} ({len(paths)} modules)"
-
-
-def _listed(value: Any) -> str:
-    if isinstance(value, torch.dtype):
-        return name_of(value)
-    return ", ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
-
-
-def folded(text: str, indent: str = "") -> list[str]:
-    """Text in lines of the width of a terminal."""
-    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
-def row(name: str, text: str, width: int) -> list[str]:
-    """A name, and text beside it; below a long name."""
-    head = f"  {name:<{width}}"
-    if len(name) >= width:
-        return [*folded(f"  {name}", "    "), *row("", text, width)]
-    return folded(f"{head}{text}", " " * len(head))
 
 
 def _plain(value: Any) -> Any:

@@ -7,19 +7,19 @@ from .._base.dtypes import name_of
 from .._show.chips import chip, class_styles
 from .._show.document import document
 from .._show.fragment import badge, facts, folded, fragment, listed, plain, table
-from .description import Description, demands, held, shown
+from .words import demands, held, shown
 
 _PAGE = Path(__file__).parent / "page"
 _OPEN = 8  # groups of modules that are shown open
 
 
-def page(description: Description) -> str:
+def page(description: Any) -> str:
     """A page."""
     view = {"it": description, "groups": list(_groups(description)), "open": _OPEN, "dtypes": _dtypes(description)}
     return document(_PAGE, view, {"chip": chip}, class_styles())
 
 
-def cell(description: Description) -> str:
+def cell(description: Any) -> str:
     """The output of a notebook's cell."""
     first, *rest = [_group(group) for group in _groups(description)]
     head = badge("guarded", "good") if description.guarded else badge("not guarded", "none")
@@ -49,7 +49,7 @@ def _group(group: dict[str, Any]) -> Any:
     return rows if len(group["paths"]) == 0 else rows + folded(group["many"], plain("\n".join(group["paths"])))
 
 
-def _groups(description: Description) -> Any:
+def _groups(description: Any) -> Any:
     for module, paths in description.groups():
         several = len(paths) > 1
         yield {
@@ -61,5 +61,5 @@ def _groups(description: Description) -> Any:
         }
 
 
-def _dtypes(description: Description) -> list[tuple[str, int]]:
+def _dtypes(description: Any) -> list[tuple[str, int]]:
     return [(name_of(dtype), len(names)) for dtype, names in description.parameters.items()]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base.progress import tell
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from .flags import Flags, looked_at
@@ -84,6 +85,7 @@ class Values:
             return None
 
     def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
+        tell(lambda: f"{self._audit.operations:,} operations")
         it = known(func)
         if it.way is Way.NONE or it.way is Way.TEST:  # a view, a constant
             if args and isinstance(args[0], Tensor) and args[0].requires_grad:

@@ -1,0 +1,63 @@
+"""What the inputs of one module are held to, and what one argument of its forward must be."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArgument:
+    """What one argument of a forward must be; of an annotation with several arrays there is one for each.
+
+    Attributes:
+        name: of the argument.
+        annotation: the jaxtyping annotation of the array, with its axes; None if the argument has none.
+        dtypes: the dtypes that a tensor may have; of an argument without an annotation the floating ones, as integer
+            and bool tensors keep theirs. None if the argument is not checked for dtype.
+        autocast: the same within an autocast region.
+        device: where a tensor must be; None for anywhere.
+        moves: whether that holds for integer and bool tensors on the CPU, too.
+        skipped: why it is not checked, or None.
+    """
+
+    name: str
+    annotation: str | None
+    dtypes: tuple[torch.dtype, ...] | None
+    autocast: tuple[torch.dtype, ...] | None
+    device: torch.device | None
+    moves: bool
+    skipped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldModule:
+    """What the inputs of one module are held to.
+
+    Attributes:
+        path: as in `named_modules()`; "" is the model itself.
+        kind: the name of its class.
+        by: 'guard', or 'enforce' for a forward that is decorated.
+        anchor: the name of the parameter or buffer that stands for the module; None if there is none, or `dtype=` of
+            the guard stands in its place.
+        dtype: what floating inputs must be; None if the module has none for them.
+        device: where inputs must be; None for anywhere.
+        reason: why there is no dtype, or None.
+        arguments: one `HeldArgument` for each argument, without `self`.
+        result: what the result is checked against, or None.
+        sides: whether arguments may differ beside one that has the dtype, as side inputs.
+        autocast: 'follow', 'ignore' or 'disable'.
+        also: the other paths of a module that is shared.
+    """
+
+    path: str
+    kind: str
+    by: str
+    anchor: str | None
+    dtype: torch.dtype | None
+    device: torch.device | None
+    reason: str | None
+    arguments: tuple[HeldArgument, ...]
+    result: str | None
+    sides: bool
+    autocast: str
+    also: tuple[str, ...]
