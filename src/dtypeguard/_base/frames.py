@@ -2,11 +2,13 @@
 
 import functools
 import os
+import re
 import sys
 import sysconfig
 import warnings
 from pathlib import PurePath
 from types import FrameType
+from typing import Any
 
 import jaxtyping
 import torch
@@ -23,6 +25,7 @@ _INTERNAL: tuple[str, ...] = (
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
 _PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab
+_IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbered besides
 _LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
@@ -72,6 +75,18 @@ def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
     else:
         module = frame.f_globals.get("__name__")  # what filters of warnings look at
         warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:
+    """What a line is known by where something is told once for each.
+
+    A notebook compiles each statement of a cell by itself, and names the cell's file after the cell's text: a cell that
+    runs again is the same, an edited one is another.
+    """
+    if frame is None:
+        return None
+    code = frame.f_code
+    return _IPYTHON.sub("<ipython-input-", code.co_filename), code, frame.f_lineno
 
 
 def place(frame: FrameType | None) -> str | None:

@@ -71,6 +71,11 @@ class Kept:
             "error": self.error, "runs": self.runs, "dtype": None if self.dtype is None else name_of(self.dtype),
         }  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        from .page import kept_cell
+
+        return kept_cell(self.to_dict())
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Kept":
         """The inverse of `to_dict`, for what was written to a file.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .._show.document import document
+from .._show.fragment import badge, facts, folded, fragment, joined, listed, table, where
 from .bars import LEAST, PARTS, bar, number, scale_of, share
 from .measure import INPUTS
 from .strip import above, strip_of
@@ -105,3 +106,38 @@ def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | 
     ids = {row["name"]: row["id"] for row in rows}
     names = [{"title": titled(name), "id": ids.get(name)} for name in kept["names"]]
     return kept | {"error": float(kept["error"]), "names": names}
+
+
+def cell(data: dict[str, Any], title: str) -> str:
+    """The output of a notebook's cell that shows a comparison."""
+    shared = data["explained"] is not None
+    rows = [layer for layer in _layers(data) if not shared or abs(layer["share"]) >= LEAST]
+    head = ("layer", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
+    return fragment(
+        f"{data['model']}, {title}: {data['verdict']}",
+        *(facts(badge("not finite", "error"), line) for line in data["born"]),
+        table("", head, (_cells(layer, shared) for layer in rows), "layer"),
+        *_said_of(data["kept"], data["wide"]),
+        folded("notes", listed(data["notes"])) if data["notes"] else None,
+    )
+
+
+def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
+    name = joined(f"`{layer['title']}`", layer["kind"])
+    error = "" if layer["error"] is None else number(layer["error"])
+    if not shared:
+        return name, error
+    parts = [number(layer[part]) if abs(layer[part]) >= LEAST else "" for part in PARTS]
+    return name, share(layer["share"]), *parts, error, where(layer["lines"][0]["site"] if layer["lines"] else "")
+
+
+def kept_cell(data: dict[str, Any]) -> str:
+    """The output of a notebook's cell that shows which modules are kept."""
+    return fragment("modules that stay in float32", *_said_of(data, "float32"))
+
+
+def _said_of(kept: dict[str, Any] | None, wide: str) -> Iterator[Any]:
+    if kept is not None:
+        runs = f"verified by {kept['runs']} run{'s' * (kept['runs'] != 1)}"
+        yield facts(badge(f"keep in {wide}", "info"), f"error {number(float(kept['error']))}", runs)
+        yield joined(*(f"`{titled(name)}`" for name in kept["names"]))

@@ -275,6 +275,11 @@ class Comparison:
             Path(path).write_text(page, encoding="utf-8")
         return page
 
+    def _repr_html_(self) -> str:
+        from .page import cell
+
+        return cell(self.to_dict(), self.title)
+
 
 def _number(value: float | None) -> float | str | None:
     """JSON has no infinity."""

@@ -1,12 +1,13 @@
 """A description as an HTML page, and as the output of a notebook's cell."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .._base.dtypes import name_of
 from .._show.chips import chip, class_styles
 from .._show.document import document
-from .._show.fragment import badge, facts, folded, fragment, listed, plain, table
+from .._show.fragment import badge, facts, folded, fragment, joined, listed, plain, table
 from .words import demands, held, shown
 
 _PAGE = Path(__file__).parent / "page"
@@ -21,35 +22,27 @@ def page(description: Any) -> str:
 
 def cell(description: Any) -> str:
     """The output of a notebook's cell."""
-    first, *rest = [_group(group) for group in _groups(description)]
     head = badge("guarded", "good") if description.guarded else badge("not guarded", "none")
     return fragment(
-        description.model,
-        facts(head, *(f"{name} {text}" for name, text in description.facts())),
-        first,
-        listed_groups(rest),
+        joined(description.model, head),
+        *(facts(joined(name, text)) for name, text in description.facts()),
+        table("", ("module", "inputs are", "argument", "must be"), _rows(description), "row"),
         folded("what holds for all of it", listed(description.ends())),
     )
 
 
-def listed_groups(groups: list[Any]) -> Any:
-    """The groups of modules inside; folded where they are many."""
-    if not groups:
-        return None
-    whole = groups[0]
-    for group in groups[1:]:
-        whole = whole + group
-    return whole if len(groups) < _OPEN else folded(f"{len(groups)} kinds of modules inside", whole)
+def _rows(description: Any) -> Iterator[tuple[Any, ...]]:
+    """One row for each argument, the first of a module with its name."""
+    for group in _groups(description):
+        title = group["title"]
+        if group["paths"]:
+            title = folded(title, plain("\n".join(group["paths"])))
+        asked = group["demands"] or [("", "")]
+        yield title, group["held"], *asked[0]
+        yield from (("", "", *one) for one in asked[1:])
 
 
-def _group(group: dict[str, Any]) -> Any:
-    rows = table(f"{group['title']}: {group['held']}", ("argument", "must be"), group["demands"], "argument")
-    if rows is None:
-        rows = facts(f"{group['title']}: {group['held']}")
-    return rows if len(group["paths"]) == 0 else rows + folded(group["many"], plain("\n".join(group["paths"])))
-
-
-def _groups(description: Any) -> Any:
+def _groups(description: Any) -> Iterator[dict[str, Any]]:
     for module, paths in description.groups():
         several = len(paths) > 1
         yield {
@@ -57,7 +50,6 @@ def _groups(description: Any) -> Any:
             "held": held(module),
             "demands": list(demands(module)),
             "paths": shown(paths) if several else [],
-            "many": f"{len(paths)} modules",
         }
 
 

@@ -62,6 +62,11 @@ class DryrunCell:
         region = "no autocast" if self.autocast is None else f"autocast {name_of(self.autocast)}"
         return f"parameters {named(self.parameters)}, inputs {named(self.inputs)}, {region}"
 
+    def _repr_html_(self) -> str:
+        from .page import one_cell
+
+        return one_cell(self)
+
     def to_dict(self) -> dict[str, Any]:
         """The cell as plain data. Dtypes are names (`bfloat16`)."""
         return {name: _plain(value) for name, value in vars(self).items()}

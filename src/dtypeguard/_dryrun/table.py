@@ -103,6 +103,11 @@ class DryrunTable:
 
         Path(path).write_text(page(self, STATUSES), encoding="utf-8")
 
+    def _repr_html_(self) -> str:
+        from .page import cell_of
+
+        return cell_of(self, STATUSES)
+
     # ------------------------------------------------------------ as text
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._base.config import Verify
 from .._base.dtypes import BY_NAME
 from .._base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, plain
-from .._base.frames import caller, place
+from .._base.frames import caller, place, same_line
 from .._check.explain import error_for, module_path
 from .._check.reference import from_numpy
 from .._check.sides import need
@@ -108,9 +108,8 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
     if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
         function, argument, alike = found.call.contract.function, found.paths[0], found.paths[0]
         place_of_need, frame = f", where {module_path(call)} needs it", caller(found.frame)
-    line = None if frame is None else (frame.f_code, frame.f_lineno)
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
-    key = (function, alike, source.dtype, fresh.dtype, *devices, line)
+    key = (function, alike, source.dtype, fresh.dtype, *devices, same_line(frame))
     record = records.get(key)
     if record is None:
         call.first.add(key)
@@ -219,4 +218,4 @@ def warn_of_copy(contract: Contract, argument: str, source: Tensor, fresh: Tenso
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
         f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
-    warn_once(("inplace", function, argument, deed, place(caller())), text, InplaceOnCastWarning)
+    warn_once(("inplace", function, argument, deed, same_line(caller())), text, InplaceOnCastWarning)

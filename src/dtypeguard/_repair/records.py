@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from .._base.errors import plain
 from .._base.frames import caller, warn_at
+from .._show.text import human, number
 
 
 @dataclass(slots=True)
@@ -36,8 +38,37 @@ class CastRecord:
     bytes: int = 0
     error: float | None = None
 
+    @property
+    def what(self) -> str:
+        """What was made of it: `float64 -> float32, cpu -> cuda:0`."""
+        pairs = ((self.from_dtype, self.to_dtype), (self.from_device, self.to_device))
+        return ", ".join(f"{plain(old)} -> {plain(new)}" for old, new in pairs if old != new and new is not None)
 
-CastRecord.__module__ = "dtypeguard"
+    def __str__(self) -> str:
+        at = f", at {self.site}" if self.site else ""
+        return f"{self.count:,} x {self.function} `{self.argument}`: {self.what}, {human(self.bytes)}{at}"
+
+
+class Casts(list[CastRecord]):
+    """A list of repairs, with a readable print."""
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, sorted(self, key=lambda record: -record.count))) or "no repairs"
+
+    def _repr_html_(self) -> str:
+        from .._show.fragment import badge, fragment, joined, table, where
+
+        rows = [
+            (record.count, joined(f"{record.function}", f"`{record.argument}`"), record.what, human(record.bytes),
+             f"{record.error:.1e}" if record.error else "", where(record.site))
+            for record in sorted(self, key=lambda record: -record.count)
+        ]  # fmt: skip
+        head = ("times", "argument", "repair", "bytes", "error", "called at")
+        title = f"repairs: {number(sum(record.count for record in self), 'cast')} at {number(len(self), 'place')}"
+        return fragment(title, table("", head, rows, "place") or badge("no repairs", "good"))
+
+
+CastRecord.__module__ = Casts.__module__ = "dtypeguard"
 Key = tuple[Any, ...]
 record_lock = threading.Lock()
 records: dict[Key, CastRecord] = {}
@@ -45,10 +76,11 @@ warned: set[Key] = set()
 generation = 0  # of the registry: plans made before `reset_casts` are void
 
 
-def casts() -> list[CastRecord]:
+def casts() -> Casts:
     """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
 
-    The elements of a list share one record, which has the name of the first that was repaired.
+    The elements of a list share one record, which has the name of the first that was repaired. The result is a list;
+    `print` shows one line for each record, and a notebook a table.
 
     >>> import dtypeguard
     >>> dtypeguard.reset_casts()
@@ -67,9 +99,9 @@ def mark() -> Mark:
         return {key: (record, record.count, record.bytes) for key, record in records.items()}
 
 
-def since(begin: Mark | None) -> list[CastRecord]:
+def since(begin: Mark | None) -> Casts:
     """The repairs after a mark, and after a reset that came later; all of them for None."""
-    fresh = []
+    fresh = Casts()
     with record_lock:
         for key, record in records.items():
             before, count, nbytes = (begin or {}).get(key, (record, 0, 0))

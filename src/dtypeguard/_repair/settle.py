@@ -10,7 +10,7 @@ import torch
 
 from .._base.config import Mode
 from .._base.errors import CastError, ContractWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning
-from .._base.frames import caller, place
+from .._base.frames import caller, same_line
 from .._check.explain import error_for, why_not
 from .._check.reference import check, check_result
 from .._check.state import CallState
@@ -107,4 +107,4 @@ def _replay(function: str, rebuilt: Rebuilt) -> None:
     if refused is not None:
         outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
     text = f"{function} changed `{rebuilt.argument}`, which was rebuilt for a cast: {outcome}"
-    warn_once(("replay", function, rebuilt.argument, place(caller())), text, InplaceOnCastWarning)
+    warn_once(("replay", function, rebuilt.argument, same_line(caller())), text, InplaceOnCastWarning)

@@ -5,7 +5,6 @@ Where a notebook is shown without styles, as on GitHub, tables and lists are lef
 """
 
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _MOST = 12  # rows before the rest is folded
+_EMPTY = "<td></td>"
 _SCOPE = "div.dtypeguard.dtypeguard"  # twice, so that it counts for more than a notebook's own style of tables
 # How JupyterLab, VS Code, Colab and the pages of documentation say that they are dark.
 _DARK = (
@@ -79,7 +79,7 @@ def badge(text: str, kind: str) -> "Markup":
     return markup('<span class="badge {}">{}</span>').format(kind, text)
 
 
-def place(text: str | None) -> "Markup":
+def where(text: str | None) -> "Markup":
     """A line of the program."""
     return markup('<span class="place">{}</span>').format(text or "")
 
@@ -87,6 +87,18 @@ def place(text: str | None) -> "Markup":
 def joined(*texts: Any) -> "Markup":
     """Texts and labels side by side."""
     return markup(" ").join(map(_cell, texts))
+
+
+def lines(*texts: Any) -> "Markup":
+    """Texts below each other; None is left out."""
+    return markup("<br>").join(_cell(text) for text in texts if text is not None)
+
+
+def link(text: str, address: str | None) -> "Markup":
+    """A link to the web; only the text for what is no such address."""
+    if not address or not address.startswith(("https://", "http://")):
+        return markup("{}").format(text)
+    return markup('<a href="{}" rel="noreferrer">{}</a>').format(address, text)
 
 
 def plain(text: str) -> "Markup":
@@ -101,7 +113,7 @@ def listed(texts: Iterable[Any]) -> "Markup | None":
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], noun: str = "row") -> "Markup | None":
-    """A table; None where it has no rows, and the rows after the first dozen are folded.
+    """A table; None where it has no rows. Columns without anything in them are left out, rows after a dozen folded.
 
     Args:
         caption: what stands above it.
@@ -109,19 +121,20 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], noun
         rows: cells: text, numbers, dtypes, or what this module's functions make.
         noun: what a row is, for the line that unfolds the rest.
     """
-    rows = iter(rows)
-    first = _table(caption, head, list(itertools.islice(rows, _MOST)))
-    rest = list(rows)
+    rows = [tuple(map(_data, row)) for row in rows]
+    kept = [place for place, name in enumerate(head) if any(row[place] != _EMPTY for row in rows)]
+    head, rows = [head[place] for place in kept], [tuple(row[place] for place in kept) for row in rows]
+    first, rest = _table(caption, head, rows[:_MOST]), rows[_MOST:]
     if first is None or not rest:
         return first
     return first + folded(number(len(rest), f"more {noun}"), _table("", head, rest))
 
 
-def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Markup | None":
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence["Markup"]]) -> "Markup | None":
     if not rows:
         return None
     cells = markup("").join(markup('<th scope="col">{}</th>').format(name) for name in head)
-    lines = (markup("<tr>{}</tr>").format(markup("").join(map(_data, row))) for row in rows)
+    lines = (markup("<tr>{}</tr>").format(markup("").join(row)) for row in rows)
     above = markup("<caption>{}</caption>").format(caption) if caption else markup("")
     whole = markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>")
     return whole.format(above, cells, markup("\n").join(lines))

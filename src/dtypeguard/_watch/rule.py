@@ -167,8 +167,18 @@ class Finding:
     function: str | None = None
     source: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The name of the rule, `discarded-cast`."""
+        return RULES[self.rule].name
+
+    @property
+    def docs(self) -> str:
+        """The address of the rule's page."""
+        return RULES[self.rule].docs
+
     def __str__(self) -> str:
-        return f"{self.rule} {RULES[self.rule].name}: {self.message}"
+        return f"{self.rule} {self.name}: {self.message}"
 
 
 Finding.__module__ = "dtypeguard.amp"
@@ -182,6 +192,11 @@ class Report(list[Finding]):
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        from .shown import cell
+
+        return cell(self, "findings")
+
 
 Report.__module__ = "dtypeguard.amp"
 
@@ -191,7 +206,7 @@ _LINES = 3  # of an origin, the newest
 
 def _paragraph(finding: Finding) -> str:
     often = f" x{finding.count}" if finding.count > 1 else ""
-    title = f"{finding.severity:<8}{finding.rule} {RULES[finding.rule].name}{often}  {finding.site or ''}".rstrip()
+    title = f"{finding.severity:<8}{finding.rule} {finding.name}{often}  {finding.site or ''}".rstrip()
     lines = "".join(f"\n        from: {line}" for line in finding.origin[-_LINES:])
     return f"{title}\n        {finding.message}{lines}\n        fix: {finding.fix}"
 

@@ -200,6 +200,12 @@ class Watch:
         what = f"{self._names.title}, {', '.join(watched.title for watched in self._optimizers)}"
         return f"<{'removed ' if self.closed else ''}watch of {what}: {len(self.report())} findings>"
 
+    def _repr_html_(self) -> str:
+        from .._watch.shown import cell
+
+        watched = ", ".join(one.title for one in self._optimizers)
+        return cell(self.report(), f"watch of {self._names.title}", watched, "removed" if self.closed else "watching")
+
     # ------------------------------------------------------------ each step
 
     def _before(self, watched: WatchedOptimizer, closure: bool) -> None:
