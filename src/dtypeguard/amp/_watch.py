@@ -12,9 +12,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
+from .._report.findings import Report
 from .._watch.events import tell
 from .._watch.ledger import Ledger
-from .._watch.rule import Finding, Report, Rule, select
+from .._watch.rule import Finding, Rule, select
 from ._average import WatchedAverage
 from ._holdings import compare
 from ._names import Names
@@ -154,7 +155,7 @@ class Watch:
 
     def report(self) -> Report:
         """What was found so far: one entry for each rule and parameter group. It is kept after `remove()`."""
-        return self._ledger.findings
+        return Report(self._ledger.findings)
 
     def remove(self) -> None:
         """End the watch. A second call does nothing."""
