@@ -1,32 +1,35 @@
 """What an audit found: to print, to compare, to keep."""
 
 import dataclasses
-import importlib.util
-import io
+import datetime
 import json
 import os
-import shutil
+import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
 
 from .._base.dtypes import name_of
-from .._show.text import human
+from .._show.fragment import joined
+from .._show.text import number
 from .._watch.events import ModuleRow
 from .._watch.findings import Cast as Cast
 from .._watch.recorder import Recorder
-from .._watch.rule import RULES, Report, Severity, select
+from .._watch.rule import RULES, Finding, Severity, select
 from .._watch.sites import Site
+from .._watch.spots import Spot
 from .baseline import load, save
+from .causes import causes_of, edits_of, verdict
+from .cell import casts_table, findings_cell, verdict_parts
+from .findings import Report
+from .text import Style, cast_lines, paragraphs, verdict_lines
 
-_SHOWN = 20  # casts of a printed report
-_NARROW = 100  # columns; below there is no room for a table
 _BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
 
 
@@ -37,6 +40,8 @@ class AuditReport:
         error: the exception that ended the program, as text, or None.
         seconds: how long the audit took.
         program: the script, for `python -m dtypeguard audit`.
+        command: the command line of the process.
+        date: when the audit began.
         result: what the function returned, for `audit(function, ...)`.
         faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
     """
@@ -44,6 +49,8 @@ class AuditReport:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._began = time.perf_counter()
+        self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        self.command = shlex.join(getattr(sys, "orig_argv", sys.argv))
         self._modules: list[dict[str, Any]] | None = None
         self.error: str | None = None
         self.seconds = 0.0
@@ -128,7 +135,7 @@ class AuditReport:
         if known is not None:
             bad = known.new(bad)
         if bad:
-            raise AssertionError(f"the audit found {_number(len(bad), 'fault')}\n{Report(bad)}")
+            raise AssertionError(f"the audit found {number(len(bad), 'fault')}\n{Report(bad)}")
 
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
         """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
@@ -138,11 +145,15 @@ class AuditReport:
     # ------------------------------------------------------------ as data
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain data. Dtypes are names (`bfloat16`)."""
+        """The report as plain data. Dtypes are names (`bfloat16`); `causes` and `edits` name findings by number."""
+        rows = self._recorder.findings.rows()
         found = [
             {**_fields(finding), **_place(site), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs}
-            for finding, site in self._recorder.findings.rows()
+            for finding, site in rows
         ]
+        causes = causes_of(finding for finding, _ in rows)
+        edits = edits_of(causes)
+        numbers = {id(finding): count for count, (finding, _) in enumerate(rows)}
         casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
         return {
@@ -150,10 +161,33 @@ class AuditReport:
             "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
             "torch": torch.__version__,
             "program": self.program,
+            "command": self.command,
+            "date": self.date,
+            "verdict": verdict(edits),
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
             "values": self.values,
+            "edits": [
+                {
+                    "place": edit.place,
+                    "fix": edit.fix,
+                    "removes": edit.removes,
+                    "causes": [causes.index(cause) for cause in edit.causes],
+                }
+                for edit in edits
+            ],
+            "causes": [
+                {
+                    "rule": cause.rule,
+                    "severity": cause.severity,
+                    "title": cause.title,
+                    "count": cause.count,
+                    "where": cause.where,
+                    "findings": [numbers[id(finding)] for finding in cause.findings],
+                }
+                for cause in causes
+            ],
             "findings": found,
             "casts": casts,
             "modules": _tree(self._recorder) if self._modules is None else self._modules,
@@ -174,35 +208,45 @@ class AuditReport:
 
         Path(path).write_text(render(self.to_dict()), encoding="utf-8")
 
+    def _repr_html_(self) -> str:
+        causes = causes_of(self.findings)
+        edits = edits_of(causes)
+        said, table = verdict_parts(verdict(edits), edits)
+        title = joined(self.program or "audit", "still running" if self._recorder.running else said)
+        return findings_cell(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
+
     # ------------------------------------------------------------ as text
 
     def __str__(self) -> str:
-        has_rich = importlib.util.find_spec("rich") is not None
-        text = self._rich() if has_rich and _width() >= _NARROW else self._text()
-        return text.rstrip()
+        return self._text(Style.of())
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the report, in colours if the file is a terminal.
+
+        Args:
+            file: where to print it; standard output by default.
+        """
+        file = file or sys.stdout
+        print(self._text(Style.of(file)), file=file)
 
     def __repr__(self) -> str:
         counts = Counter(finding.severity for finding in self.findings)
-        what = ", ".join(_number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
+        what = ", ".join(number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
         so_far = " so far, it is still running" if self._recorder.running else ""
-        return f"<audit report: {what or 'nothing found'}; {_number(len(self.casts), 'cast')}{so_far}>"
+        return f"<audit report: {what or 'nothing found'}; {number(len(self.casts), 'cast')}{so_far}>"
 
-    def _text(self) -> str:
-        findings, casts = self.findings, self.casts
-        parts = [str(findings)]
-        if casts:
-            parts.append(f"\ncasts, by bytes ({_number(len(casts), 'place')})")
-            width = max(len(_arrow(cast)) for cast in casts[:_SHOWN])
-            parts += [
-                f"  {human(cast.bytes):>9} {cast.count:>6}x  {cast.kind:<9} {_arrow(cast):<{width}}  "
-                f"{cast.site}{f'  in {cast.module_path}' if cast.module_path else ''}"
-                for cast in casts[:_SHOWN]
-            ]
-            if len(casts) > _SHOWN:
-                parts.append(f"  ... {len(casts) - _SHOWN} more")
-        return "\n".join([*parts, "", *self._shadowed(), repr(self)[1:-1]])
+    def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
+        """The report, or these of its findings."""
+        causes = causes_of(self.findings if findings is None else findings)
+        edits = edits_of(causes)
+        over = not self._recorder.running
+        lines = [*verdict_lines(verdict(edits), edits, style), ""] if causes and over else []
+        lines += [*paragraphs(causes, style), ""] if causes else ["nothing found", ""]
+        if casts and self.casts:
+            lines += [*cast_lines(self.casts, style), ""]
+        return "\n".join([*lines, *self._shadowed(style), repr(self)[1:-1]])
 
-    def _shadowed(self) -> list[str]:
+    def _shadowed(self, style: Style) -> list[str]:
         """What was looked at of values, in a sentence."""
         if (values := self.values) is None:
             return []
@@ -213,43 +257,8 @@ class AuditReport:
         rest = (
             f", not: {missing}" if missing else ", all" if values["shadowed"] else "; of float64 there is no wider one"
         )
-        return [f"values: {_number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"]
-
-    def _rich(self) -> str:
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.table import Table
-
-        plain: dict[str, Any] = {"highlight": False, "color_system": None, "force_terminal": False}
-        out = io.StringIO()
-        console = Console(file=out, width=min(160, _width()), **plain)
-        table = Table(title="findings", title_justify="left", expand=True)
-        for column, wide in (("", 0), ("rule", 0), ("what, and what to write", 3), ("where", 1)):
-            table.add_column(column, ratio=wide or None, overflow="fold")
-        for f in self.findings:
-            often = f" (x{f.count})" if f.count > 1 else ""
-            chain = "".join(f"\n  {line}" for line in f.origin)
-            where = "\n".join(filter(None, [f.site, f.module_path]))
-            name = f"{f.rule}\n{RULES[f.rule].name}"
-            table.add_row(f.severity, name, escape(f"{f.message}{often}{chain}\nfix: {f.fix}"), escape(where))
-        if self.findings:
-            console.print(table)
-        else:
-            console.print("nothing found")
-        if self.casts:
-            table = Table(title="casts, by bytes", title_justify="left")
-            for column in ("bytes", "count", "kind", "cast", "where"):
-                justify: Any = "right" if column in ("bytes", "count") else "left"
-                table.add_column(column, justify=justify, overflow="fold")
-            for cast in self.casts[:_SHOWN]:
-                where = "  ".join(filter(None, [cast.site, cast.module_path]))
-                table.add_row(human(cast.bytes), str(cast.count), cast.kind, _arrow(cast), escape(where))
-            console.print(table)
-            if len(self.casts) > _SHOWN:
-                console.print(f"... {len(self.casts) - _SHOWN} more casts")
-        for sentence in [*self._shadowed(), repr(self)[1:-1]]:
-            console.print(escape(sentence))
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"
+        return [*style.fold(said, rest="        ")]
 
 
 # ---------------------------------------------------------------- rows
@@ -261,7 +270,9 @@ def _fields(row: Any) -> dict[str, Any]:
         if isinstance(value, torch.dtype):
             values[name] = name_of(value)
         elif isinstance(value, tuple):
-            values[name] = list(value)
+            values[name] = [_fields(part) if isinstance(part, Spot) else part for part in value]
+        elif isinstance(value, Spot):
+            values[name] = _fields(value)
     return values
 
 
@@ -289,20 +300,3 @@ def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
         "path": row.path, "class": row.name, "parent": parent or None, "calls": row.calls,
         "parameters": row.parameters, "inputs": row.inputs, "outputs": row.outputs,
     }  # fmt: skip
-
-
-# ---------------------------------------------------------------- text
-
-
-def _arrow(cast: Cast) -> str:
-    if cast.from_dtype is cast.to_dtype:
-        return f"{name_of(cast.from_dtype)} {cast.from_device} -> {cast.to_device}"
-    return f"{name_of(cast.from_dtype)} -> {name_of(cast.to_dtype)}"
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 or what == 'info' else 's'}"
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((120, 40)).columns

@@ -140,10 +140,10 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence["Markup"]]
     return whole.format(above, cells, markup("\n").join(lines))
 
 
-def folded(summary: str, *parts: Any) -> "Markup":
-    """What is shown when its summary is pressed."""
-    whole = markup("<details><summary>{}</summary>{}</details>")
-    return whole.format(summary, markup("\n").join(map(_paragraph, parts)))
+def folded(summary: Any, *parts: Any, opened: bool = False) -> "Markup":
+    """What is shown when its summary is pressed; at once if it is opened."""
+    whole = markup("<details{}><summary>{}</summary>{}</details>")
+    return whole.format(markup(" open" if opened else ""), _cell(summary), markup("\n").join(map(_paragraph, parts)))
 
 
 def _data(value: Any) -> "Markup":

@@ -93,6 +93,7 @@ class Findings:
                 finding = rule.finding(severity, str(site), facts, parameters, module_path=module, **fields)
                 finding.file, finding.line, finding.function = site.file, site.line, site.function
                 finding.source, (finding.count, finding.bytes) = site.source, so_far
+                finding.point(site)
                 self._findings[key] = known = (finding, site)
             if not again or not known[0].count:  # else it is the same event, seen worse
                 known[0].count += 1

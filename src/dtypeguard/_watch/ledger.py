@@ -9,8 +9,8 @@ from typing import Any
 from .._base.config import Mode, current_mode
 from .._base.errors import AmpError, AmpWarning, render
 from .._base.frames import place, user, warn_at
-from .rule import Finding, Report, Rule, Severity
-from .sites import Site
+from .rule import Finding, Rule, Severity
+from .sites import Site, site_of
 
 logger = logging.getLogger("dtypeguard")
 Add = Callable[..., None]  # `Ledger.add`, or what an audit has in its place
@@ -30,8 +30,8 @@ class Ledger:
         self._findings: dict[tuple[Any, ...], Finding] = {(number,): finding for number, finding in enumerate(found)}
 
     @property
-    def findings(self) -> Report:
-        return Report(dataclasses.replace(finding) for finding in self._findings.values())
+    def findings(self) -> list[Finding]:
+        return [dataclasses.replace(finding) for finding in self._findings.values()]
 
     def add(
         self,
@@ -68,10 +68,13 @@ class Ledger:
         finding = rule.finding(severity, place(frame), facts, parameters, **fields)
         key = (rule.id, *where)
         known = self._findings.setdefault(key, finding)
+        if known is finding and frame is not None:
+            finding.point(site_of(frame))
         quiet = severity is Severity.INFO
         if known is not finding:
             finding.count = known.count = known.count + 1
             if known.severity == Severity.INFO.value and not quiet:
+                finding.spots, finding.edit = known.spots, known.edit
                 self._findings[key] = finding  # worse than before: the report shows what is said now
             else:
                 quiet |= mode is not Mode.STRICT

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from .._base.dtypes import name_of
 from .sites import Site
+from .spots import Step
 
 _LONG = 32  # lines between a birth and now
 _SHOWN = 6
@@ -98,13 +99,20 @@ class Node:
                 yield node
                 queue.extend(node.parents)
 
+    def step(self, born: bool) -> Step:
+        """The line as a step of an origin, which may be the one where the dtype is born."""
+        if self.named or not born:
+            return Step(str(self))
+        how = "first seen" if self.op == FIRST else "born"
+        return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here")
+
     def line(self) -> tuple[str, ...]:
         """The lines from birth to here; what lies between the first and the last ones is left out."""
-        lines: list[str] = []
+        lines: list[Step] = []
         node: Node | None = self
         born = 0
         while node is not None:
-            text = str(node)
+            text = node.step(node is self.birth)
             if not lines or lines[-1] != text:
                 lines.append(text)
             if node is self.birth:
@@ -114,7 +122,7 @@ class Node:
         last, born = len(lines) - _SHOWN + 3, len(lines) - born
         if len(lines) > _SHOWN:
             kept = [lines[born]] if 2 <= born < last else []
-            lines[2:last] = [f"... {last - 2 - len(kept)} more lines", *kept]
+            lines[2:last] = [Step(f"... {last - 2 - len(kept)} more lines"), *kept]
         return tuple(lines)
 
 

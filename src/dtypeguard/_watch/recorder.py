@@ -119,9 +119,10 @@ class Recorder:
 
     def suspect(self, rule: Rule, event: Op, source: Tensor, op: str | None = None, /, **facts: Any) -> Suspect:
         """What may become a finding: what an operation made of `source`. `what` it was is a fact of each."""
+        origin = tuple(map(str, self.origin_of(source)))  # the operation is the fault, not the birth of its dtype
         fields = {
             "module": event.module, "op": op or event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
-            "bytes": size_of(event.out), "origin": self.origin_of(source),
+            "bytes": size_of(event.out), "origin": origin,
         }  # fmt: skip
         return Suspect(rule, event.site, {"what": event.what, **facts}, fields)
 

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 
+from .sites import Site
+from .spots import Spot, birth_of, spot_of
+
 DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
 _SHOWN = 3  # names
+_SUBJECT = "`{what}`"  # with which most messages begin: the code that they are about
 
 
 class Severity(enum.Enum):
@@ -38,6 +42,7 @@ class Rule:
         why: prose for the rule's page.
         sources: addresses of what it rests on.
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
+        at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
     """
 
     id: str
@@ -49,6 +54,7 @@ class Rule:
     why: str
     sources: tuple[str, ...]
     guesses: bool = False
+    at_birth: bool = False
 
     @property
     def docs(self) -> str:
@@ -61,7 +67,11 @@ class Rule:
         names = tuple(parameters)
         facts = {"names": listed(names), **facts}
         message, fix = self.says.format(**facts), self.fix.format(**facts)
-        return Finding(self.id, severity.value, message, site, fix=fix, parameters=names, **fields)
+        finding = Finding(self.id, severity.value, message, site, fix=fix, parameters=names, **fields)
+        if self.says.startswith(_SUBJECT):  # where the code is shown, its text need not be repeated
+            rest = self.says.removeprefix(_SUBJECT).format(**{**facts, "rounded": ""})
+            finding.label = rest.lstrip(" ,:")
+        return finding
 
 
 def listed(names: Iterable[str]) -> str:
@@ -147,6 +157,9 @@ class Finding:
         line: the line number of the site.
         function: the function of the site.
         source: the text of the line.
+        label: the message without the code that it is about, to stand below the code; may be empty.
+        spots: the code that the finding points at: the fault, and the line where its dtype was born.
+        edit: the one of these to change.
     """
 
     rule: str
@@ -166,6 +179,17 @@ class Finding:
     line: int | None = None
     function: str | None = None
     source: str | None = None
+    label: str = ""
+    spots: tuple[Spot, ...] = ()
+    edit: Spot | None = None
+
+    def point(self, site: Site) -> None:
+        """Say which code is meant."""
+        fault, birth = spot_of(site, self.label), birth_of(self.origin)
+        if birth is not None and (birth.file, birth.line) == (fault.file, fault.line):
+            birth = None
+        self.spots = (fault,) if birth is None else (fault, birth)
+        self.edit = birth if RULES[self.rule].at_birth and birth is not None and birth.mine else fault
 
     @property
     def name(self) -> str:
@@ -182,33 +206,6 @@ class Finding:
 
 
 Finding.__module__ = "dtypeguard.amp"
-
-
-class Report(list[Finding]):
-    """A list of findings, in the order in which they were found, with a readable print."""
-
-    def __str__(self) -> str:
-        return "\n".join(map(_paragraph, self)) or "nothing found"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from .shown import cell
-
-        return cell(self, "findings")
-
-
-Report.__module__ = "dtypeguard.amp"
-
-
-_LINES = 3  # of an origin, the newest
-
-
-def _paragraph(finding: Finding) -> str:
-    often = f" x{finding.count}" if finding.count > 1 else ""
-    title = f"{finding.severity:<8}{finding.rule} {finding.name}{often}  {finding.site or ''}".rstrip()
-    lines = "".join(f"\n        from: {line}" for line in finding.origin[-_LINES:])
-    return f"{title}\n        {finding.message}{lines}\n        fix: {finding.fix}"
 
 
 def select(ids: Any, what: str = "ignore") -> frozenset[str]:

@@ -72,6 +72,18 @@ class Site:
         return b" ".join(line.strip() for line in lines).decode(errors="replace")
 
     @property
+    def columns(self) -> tuple[int, int] | None:
+        """Where that begins and ends on the site's line, in characters; None where it is not known."""
+        if self._instruction.startswith("STORE_"):
+            return None
+        first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
+        if first != self.line or begin is None or end is None:
+            return None
+        line = linecache.getline(self.file, self.line).encode()
+        stop = end if first == last else len(line.split(b"#")[0].rstrip())
+        return len(line[:begin].decode(errors="replace")), len(line[:stop].decode(errors="replace"))
+
+    @property
     def expression(self) -> str:
         """The same, shortened; a whole line where the instruction stores something."""
         text = self.source if self._instruction.startswith("STORE_") else self.written

@@ -1,5 +1,7 @@
 """Numbers, shapes and code in messages."""
 
+import ast
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,8 +45,12 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
                 yield kind, name, tensor
 
 
-def quoted(code: str) -> str:
-    return f"`{code}`"
+def operand(code: str) -> str:
+    """Code that a method can be called on: in parentheses where it is more than a name, a call or a subscript."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        tree = ast.parse(code, mode="eval").body
+        return code if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({code})"
+    return "" if "=" in code else code
 
 
 def shape_of(tensor: Tensor) -> list[Any]:

@@ -12,9 +12,14 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
+from .._report.causes import causes_of
+from .._report.cell import findings_cell
+from .._report.findings import Report
+from .._show.fragment import badge, joined
+from .._show.text import number
 from .._watch.events import tell
 from .._watch.ledger import Ledger
-from .._watch.rule import Finding, Report, Rule, select
+from .._watch.rule import Finding, Rule, select
 from ._average import WatchedAverage
 from ._holdings import compare
 from ._names import Names
@@ -154,7 +159,7 @@ class Watch:
 
     def report(self) -> Report:
         """What was found so far: one entry for each rule and parameter group. It is kept after `remove()`."""
-        return self._ledger.findings
+        return Report(self._ledger.findings)
 
     def remove(self) -> None:
         """End the watch. A second call does nothing."""
@@ -201,10 +206,10 @@ class Watch:
         return f"<{'removed ' if self.closed else ''}watch of {what}: {len(self.report())} findings>"
 
     def _repr_html_(self) -> str:
-        from .._watch.shown import cell
-
-        watched = ", ".join(one.title for one in self._optimizers)
-        return cell(self.report(), f"watch of {self._names.title}", watched, "removed" if self.closed else "watching")
+        watched = f"watch of {self._names.title}, {', '.join(one.title for one in self._optimizers)}"
+        found = self.report()
+        state = badge(f"{number(len(found), 'finding')}{', removed' * self.closed}", "warning" if found else "good")
+        return findings_cell(joined(watched, state), causes_of(found))
 
     # ------------------------------------------------------------ each step
 

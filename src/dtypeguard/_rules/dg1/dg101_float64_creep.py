@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from ..._watch.lineage import FIRST
-from ..._watch.text import quoted
+from ..._watch.text import operand
 from .._kit import Node, Op, Program, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, open_promotions, rows, tell
@@ -16,12 +16,13 @@ RULE = Rule(
     Severity.WARNING,
     summary="A float64 operand makes everything that it meets float64, or a layer refuses it.",
     says="`{what}` {how} float64 and {other}{size}",
-    fix="convert where the float64 is born: {where}`.to({like})`",
+    fix="convert where the float64 is born: `{born}.to({like})`",
     why=(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
         "result float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a "
         "layer refuses it."
     ),
+    at_birth=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/pytorch/pytorch/issues/36553",
@@ -65,22 +66,18 @@ def refused(it: Refused) -> bool:
     doubles = [o for o in it.odd if o.dtype is torch.float64]
     kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
     if nodes and nodes[0].birth.named:
-        facts["where"] = f"{nodes[0].birth.op}, "
+        facts["born"] = nodes[0].birth.op.partition(" ")[2]
     return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
 def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
     """The facts of DG101."""
     birth = nodes[0].birth if nodes else None
-    where = (
-        ""
-        if birth is None or birth.named or birth.op == FIRST
-        else f"{birth.site}: {quoted(birth.site.expression or birth.op)}, "
-    )
+    born = "" if birth is None or birth.named or birth.op == FIRST else operand(birth.site.expression)
     return {
         "how": "mixes",
         "other": name_of(other),
-        "where": where,
+        "born": born,
         "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
     }
 
@@ -98,8 +95,7 @@ images = images - mean[:, None, None]
         at=6,
         prints="`images - mean[:, None, None]` mixes float64 and float32, 768 B",
         fix=(
-            "convert where the float64 is born: program.py:5, in <module>: "
-            "`torch.from_numpy(np.array([0.485, 0.456, 0.406]))`, `.to(torch.float32)`"
+            "convert where the float64 is born: `torch.from_numpy(np.array([0.485, 0.456, 0.406])).to(torch.float32)`"
         ),
     ),
     Program(
@@ -187,10 +183,7 @@ loss = criterion(logits, labels)
         at=8,
         prints="`criterion(logits, labels)` was refused: it mixes float64 and float32; `CrossEntropyLoss.weight` = "
         "f64[3] on cpu (torch.from_numpy(counts.sum() / counts) at program.py:6, in <module>: float64)",
-        fix=(
-            "convert where the float64 is born: program.py:6, in <module>: "
-            "`torch.from_numpy(counts.sum() / counts)`, `.to(torch.float32)`"
-        ),
+        fix=("convert where the float64 is born: `torch.from_numpy(counts.sum() / counts).to(torch.float32)`"),
         severity=Severity.ERROR,
     ),
 ]

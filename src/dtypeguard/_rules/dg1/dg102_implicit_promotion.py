@@ -22,6 +22,7 @@ RULE = Rule(
         "activations into float32, and so all that follows; between integers and floats it is usually "
         "meant."
     ),
+    at_birth=True,
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",

@@ -10,6 +10,7 @@ from ..._values.known import WIDER
 from ..._values.rows import Row
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Rule, Severity
+from ..._watch.spots import Step
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin
@@ -37,10 +38,9 @@ def would_be(row: Row) -> str:
     return f"{number(value)} where {wide_of(row)} has {number(shadow)}"
 
 
-def rounded_at(row: Row) -> str:
-    """Where the error was rounded that this line makes larger."""
-    origin = row.rounded()
-    return "" if origin is None or origin is row else f"; rounded in {name_of(origin.dtype)}: {origin}"
+def _step(row: Row, rounded: bool) -> Step:
+    text = f"{row}: {name_of(row.dtype)}"
+    return Step(text, row.site, f"rounded to {name_of(row.dtype)} here") if rounded else Step(text)
 
 
 def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, **fields: Any) -> None:
@@ -48,13 +48,18 @@ def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Ha
     felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
     severity = Severity.INFO if harm is not None and not felt else None
-    chain = tuple(dict.fromkeys(f"{step}: {name_of(step.dtype)}" for step in list(row.chain())[:_LINES]))[::-1]
+    rounded = row.rounded() if "{rounded}" in rule.says else None
+    steps = list(row.chain())[:_LINES]
+    if rounded is not None and rounded is not row and rounded not in steps:
+        steps.append(rounded)
+    chain = tuple(dict.fromkeys(_step(step, step is rounded) for step in reversed(steps)))
     back = ", in backward" if row.backward else ""
     facts = {
         "back": back,
         "what": row.site.expression or row.name,
         "dtype": name_of(row.dtype),
         "wide": wide_of(row),
+        "rounded": "" if rounded in (None, row) else f"; rounded in {name_of(rounded.dtype)}: {rounded}",
         **facts,
     }
     audit.find(

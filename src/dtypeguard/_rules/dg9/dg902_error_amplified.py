@@ -5,7 +5,7 @@ from ..._values.rows import Cause
 from ..._watch.events import on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ._harm import enter, rounded_at, share, would_be
+from ._harm import enter, share, would_be
 
 RULE = Rule(
     "DG902",
@@ -33,7 +33,6 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             "came": share(max(row.came, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
-            "rounded": rounded_at(row),
         }
         enter(RULE, audit, row, facts, harm)
 

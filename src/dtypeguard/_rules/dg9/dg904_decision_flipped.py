@@ -4,7 +4,7 @@ from ..._values.rows import Row
 from ..._watch.events import on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ._harm import enter, number, rounded_at
+from ._harm import enter, number
 
 RULE = Rule(
     "DG904",
@@ -32,7 +32,7 @@ def flipped(row: Row, audit: Recorder) -> None:
     if row.changed is None or (row.flipped < _MANY * row.decided and row.wrong is None):
         return
     was, is_ = map(number, row.changed)
-    facts = {"flipped": row.flipped, "decided": row.decided, "was": was, "is_": is_, "rounded": rounded_at(row)}
+    facts = {"flipped": row.flipped, "decided": row.decided, "was": was, "is_": is_}
     enter(RULE, audit, row, facts, None)
 
 
