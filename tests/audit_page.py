@@ -96,6 +96,8 @@ def report(findings=(), casts=(), modules=(), **rest):
         "dtypeguard": "0.1.0",
         "torch": "2.13.0+cpu",
         "program": "train.py",
+        "command": "python -m dtypeguard audit train.py",
+        "date": "2026-11-23T01:46:41+00:00",
         "error": None,
         "seconds": 1.234,
         "operations": 12345,
@@ -104,8 +106,39 @@ def report(findings=(), casts=(), modules=(), **rest):
         "modules": list(modules),
         "rules": rules,
         "severities": severities,
+        **grouped(findings),
         **rest,
     }
+
+
+def grouped(findings, groups=()):
+    """Causes and edits: those of the numbers of findings that are given, and each other finding by itself."""
+    alone = [[n] for n in range(len(findings)) if not any(n in group for group in groups)]
+    order = ("error", "warning", "info")
+    members = sorted([*groups, *alone], key=lambda group: order.index(findings[group[0]]["severity"]))
+    causes = [
+        {
+            "rule": findings[group[0]]["rule"],
+            "severity": findings[group[0]]["severity"],
+            "title": findings[group[0]]["message"],
+            "count": sum(findings[n]["count"] for n in group),
+            "where": findings[group[0]]["module_path"] if len(group) == 1 else f"Net.* ({len(group)} modules)",
+            "findings": list(group),
+        }
+        for group in members
+    ]
+    edits = [
+        {
+            "place": (findings[cause["findings"][0]]["site"] or "").partition(",")[0],
+            "fix": findings[cause["findings"][0]]["fix"],
+            "removes": f"{len(cause['findings'])} {cause['severity']}",
+            "causes": [n],
+        }
+        for n, cause in enumerate(causes)
+        if cause["severity"] != "info"
+    ]
+    verdict = f"FAIL: {len(edits)} edits remove {len(findings)} warnings" if edits else "Clean"
+    return {"causes": causes, "edits": edits, "verdict": verdict}
 
 
 def sample():
@@ -223,6 +256,36 @@ def sample():
         module("Loss", "CrossEntropyLoss", (), [y, tensor("1", "int64", [8])], [tensor("0", "float32", [])]),
     ]  # fmt: skip
     return report(findings, casts, modules, error=f"RuntimeError: mat1 and mat2 must have the same dtype\n  {NASTY}")
+
+
+def marked(found, begin, end, label="", birth=None):
+    """A finding that points at its code, and at the line where its dtype was born."""
+    keys = ("file", "line", "function", "source")
+    fault = {key: found[key] for key in keys} | {"begin": begin, "end": end, "label": label}
+    if birth is None:
+        return found | {"spots": [fault], "edit": fault}
+    born = dict(zip(keys, birth, strict=True)) | {"begin": 4, "end": len(birth[-1]), "label": "float64 is born here"}
+    return found | {"spots": [fault, born], "edit": born}
+
+
+def repeated():
+    """A finding in each of 508 modules that is one cause, one that is mended at another line, and mere information."""
+    line = ("model.py", 14, "forward", "        hidden.to(torch.bfloat16)")
+    rule, message = "DG105", "`hidden.to(torch.bfloat16)` gives a new tensor, and it is thrown away"
+    found = [
+        marked(finding(rule, "warning", message, line, f"Net.blocks.{n}", "to", ("float32", "bfloat16"),
+                       fix="keep the result"), 8, 33)
+        for n in range(508)
+    ]  # fmt: skip
+    loss = ("train.py", 29, "step", "    loss = mse(output, target)")
+    birth = ("/home/ana/run/data.py", 7, "load", "    target = torch.from_numpy(rows)")
+    text = "`mse(output, target)` mixes float64 and float32"
+    found.append(
+        marked(finding("DG101", "warning", text, loss, fix="convert it where it is born"), 11, 30, birth=birth)
+    )
+    found.append(finding("DG201", "info", "the output is bfloat16", loss))
+    data = report(found, modules=[module("Net", "Net"), *(module(f"Net.blocks.{n}", "Block") for n in range(508))])
+    return data | grouped(found, [range(508)])
 
 
 def big(modules=2000, findings=500, casts=2000):

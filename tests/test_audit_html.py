@@ -4,7 +4,7 @@ import copy
 import re
 
 import pytest
-from audit_page import DOCS, NASTY, big, cast, finding, module, report, sample, tensor
+from audit_page import DOCS, NASTY, big, cast, finding, module, repeated, report, sample, tensor
 from html_page import Page, allowed
 
 from dtypeguard._base.dtypes import TABLE
@@ -45,6 +45,31 @@ def test_every_fact_of_a_finding_is_with_it():
         (text,) = [text for text in shown if plain(found["message"]) in text and found["rule"] in text]
         assert [fact for fact in facts if fact not in text] == []
         assert (shown[text]["data-severity"], shown[text]["data-rule"]) == (found["severity"], found["rule"])
+
+
+def test_the_head_says_what_to_do_first():
+    page = Page(render(repeated()))
+    (verdict,) = page.all("p", "verdict")
+    assert page.said(verdict) == "FAIL: 2 edits remove 510 warnings"
+    edits = [page.said(e).strip() for e in page.all("li") if e["around"].get("class") == "edits"]
+    assert edits == [
+        "model.py:14 keep the result removes 508 warning",
+        "train.py:29 convert it where it is born removes 1 warning",
+    ]
+    for fact in ("python -m dtypeguard audit train.py", "2026-11-23 01:46"):
+        assert fact in page.text
+
+
+def test_findings_of_one_cause_stand_together():
+    page = Page(render(repeated()))
+    inside = [e for e in page.all("li", "finding") if "k0" in page.within(e)]
+    assert len(inside) == 508
+    text = page.said(page.one("k0")).partition("508 findings, one edit")[0]
+    assert ("hidden.to(torch.bfloat16)" in text, "Net.* (508 modules)" in text) == (True, True)
+    marks = [page.said(e) for e in page.all("mark")]
+    assert set(marks) == {"hidden.to(torch.bfloat16)", "mse(output, target)", "target = torch.from_numpy(rows)"}
+    other = page.said(page.one("f508"))
+    assert "data.py:7 convert it where it is born" in other
 
 
 def test_every_fact_of_a_cast_is_in_its_row_by_bytes():
@@ -196,8 +221,9 @@ def test_what_the_program_holds_is_never_markup():
     assert page.text.count(NASTY) > 5
     assert [e for e in page.elements if any(name.startswith("on") or name == "style" for name in e)] == []
     assert {e["tag"] for e in page.elements} <= set(
-        """html head meta title link style script body header h1 h2 p b s i u a code span div button input select option
-        fieldset legend label ul ol li dl dt dd main section details summary table thead tbody tr th td""".split()
+        """html head meta title link style script body header h1 h2 h3 p b s i u a code mark time span div button input
+        select option fieldset legend label ul ol li dl dt dd main section details summary table thead tbody tr th
+        td""".split()
     )
 
 
@@ -220,7 +246,7 @@ def test_a_link_is_http_or_none():
     data = report([found])
     data["rules"]["DG101"]["docs"] = None
     page = Page(render(data))
-    assert {e["href"] for e in page.elements if "href" in e} == {"data:,"}
+    assert {e["href"] for e in page.elements if "href" in e} == {"data:,", "#f0"}
     assert "float64-creep" in page.text
 
 

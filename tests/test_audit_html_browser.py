@@ -1,9 +1,10 @@
 """The page of a report in a real browser: what is shown, filtered, sorted, how it fits, and that it asks nobody."""
 
+import itertools
 import statistics
 
 import pytest
-from audit_page import big, report, sample
+from audit_page import big, repeated, report, sample
 from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
 
 from dtypeguard._report.html import render
@@ -20,6 +21,11 @@ requestAnimationFrame(() => setTimeout(done));
 """
 
 
+PAGES = {
+    "sample": sample(), "big": big(), "longer": big(40, 20, 260), "clean": report(), "repeated": repeated(),
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def driver():
     with chromium() as browser:
@@ -29,7 +35,7 @@ def driver():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    for name, data in {"sample": sample(), "big": big(), "longer": big(40, 20, 260), "clean": report()}.items():
+    for name, data in PAGES.items():
         (folder / f"{name}.html").write_text(render(data), encoding="utf-8")
     return folder
 
@@ -64,7 +70,7 @@ def page(driver, pages):
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("theme", THEMES)
 def test_nothing_is_wider_than_the_page(page, width, theme):
-    for name in ("sample", "clean"):
+    for name in ("sample", "clean", "repeated"):
         page.open(name, theme, width)
         page.ask("for (const e of document.querySelectorAll('details')) e.open = true")
         beyond, wide = page.ask(OVERFLOW)
@@ -177,6 +183,44 @@ def test_keys_are_enough(page):
     was = page.ask("return document.getElementById('m1').open")
     ActionChains(page.driver).send_keys("\ue007").perform()  # enter
     assert page.ask("return document.getElementById('m1').open") is not was
+
+
+# --- causes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_edit_leads_to_its_cause_and_one_cause_is_one(page):
+    page.open("repeated")
+    assert page.shown("#edits h2, .verdict") == ["FAIL: 2 edits remove 510 warnings", "Start here"]
+    assert len(page.shown(".finding")) == 2, "those of a cause of several are folded"
+    page.click(".edits a")
+    assert page.driver.current_url.endswith("#k0")
+    (head,) = page.shown("#k0 > .message")
+    assert "thrown away" in head
+    page.click("#k0 > .members > summary")
+    assert len(page.shown("#k0 .finding")) == 508
+    page.search("blocks.77")
+    assert page.counts()[0] == "1 of 510 findings"
+    assert page.shown(".cause > .message") == [head], "the cause of a finding stays with it"
+    page.search("born")
+    assert page.shown(".cause") == []
+    page.open("repeated", hash="#f300")
+    assert len(page.shown("#f300")) == 1, "a link opens what it is folded in"
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("theme", THEMES)
+def test_verdict_and_edits_stand_out(page, theme):
+    for name in ("repeated", "clean"):
+        page.open(name, theme=theme)
+        worst = page.ask(CONTRAST, ".verdict b, .edits a, .edits s, .edits span, mark, time, h1, h2, h3, summary")
+        assert {kind: round(ratio, 2) for kind, ratio in worst.items() if ratio < 4.5} == {}
+
+
+def test_headings_are_in_order(page):
+    levels = page.ask("return [...document.querySelectorAll('h1, h2, h3')].map((e) => +e.tagName[1])")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
 # --- tree, casts, links -------------------------------------------------------------------------------------------

@@ -4,12 +4,15 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 from .._show.chips import chip, class_styles, rank
-from .._show.document import document
+from .._show.document import document, markup
 from .._show.text import human
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _PAGE = Path(__file__).parent / "page"
 STYLE = _PAGE.with_suffix(".css")  # for pages that list findings too
@@ -25,6 +28,7 @@ def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
+        "marked": _marked, "elsewhere": _elsewhere,
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -35,12 +39,20 @@ def render(data: dict[str, Any]) -> str:
 
 def _view(data: dict[str, Any]) -> dict[str, Any]:
     """What is worked out from the report: order, tree, sums."""
+    ranks = {id(found): rank for rank, found in enumerate(data["findings"])}  # by which causes name them
     findings = sorted(data["findings"], key=lambda found: SEVERITIES.index(found["severity"]))
+    numbers = {ranks[id(found)]: place for place, found in enumerate(findings)}
     casts = sorted(data["casts"], key=lambda cast: (-cast["bytes"], -cast["count"], cast["site"] or ""))
     findings = [found | {"id": f"f{row}", "docs": _link(found["docs"])} for row, found in enumerate(findings)]
     casts = [cast | {"id": f"c{row}"} for row, cast in enumerate(casts)]
     nodes, outside = _tree(data["modules"], findings, casts)
+    causes = [
+        _cause(cause, place, [findings[numbers[n]] for n in cause["findings"]])
+        for place, cause in enumerate(data["causes"])
+    ]
     return {
+        "causes": causes,
+        "edits": [edit | {"first": causes[edit["causes"][0]]["link"]} for edit in data["edits"]],
         "findings": findings,
         "casts": casts,
         "nodes": nodes,
@@ -51,6 +63,13 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "module_ids": {node["path"]: node["id"] for node in nodes},
         "fold": _CLOSED_FROM,
     }
+
+
+def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> dict[str, Any]:
+    """A cause with its findings; where it is one, its place on the page is that of the finding."""
+    several = len(members) > 1
+    place_of = f"k{place}" if several else members[0]["id"]
+    return cause | {"members": members, "first": members[0], "several": several, "id": f"k{place}", "link": place_of}
 
 
 def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -192,6 +211,27 @@ def _steps(origin: list[str]) -> list[dict[str, str]]:
     """`from_numpy at data.py:17, in load: float64` in its parts; what reads otherwise stays one text."""
     steps = ((_STEP.fullmatch(line), line) for line in origin)
     return [match.groupdict() if match else {"what": line, "site": "", "dtype": ""} for match, line in steps]
+
+
+def _marked(spot: dict[str, Any]) -> "Markup":
+    """A line of code, with what a finding points at marked, and without the indentation."""
+    source, begin, end = spot["source"], spot["begin"], spot["end"]
+    start = len(source) - len(source.lstrip())
+    begin = max(begin, start)
+    parts = (source[start:begin], source[begin:end], source[end:])
+    return (
+        markup("<code>{}<mark>{}</mark>{}</code>").format(*parts)
+        if parts[1]
+        else markup("<code>{}</code>").format(source.strip())
+    )
+
+
+def _elsewhere(found: dict[str, Any]) -> str:
+    """`data.py:17`, where that is the line to edit and not the one that the finding is at."""
+    spot = found.get("edit")
+    if not spot or (spot["file"], spot["line"]) == (found["file"], found["line"]):
+        return ""
+    return f"{spot['file'].rpartition('/')[2]}:{spot['line']}"
 
 
 def _kinds(tensors: Iterable[dict[str, Any]]) -> list[str]:

@@ -79,6 +79,7 @@
         casts: filterCasts(words),
         modules: filterModules(words),
       };
+      for (const group of all(".cause")) group.hidden = !all(".finding", group).some((e) => !e.hidden);
       for (const [name, items] of sections) {
         const nothing = document.querySelector(`#${name} > .nothing`);
         if (nothing) nothing.hidden = totals[name] > 0;

@@ -79,14 +79,14 @@ def badge(text: str, kind: str) -> "Markup":
     return markup('<span class="badge {}">{}</span>').format(kind, text)
 
 
-def where(text: str | None) -> "Markup":
-    """A line of the program."""
-    return markup('<span class="place">{}</span>').format(text or "")
+def where(text: str | None) -> "Markup | None":
+    """A line of the program; None for none."""
+    return markup('<span class="place">{}</span>').format(text) if text else None
 
 
 def joined(*texts: Any) -> "Markup":
-    """Texts and labels side by side."""
-    return markup(" ").join(map(_cell, texts))
+    """Texts and labels side by side; None is left out."""
+    return markup(" ").join(_cell(text) for text in texts if text is not None)
 
 
 def lines(*texts: Any) -> "Markup":
