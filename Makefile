@@ -40,7 +40,7 @@ help:
 	@echo "lint      ruff"
 	@echo "types     mypy and pyright"
 	@echo "docs      build docs/_build/html and run its examples"
-	@echo "examples  every script in examples/, warnings as errors"
+	@echo "examples  every script in examples/, warnings as errors, and the notebook"
 	@echo "clean     remove what was built (.venv stays)"
 
 .venv: $(STAMP)
@@ -119,6 +119,7 @@ docs: .venv
 examples: .venv
 	@set -e; for script in $(EXAMPLES); do \
 		echo "$$script"; timeout 120 $(PYTHON) -W error "$$script"; done
+	@echo examples/notebook.ipynb; $(PYTHON) -m pytest -q tests/test_notebook.py
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -131,7 +131,7 @@ def grouped(findings, groups=()):
         {
             "place": (findings[cause["findings"][0]]["site"] or "").partition(",")[0],
             "fix": findings[cause["findings"][0]]["fix"],
-            "removes": f"{len(cause['findings'])} {cause['severity']}",
+            "removes": f"{len(cause['findings'])} {cause['severity']}{'s' * (len(cause['findings']) > 1)}",
             "causes": [n],
         }
         for n, cause in enumerate(causes)

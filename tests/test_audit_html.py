@@ -53,7 +53,7 @@ def test_the_head_says_what_to_do_first():
     assert page.said(verdict) == "FAIL: 2 edits remove 510 warnings"
     edits = [page.said(e).strip() for e in page.all("li") if e["around"].get("class") == "edits"]
     assert edits == [
-        "model.py:14 keep the result removes 508 warning",
+        "model.py:14 keep the result removes 508 warnings",
         "train.py:29 convert it where it is born removes 1 warning",
     ]
     for fact in ("python -m dtypeguard audit train.py", "2026-11-23 01:46"):

@@ -73,7 +73,8 @@ def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
     if frame is None:
         warnings.warn(text, kind, stacklevel=2)
     else:
-        module = frame.f_globals.get("__name__")  # what filters of warnings look at
+        # What filters of warnings look at; for None, of code that `exec` runs in a dict, Python would say nothing.
+        module = frame.f_globals.get("__name__") or frame.f_code.co_filename
         warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
 
 

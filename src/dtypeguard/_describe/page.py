@@ -49,7 +49,7 @@ def _groups(description: Any) -> Iterator[dict[str, Any]]:
             "title": description.title(module, paths),
             "held": held(module),
             "demands": list(demands(module)),
-            "paths": shown(paths) if several else [],
+            "paths": shown(paths, None) if several else [],
         }
 
 

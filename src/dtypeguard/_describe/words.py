@@ -62,8 +62,8 @@ def dtypes_said(dtypes: Iterable[torch.dtype]) -> str:
     return ", ".join(words + [name_of(dtype) for dtype in found if not words or dtype not in FLOATING]) or "none"
 
 
-def shown(paths: list[str]) -> list[str]:
-    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`."""
+def shown(paths: list[str], most: int | None = _FEW) -> list[str]:
+    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`; None shows all lines."""
     groups: dict[str, list[str]] = {}
     for path in paths:
         groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
@@ -71,7 +71,9 @@ def shown(paths: list[str]) -> list[str]:
         group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
         for group in groups.values()
     ]
-    return lines if len(lines) <= _FEW + 1 else [*lines[:_FEW], f"... {number(len(lines) - _FEW, 'more line')}"]
+    if most is None or len(lines) <= most + 1:
+        return lines
+    return [*lines[:most], f"... {number(len(lines) - most, 'more line')}"]
 
 
 def some(paths: tuple[str, ...]) -> str:

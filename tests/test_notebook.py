@@ -1,0 +1,229 @@
+"""In a notebook: results show themselves, cells that run again are silent, and what takes long says how far it is."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from html_page import Page
+from torch import nn
+
+import dtypeguard
+from dtypeguard._base import progress
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook.ipynb"
+
+
+def ran(cells):
+    """The outputs of each cell, in a kernel of its own: texts by their kind."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    return outputs_of(made)
+
+
+def outputs_of(notebook):
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    return [
+        {name: text for output in cell.outputs for name, text in _texts(output)}
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+def _texts(output):
+    if output.output_type == "stream":
+        return [(output.name, output.text)]
+    return list(output.get("data", {}).items())
+
+
+def test_the_example_runs_and_every_result_shows_itself(recwarn):
+    notebook = nbformat.read(NOTEBOOK, 4)
+    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
+    outputs = outputs_of(notebook)
+    titles = []
+    for shown in outputs:
+        if "text/html" in shown:
+            page = Page(re.sub("<br>", "<br/>", shown["text/html"]))
+            titles.append(page.said(page.all("p", "title")[0]))
+    assert [re.sub(r"[\d.]+ %", "N %", title) for title in titles] == [
+        "Classifier not guarded",
+        "repairs: 1 cast at 1 place",
+        "audit FAIL: 2 edits remove 2 warnings",
+        "Classifier: 8 cells, 6 runs, 2 repaired; kernels of cpu, torch " + torch.__version__,
+        "Classifier, bfloat16 against float64: output error N %, explained N %",
+        "modules that stay in float32",
+    ]
+    assert sum("CastWarning" in shown.get("stderr", "") for shown in outputs) == 1
+
+
+SET_UP = """
+import torch, dtypeguard
+model = dtypeguard.guard(torch.nn.Linear(3, 1))
+def call(x):
+    return model(x)
+"""
+USE = "x = torch.ones(2, 3, dtype=torch.float64)\ny = model(x)"
+WITHIN = "y = call(torch.ones(2, 3, dtype=torch.float64))"
+
+
+def test_a_cell_that_runs_again_does_not_warn_again_and_an_edited_one_does():
+    cells = [
+        (SET_UP, False),
+        (USE, True),
+        (USE, False),
+        (USE.replace("(2, 3", "(5, 3"), True),  # another line of the cell is edited, and it is another cell
+        (USE, False),
+        (WITHIN, True),
+        (WITHIN + "  # the line that calls the model is in another cell", False),
+        (SET_UP, False),
+        (WITHIN, False),
+        ("print(len(dtypeguard.casts()))", False),
+    ]
+    outputs = ran([cell for cell, _ in cells])
+    assert ["CastWarning" in shown.get("stderr", "") for shown in outputs] == [warns for _, warns in cells]
+    assert outputs[-1]["stdout"] == "3\n"
+
+
+def test_the_number_of_a_terminal_s_cell_does_not_count():
+    model = dtypeguard.guard(nn.Linear(3, 1))
+    names = {"model": model, "torch": torch}
+    for file, warns in (
+        ("<ipython-input-1-abc>", True),
+        ("<ipython-input-7-abc>", False),
+        ("<ipython-input-8-d>", True),
+    ):
+        with pytest.warns(dtypeguard.CastWarning) if warns else _silent():
+            exec(compile(USE, file, "exec"), names)
+
+
+def _silent():
+    import warnings
+
+    return warnings.catch_warnings(action="error")
+
+
+# --- what is shown ------------------------------------------------------------------------------------------------
+
+
+class Sums(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(20)))
+
+    def forward(self, x):
+        x.to(torch.float64)
+        return self.layers(x)
+
+
+def results():
+    model, x = Sums(), torch.ones(2, 4)
+    with pytest.warns(dtypeguard.CastWarning):
+        dtypeguard.guard(model)(x.double())
+    repairs = dtypeguard.casts()
+    dtypeguard.unguard(model)
+    with dtypeguard.audit(model) as report:
+        model(x)
+    comparison = dtypeguard.compare(model, x, dtype=torch.bfloat16)
+    kept = comparison.keep(error=0.5)
+    table = dtypeguard.dryrun(model, x, dtypes=["float32", "bfloat16"], autocast=[None])
+    watch = dtypeguard.amp.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    watch.remove()
+    return {
+        "casts": repairs, "no casts": type(repairs)(), "audit": report, "findings": report.findings,
+        "compare": comparison, "kept": kept, "dryrun": table, "cell": table["bfloat16", "float32", None],
+        "watch": watch, "describe": dtypeguard.describe(model, depth="all"),
+    }  # fmt: skip
+
+
+def test_what_is_shown_is_one_element_that_leaks_nothing_and_reads_without_its_style():
+    for name, result in results().items():
+        shown = result._repr_html_().replace("<br>", "")
+        page = Page(shown)
+        (outer,) = [e for e in page.elements if e["around"] is None]
+        assert (outer["tag"], outer["class"]) == ("div", "dtypeguard"), name
+        (style,) = page.all("style")
+        rules = re.findall(r"([^{}]+)\{", page.said(style))
+        leaks = [one for rule in rules for one in rule.split(",") if "div.dtypeguard.dtypeguard" not in one]
+        assert leaks == [], name
+        tags = {e["tag"] for e in page.elements}
+        assert not tags & {"script", "iframe", "link", "s", "u"}, name  # `s` would strike through without the style
+        assert not any(key.startswith("on") or key in ("style", "id") for e in page.elements for key in e), name
+
+
+def test_every_result_prints():
+    shown = results()
+    assert re.fullmatch(r"1 x Sums\.forward `x`: float64 -> float32, 32 B, at \S+:\d+, in results", str(shown["casts"]))
+    assert (str(shown["no casts"]), repr(shown["no casts"]), shown["no casts"]) == ("no repairs", "[]", [])
+    page = Page(shown["audit"]._repr_html_().replace("<br>", ""))
+    assert "FAIL: 1 edit removes 1 warning" in page.text
+    assert "help: keep the result: `x = x.to(torch.float64)`" in page.text
+
+
+def test_what_the_program_holds_is_no_markup():
+    nasty = "<script>alert('x')</script>"
+    module = type(nasty, (nn.Module,), {"forward": lambda self, x: x})()
+    for shown in (dtypeguard.describe(module)._repr_html_(), dtypeguard.describe(nn.Sequential(module))._repr_html_()):
+        assert "<script" not in shown
+    assert "&lt;script&gt;" in dtypeguard.describe(module)._repr_html_()
+
+
+# --- progress -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(seconds))
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A notebook's kernel, as far as it shows outputs."""
+    shown = []
+
+    def display(data, raw, display_id):
+        shown.append(data["text/plain"])
+        return types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
+
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: types.SimpleNamespace(kernel=None)
+    ipython.display = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    return shown
+
+
+def audited():
+    with dtypeguard.audit(values=True):
+        x = torch.ones(3)
+        for _ in range(30):
+            x = x + 1
+
+
+TASKS = {
+    "compare": (lambda: dtypeguard.compare(Sums(), torch.ones(2, 4), dtype="bfloat16"), "compare(Sums): run"),
+    "dryrun": (
+        lambda: dtypeguard.dryrun(Sums(), torch.ones(2, 4), autocast=[None]),
+        "dryrun(Sums): 3 of 16 cells in 4 s",
+    ),
+    "audit": (audited, "audit: "),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_takes_long_says_so_below_the_cell_in_one_output(clock, kernel, name):
+    task, text = TASKS[name]
+    task()
+    assert kernel[0].startswith(f"dtypeguard: {text}")
+    assert kernel[-1] == "", "in the end nothing is left"
+
+
+def test_an_audit_tells_a_terminal_in_lines_of_their_own(clock, monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "__stderr__", types.SimpleNamespace(isatty=lambda: True, write=told.append, flush=id))
+    monkeypatch.setattr(sys.__stderr__, "flush", lambda: None)
+    audited()
+    assert re.match(r"dtypeguard: audit: \d+ operations in 11 s$", told[0])
+    assert "\r" not in "".join(told)
