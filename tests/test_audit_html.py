@@ -69,7 +69,7 @@ def test_findings_of_one_cause_stand_together():
     marks = [page.said(e) for e in page.all("mark")]
     assert set(marks) == {"hidden.to(torch.bfloat16)", "mse(output, target)", "target = torch.from_numpy(rows)"}
     other = page.said(page.one("f508"))
-    assert "data.py:7 convert it where it is born" in other
+    assert "/home/ana/run/data.py:7 convert it where it is born" in other
 
 
 def test_every_fact_of_a_cast_is_in_its_row_by_bytes():

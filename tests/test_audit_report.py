@@ -1,7 +1,6 @@
 """What an audit gives: the report as text, as data, as a page, and as a test."""
 
 import copy
-import importlib.util
 import json
 import pickle
 import tracemalloc
@@ -14,19 +13,6 @@ from torch import nn
 
 import dtypeguard
 from dtypeguard import audit
-
-
-@pytest.fixture(params=["rich", "plain"])
-def style(request, monkeypatch):
-    """With rich, and as if it were not installed."""
-    if request.param == "plain":
-        real = importlib.util.find_spec
-        monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name, *args: None if name == "rich" else real(name, *args)
-        )
-    else:
-        pytest.importorskip("rich")
-    return request.param
 
 
 class Net(nn.Module):
@@ -62,7 +48,7 @@ def made(*programs):
 # ---------------------------------------------------------------- text
 
 
-def test_an_empty_report(style):
+def test_an_empty_report():
     with audit() as report:
         pass
     assert "nothing found" in str(report)
@@ -73,10 +59,10 @@ def test_an_empty_report(style):
     report.assert_clean()
 
 
-def test_a_report_says_what_where_and_what_to_write(style):
+def test_a_report_says_what_where_and_what_to_write():
     report = made(discards, promotes)
     text = " ".join(str(report).split())
-    for part in ("DG103", "DG101", "warning", "x.half()", "discards", "promotes", "fix:"):
+    for part in ("DG103", "DG101", "warning", "x.half()", "discards", "promotes", "help:"):
         assert part in text, text
     assert "2 warnings" in text
     assert str(report) == str(report)
@@ -84,21 +70,13 @@ def test_a_report_says_what_where_and_what_to_write(style):
     assert all(line == line.rstrip() for line in str(report).splitlines())
 
 
-def test_a_report_has_no_codes_of_colours(style, monkeypatch):
+def test_a_report_has_no_codes_of_colours(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("CLICOLOR_FORCE", "1")
     assert "\x1b" not in str(made(discards))
 
 
-@pytest.mark.parametrize(("columns", "least", "most"), [("120", 120, 120), ("500", 160, 160)])
-def test_the_width_of_a_table_is_the_terminals_within_limits(monkeypatch, columns, least, most):
-    pytest.importorskip("rich")
-    monkeypatch.setenv("COLUMNS", columns)
-    widest = max(map(len, str(made(discards, promotes)).splitlines()))
-    assert least - 2 <= widest <= most
-
-
-def test_what_looks_like_markup_is_printed_as_it_is(style):
+def test_what_looks_like_markup_is_printed_as_it_is():
     with audit() as report:
         table = {"[bold]": torch.ones(3)}
         table["[bold]"].half()
@@ -108,7 +86,7 @@ def test_what_looks_like_markup_is_printed_as_it_is(style):
     )
 
 
-def test_counts_and_plurals(style):
+def test_counts_and_plurals():
     x = torch.ones(3)
     with audit() as report:
         x.half()
@@ -127,17 +105,17 @@ def test_counts_and_plurals(style):
             discards(x)
     (finding,) = report.findings
     assert (finding.count, report.casts[0].count) == (3, 3)
-    assert "x3" in str(report)
+    assert "3 times" in str(report)
 
 
-def test_long_lists_of_casts_are_cut(style):
+def test_long_lists_of_casts_are_cut():
     with audit() as report:
         exec(compile("\n".join(f"y{n} = x.half()" for n in range(50)), "<program>", "exec"), {"x": torch.ones(3)})
     assert len(report.casts) == 50
     assert "... 30 more" in str(report)
 
 
-def test_the_worst_comes_first(style):
+def test_the_worst_comes_first():
     with audit() as report:
         torch.tensor(np.float64(1))
         torch.ones(3).half()
@@ -148,7 +126,7 @@ def test_the_worst_comes_first(style):
     assert len(set(order)) == 3
 
 
-def test_a_program_without_source_is_reported(style):
+def test_a_program_without_source_is_reported():
     with audit() as report:
         exec(compile("x.half()", "<nowhere>", "exec"), {"x": torch.ones(3)})
     assert report.faults == []
@@ -158,7 +136,7 @@ def test_a_program_without_source_is_reported(style):
     assert data["casts"][0]["file"] == "<nowhere>"
 
 
-def test_a_report_prints_while_the_audit_runs(style):
+def test_a_report_prints_while_the_audit_runs():
     with audit() as report:
         discards(torch.ones(3))
         operations = report.to_dict()["operations"]
@@ -337,9 +315,10 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": "schema dtypeguard torch program error seconds operations values findings casts modules rules severities",
+    "": "schema dtypeguard torch program command date verdict error seconds operations values edits causes findings "
+        "casts modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
-                "count bytes origin parameters docs",
+                "count bytes origin parameters docs label spots edit",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",
     "modules": "path class parent calls parameters inputs outputs",
 }  # fmt: skip
@@ -474,7 +453,7 @@ def test_a_finding_fails_with_its_text():
         report.assert_clean()
     text = str(caught.value)
     assert text.startswith("the audit found 2 faults\n")
-    for part in ("DG103", "DG101", "x.half()", "fix:"):
+    for part in ("DG103", "DG101", "x.half()", "help:"):
         assert part in text
     with pytest.raises(AssertionError, match=r"^the audit found 1 fault\n"):
         report.assert_clean(ignore=["DG101"])

@@ -732,6 +732,20 @@ def refuses(p):
     p.optimizer.step()
 
 
+@pytest.mark.parametrize(("lr", "found"), [(1e-6, [("DG406", "info")]), (1e-1, [])])
+def test_a_run_that_is_too_short_for_a_verdict_says_what_it_saw(lr, found):
+    model = Net().to(BF16)
+    optimizer = Adam(model.parameters(), lr=lr)
+    with audit() as report:
+        for step in range(10):
+            optimizer.zero_grad()
+            model(batch(step).to(BF16)).float().square().mean().backward()
+            optimizer.step()
+    assert [(finding.rule, finding.severity) for finding in report.findings] == found
+    assert all("in 4 looks; 32 steps are needed to be sure" in f.message for f in report.findings)
+    assert [finding.source for finding in report.findings] == ["optimizer.step()"] * len(found)
+
+
 def test_a_step_that_raises_ends_as_well():
     p = made(scaler=False)()
     with audit() as report:

@@ -375,6 +375,56 @@ def test_json_where_standard_output_is_no_file(command, write):
     assert "audit report: 1 warning" in err
 
 
+def test_formats_for_machines(command, write, folder):
+    write("app.py", BAD)
+    status, out, _ = command("audit", "--format", "github", "app.py")
+    (line,) = re.findall(r"^::.*", out, re.M)
+    place = "file=app.py,line=4,col=5,endColumn=24,title=DG103 discarded-cast"
+    assert (status, line.split("::")[1]) == (1, f"warning {place}")
+    assert "%0Ahelp: keep the result" in line
+    status, out, err = command("audit", "--format", "sarif", "app.py")
+    (run,) = json.loads(out)["runs"]
+    (result,) = run["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert (status, result["ruleId"], result["level"]) == (1, "DG103", "warning")
+    assert place["artifactLocation"]["uri"] == "app.py"
+    region = place["region"]
+    assert region["snippet"]["text"][region["startColumn"] - 1 : region["endColumn"] - 1] == "x.to(torch.bfloat16)"
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DG103"
+    assert err.endswith("exit status 1: 1 warning\n")
+    assert command("audit", "--format", "json", "--output", "report.json", "app.py")[0] == 1
+    assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 edit removes 1 warning"
+
+
+WHY = [
+    ([], BAD, "exit status 1: 1 warning"),
+    (["--fail-on", "error"], BAD, "exit status 0: nothing of severity error or worse"),
+    (["--fail-on", "never"], BAD, "exit status 0: 1 warning, --fail-on never"),
+    ([], GOOD, "exit status 0: nothing of severity warning or worse"),
+    ([], GOOD + "raise SystemExit(3)", "exit status 3: the program's own"),
+]
+
+
+@pytest.mark.parametrize(("options", "program", "last"), WHY)
+def test_the_last_line_says_why_the_exit_status_is_what_it_is(command, write, options, program, last):
+    status, out, _ = command("audit", *options, write("app.py", program))
+    assert out.splitlines()[-1] == last
+    assert str(status) in last
+
+
+def test_less_is_printed(command, write):
+    write("app.py", BAD + "import numpy as np\ntorch.tensor(np.float64(1))\n")
+    everything = command("audit", "app.py")[1]
+    assert "casts, by bytes" in everything
+    assert "info[DG112]" in everything
+    out = command("audit", "--no-casts", "--severity", "warning", "app.py")[1]
+    assert "casts, by bytes" not in out
+    assert "DG112" not in out
+    assert "DG103" in out
+    assert command("audit", "--quiet", "--ignore", "DG103", "app.py") == (0, "", "")
+    assert "DG103" in command("audit", "--quiet", "app.py")[1]
+
+
 @pytest.mark.slow
 def test_json_into_a_pipe_that_is_closed(write):
     write("app.py", GOOD)
@@ -393,16 +443,19 @@ def test_baselines(command, write, folder):
     write("app.py", BAD)
     status, out, _ = command("audit", "--write-baseline", "known.json", "app.py")
     assert status == 0
-    assert out.endswith(f"1 known from now on in {folder / 'known.json'}\n")
+    last = "exit status 0: 1 warning, known from now on"
+    assert out.endswith(f"1 known from now on in {folder / 'known.json'}\n{last}\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
-    assert (status, out.splitlines()[-1]) == (0, "1 known in known.json, 0 new")
+    last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 that it knows"
+    assert (status, out.splitlines()[-1]) == (0, last)
+    assert "DG103" not in out  # what is known is not printed
     write("app.py", "# a line above\n" + BAD)
     assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
     write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
     assert status == 1
-    assert re.search(r"^1 known in known.json, 1 new\n  warning DG103 discarded-cast  app.py:10, in other: ", out, re.M)
-    assert "app.py:4, in step" not in out.partition("1 new")[2]
+    assert re.findall(r"--> (.*)", out) == ["app.py:10 in other"]
+    assert out.endswith("exit status 1: 1 warning that known.json does not know, 1 that it knows\n")
     both = ["--baseline", "known.json", "--write-baseline", "known.json"]
     assert command("audit", *both, "app.py")[0] == 1  # says what is new, once
     assert command("audit", *both, "app.py")[0] == 0
@@ -455,7 +508,9 @@ def test_a_disk_that_is_full_is_said_after_the_report(command, write, monkeypatc
 
     monkeypatch.setattr("dtypeguard._audit.AuditReport.to_json", to_json)
     status, out, _ = command("audit", "--json", "a.json", write("app.py", GOOD))
-    assert (status, out.splitlines()[-1]) == (2, "cannot write: [Errno 28] No space left on device")
+    *_, said, last = out.splitlines()
+    assert (status, said) == (2, "cannot write: [Errno 28] No space left on device")
+    assert last == "exit status 2: a file could not be written"
     assert REPORT.search(out)
 
 

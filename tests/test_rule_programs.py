@@ -197,7 +197,7 @@ def run(name):
     pytester.makepyfile(head + "\n".join(tests))
     result = pytester.runpytest_subprocess("-rN", "-p", "no:cacheprovider")
     parts = re.split(r"^_+ test_(\w+) _+$", result.stdout.str(), flags=re.MULTILINE)[1:]
-    found = {name for name, part in zip(parts[::2], parts[1::2], strict=True) if MODULES[name[:5]].RULE.name in part}
+    found = {name for name, part in zip(parts[::2], parts[1::2], strict=True) if f"[{name[:5]}]: " in part}
     assert found == {test.split("test_")[1].split("(")[0] for test in tests}
 
 

@@ -299,7 +299,7 @@ def test_memory_that_is_not_there_ends_the_shadow_and_not_the_program(monkeypatc
     report, result = audited(program)
     assert result == 3.0
     assert "out of memory at" in report.values["over"]
-    assert "the shadow ended: out of memory" in str(report)
+    assert "the shadow ended: out of memory" in " ".join(str(report).split())
 
 
 # ---------------------------------------------------------------- range

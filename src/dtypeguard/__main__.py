@@ -119,9 +119,21 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     says = "find only values that are not finite, and the lines where they are born; quick"
     values("--range", dest="values", action="store_const", const="range", help=says)
     add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
-    add("--json", metavar="PATH", help="write the report as JSON; for -, write only the JSON to standard output")
+    says = "the lowest severity that is printed (default: info)"
+    add("--severity", choices=severities[:-1], default="info", help=says)
+    says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
+    add("--format", choices=("text", "github", "sarif", "json"), default="text", help=says)
+    add("--output", metavar="PATH", help="print into this file; - is standard output (default)")
+    add("--no-casts", dest="casts", action="store_false", help="leave out the table of casts")
+    add(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="no casts; and nothing at all if the exit status is 0",
+    )
+    add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --format json")
     add("--html", metavar="PATH", help="write the report as an HTML page")
-    add("--baseline", metavar="PATH", help="fail only on findings that are not in this file")
+    add("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
     add("program", help="the script, folder or archive to run; with -m, the module")

@@ -18,14 +18,14 @@ import types
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from .._report.baseline import Baseline, load, save
-from .._watch.selection import Selection, reaches
+from .._report.baseline import Baseline, load
+from .._watch.selection import Selection
 from .audit import audit
+from .conclusion import STDOUT, conclude, stands_alone
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
-_OUTPUTS = ("json", "html", "write_baseline")
-STDOUT = "-"
+_OUTPUTS = ("json", "html", "output", "write_baseline")
 
 
 class Usage(Exception):
@@ -43,12 +43,13 @@ def run(options: argparse.Namespace) -> int:
     program = begin(options.program, options.arguments)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
-            options.json = _alone(stack)
-        out, process = sys.stdout, os.getpid()
+            options.format, options.json = "json", None
+        out = _alone(stack) if stands_alone(options) else sys.stdout
+        process = os.getpid()
         report, status = _audited(program, options)
         if os.getpid() != process:
             return status  # a child that the program forked: the report is its parent's
-        return _conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
+        return conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:
@@ -56,7 +57,7 @@ def _check(options: argparse.Namespace) -> Baseline | None:
         Selection.read(options.select, options.ignore)
         for name in _OUTPUTS:
             path = getattr(options, name)
-            if path is not None and (name, path) != ("json", STDOUT):
+            if path is not None and (name not in ("json", "output") or path != STDOUT):
                 # Absolute, as the program may change its folder. A baseline is written beside itself first.
                 setattr(options, name, writable(path, anew=name == "write_baseline"))
         return None if options.baseline is None else load(options.baseline)
@@ -249,39 +250,3 @@ def _theirs(trace: types.TracebackType | None) -> types.TracebackType | None:
     for one in reversed(frames):
         kept = types.TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return kept
-
-
-# --- what came of it ----------------------------------------------------------------------------------------------
-
-
-def _conclude(report: Any, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO) -> int:
-    least = "warning" if options.fail_on == "never" else options.fail_on
-    bad = [row for row in report.to_dict()["findings"] if reaches(row["severity"], least)]
-    new = bad if baseline is None else baseline.new(bad)
-    lines = [str(report)]
-    if baseline is not None:
-        lines += [f"{len(bad) - len(new)} known in {options.baseline}, {len(new)} new", *map(_line, new)]
-    try:
-        if isinstance(options.json, str):
-            report.to_json(options.json)
-        elif options.json is not None:
-            print(report.to_json(), file=options.json, flush=True)
-        if options.html:
-            report.to_html(options.html)
-        if options.write_baseline:
-            save(bad, options.write_baseline)
-            lines.append(f"{len(bad)} known from now on in {options.write_baseline}")
-    except BrokenPipeError:  # of standard output
-        raise
-    except OSError as error:
-        lines.append(f"cannot write: {error}")
-        status = status or 2
-    with contextlib.suppress(AttributeError, ValueError):
-        out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # a terminal that cannot show it all
-    print(*lines, sep="\n", file=out, flush=True)
-    accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
-    return status or int(bool(new) and not accepted)
-
-
-def _line(row: dict[str, Any]) -> str:
-    return f"  {row['severity']:<8}{row['rule']} {row['name']}  {row['site']}: {row['message']}"

@@ -94,5 +94,12 @@ def place(frame: FrameType | None) -> str | None:
     """`train.py:42, in train_step`, with the path shortened against the working directory."""
     if frame is None:
         return None
-    path = frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)
-    return f"{path}:{frame.f_lineno}, in {frame.f_code.co_name}"
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def shown(file: str) -> str:
+    """A file as its reader knows it: its path from the working directory; `In[5]` for a notebook's cell."""
+    ipython = sys.modules.get("IPython")
+    compiler = getattr(getattr(ipython, "get_ipython", lambda: None)(), "compile", None)
+    cell = compiler.format_code_name(file) if hasattr(compiler, "format_code_name") else None
+    return file.removeprefix(os.getcwd() + os.sep) if cell is None else str(cell[1])

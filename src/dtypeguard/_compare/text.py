@@ -1,7 +1,8 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
-import os
+
+from .._base.frames import shown
 
 LARGE = 0.01  # an error of a module's output that is worth telling
 
@@ -23,4 +24,4 @@ def titled(name: str) -> str:
 
 def site_of(file: str, line: int) -> str:
     """`file:line`, from the working directory."""
-    return f"{file.removeprefix(os.getcwd() + os.sep)}:{line}"
+    return f"{shown(file)}:{line}"

@@ -13,6 +13,7 @@ from .._base.errors import CastError, ContractWarning, DeviceError, DtypeError, 
 from .._base.frames import caller, same_line
 from .._check.explain import error_for, why_not
 from .._check.reference import check, check_result
+from .._check.sides import need
 from .._check.state import CallState
 from .._contract.model import Contract
 from .cast import repaired, warn_of_copy
@@ -79,7 +80,9 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
         if not torch.compiler.is_compiling():
             error = error_for(call, call.violations, DtypeGuardError)
             facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
-            warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
+            found = need(call, [violation.value for violation in call.violations])
+            frame = caller() if found is None else caller(found.frame)
+            warn_once(("warn", call.contract.function, facts, same_line(frame)), str(error), ContractWarning)
         return values
     beyond = [violation for violation in call.violations if not violation.repairable]
     if beyond:

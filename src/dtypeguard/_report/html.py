@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
+from .._base.frames import shown
 from .._show.chips import chip, class_styles, rank
 from .._show.document import document, markup
 from .._show.text import human
@@ -28,7 +29,7 @@ def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
-        "marked": _marked, "elsewhere": _elsewhere,
+        "marked": _marked, "elsewhere": _elsewhere, "shown": shown,
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -231,7 +232,7 @@ def _elsewhere(found: dict[str, Any]) -> str:
     spot = found.get("edit")
     if not spot or (spot["file"], spot["line"]) == (found["file"], found["line"]):
         return ""
-    return f"{spot['file'].rpartition('/')[2]}:{spot['line']}"
+    return f"{shown(spot['file'])}:{spot['line']}"
 
 
 def _kinds(tensors: Iterable[dict[str, Any]]) -> list[str]:

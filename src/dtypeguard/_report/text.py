@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,7 @@ _LINES = 4  # of the program, for one cause
 _BRIEF = 10  # causes that are mere information
 _EDITS = 10
 _CASTS = 20
+_CODE, _GLUE = re.compile(r"`[^`]*`"), "\0"
 _CODES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "help": "1;32", "strong": "1"}
 
 
@@ -52,11 +54,13 @@ class Style:
         return f"\x1b[{_CODES[kind]}m{text}\x1b[0m" if self.colour and text else text
 
     def fold(self, text: str, first: str = "", rest: str = "", kind: str | None = None) -> Iterator[str]:
-        """A text in lines, after a first prefix and others; no word is split, so paths and code can be copied."""
+        """A text in lines, after a first prefix and others; paths and code are not split, so they can be copied."""
         room = max(self.width - max(len(first), len(rest)), 20)
-        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
+        glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), text)
+        lines = textwrap.wrap(glued, room, break_long_words=False, break_on_hyphens=False) or [""]
         for count, line in enumerate(lines):
-            yield (rest if count else first) + (self.paint(line, kind) if kind else line)
+            words = line.replace(_GLUE, " ")
+            yield (rest if count else first) + (self.paint(words, kind) if kind else words)
 
 
 def verdict_lines(words: str, edits: Sequence[Edit], style: Style) -> Iterator[str]:

@@ -125,6 +125,8 @@ def close(audit: Recorder) -> None:
             facts, fields = {"optimizer": title, **suspicion.facts}, {"about": title, "op": f"{title}.step"}
             audit.find(suspicion.rule, suspicion.site, facts=facts, parameters=suspicion.names, **fields)
     training.suspicions.clear()
+    for met in optimizers:
+        tell("over", met.watched)
     optimizers.forget()
 
 

@@ -29,6 +29,7 @@ What becomes of optimizers and GradScalers is told by `amp`, in a watch and in a
     held         what optimizers hold is compared with what their models have      (Holdings)
     stepping     an optimizer is about to step; its gradients are there but if late  (WatchedOptimizer)
     stepped      it has stepped, and everything is looked at, or it was late       (WatchedOptimizer)
+    over         an audit ends in which it was watched                             (WatchedOptimizer)
     averaged     the average that a watch was given is looked at                   (Tracks, step, Add)
     alone        an optimizer steps without a scaler; the dtype of autocast        (WatchedOptimizer, dtype, device)
     scaled       losses are given to `scaler.scale`, none of them with a graph     (losses, whether, scaling)
@@ -65,9 +66,9 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 _mode_of = torch._C._get_dispatch_mode
 _INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer backward refused entered "
-    "left harmed decided exported converted loading look held stepping stepped averaged alone scaled computed driven "
-    "unscale step gradients past update".split()
+    "start end cast write mixed before after scalar ended summed half integer backward refused entered left harmed "
+    "decided exported converted loading look held stepping stepped over averaged alone scaled computed driven unscale "
+    "step gradients past update".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

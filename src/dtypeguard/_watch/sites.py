@@ -7,7 +7,6 @@ import ast
 import contextlib
 import dis
 import linecache
-import os
 import re
 import sys
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from .._base.frames import caller, internal, known_files, library
+from .._base.frames import caller, internal, known_files, library, shown
 from .._base.frames import user as outside
 
 _SHORT = 60
@@ -42,7 +41,7 @@ class Site:
         self.file, self.line, self.function = code.co_filename, line, code.co_name
 
     def __str__(self) -> str:
-        return f"{self.file.removeprefix(os.getcwd() + os.sep)}:{self.line}, in {self.function}"
+        return f"{shown(self.file)}:{self.line}, in {self.function}"
 
     @property
     def key(self) -> tuple[str, int]:

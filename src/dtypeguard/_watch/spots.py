@@ -2,9 +2,8 @@
 
 import dataclasses
 import linecache
-import os
 
-from .._base.frames import installed
+from .._base.frames import installed, shown
 from .sites import Site
 
 
@@ -32,8 +31,8 @@ class Spot:
 
     @property
     def path(self) -> str:
-        """The file, shortened against the working directory."""
-        return self.file.removeprefix(os.getcwd() + os.sep)
+        """The file as its reader knows it: from the working directory, or `In[5]`."""
+        return shown(self.file)
 
     @property
     def place(self) -> str:

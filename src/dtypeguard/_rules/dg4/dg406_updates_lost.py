@@ -11,6 +11,7 @@ from ..._base.dtypes import HALF
 from ..._base.errors import plain
 from ..._watch.events import on
 from ..._watch.rule import Program, Rule, Severity
+from ..._watch.sites import Site, user
 from ...amp._optimizer import PERIOD, Group, WatchedOptimizer, is_torchs
 from ...amp._tensors import is_copy, sample, spread
 
@@ -21,7 +22,7 @@ RULE = Rule(
     summary="Updates are smaller than the spacing of the parameters' dtype, so most weights do not move.",
     says=(
         "{share:.0%} of the elements of {found} parameters with a non-zero gradient did not move in a step "
-        "of {optimizer} (lr={lr:g}): {names}"
+        "of {optimizer} (lr={lr:g}){looks}: {names}"
     ),
     fix=(
         "keep float32 parameters and use autocast, or an optimizer with float32 master weights or stochastic rounding"
@@ -43,6 +44,7 @@ _LOST = 0.9  # share of elements that did not move: a warning; a model that lear
 _MANY = 0.5  # listed as information
 _STREAK = 3  # looks in a row
 _BEGUN = 8  # steps; momentum has to build up, and some optimizers start slowly
+_SURE = 32  # steps until there were so many looks
 
 
 @on("stepping", RULE)
@@ -61,7 +63,7 @@ def compare(watched: WatchedOptimizer) -> None:
         share, parameters = _lost(group).compare(group)
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
-            facts = {"share": share, "found": plain(dtype), "lr": _rate_of(group)}
+            facts = {"share": share, "found": plain(dtype), "lr": _rate_of(group), "looks": ""}
             # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
             # Norms' weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
             minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in watched.parameters())
@@ -70,10 +72,29 @@ def compare(watched: WatchedOptimizer) -> None:
             group.add(RULE, facts, parameters, from_dtype=dtype, severity=severity)
 
 
+@on("over", RULE)
+def unsure(watched: WatchedOptimizer) -> None:
+    """A short run says what it saw, and how long it takes to be sure."""
+    for group in watched.groups():
+        lost, half = _lost(group), [p for p in group.parameters() if p.dtype in HALF]
+        if lost.share >= _LOST and half and watched.steps < _SURE:
+            looks = f", in {lost.looks} looks; {_SURE} steps are needed to be sure"
+            facts = {"share": lost.share, "found": plain(half[0].dtype), "lr": _rate_of(group), "looks": looks}
+            group.add(RULE, facts, half, from_dtype=half[0].dtype, severity=Severity.INFO, site=lost.site)
+
+
 class Lost:
-    """Elements of one group that do not move, from one look to the next."""
+    """Elements of one group that do not move, from one look to the next.
+
+    Attributes:
+        looks: how many in a row saw elements that did not move, from the first step on.
+        share: of the elements, at the last of them.
+        site: the line that stepped then.
+    """
 
     def __init__(self) -> None:
+        self.looks, self.share = 0, 0.0
+        self.site: Site | None = None
         self._kept: list[tuple[weakref.ref[Tensor], Tensor]] = []
         self._patient = False
         self._since = self._streak = 0
@@ -103,12 +124,17 @@ class Lost:
         # A warm-up begins with updates that are lost, and a decay ends with them: neither harms.
         steady = rate <= self._lr * 1.0001 and rate >= self._most / 2
         self._lr, self._most = rate, max(rate, self._most)
-        if not kept or not rate or step < _BEGUN or (self._patient and step - self._since < 2 * PERIOD):
+        if not kept or not rate or (self._patient and step - self._since < 2 * PERIOD):
             return 0.0, []
         stuck = [(parameter, part) for parameter, values in kept if (part := _still(parameter, values)) is not None]
         sizes = [parameter.numel() for parameter, _ in stuck]
         share = sum(size * part for size, (_, part) in zip(sizes, stuck, strict=True)) / max(sum(sizes), 1)
-        self._streak = self._streak + 1 if steady and share >= _MANY else 0
+        lost = steady and share >= _MANY
+        self.site = user() if lost else None
+        self.looks, self.share = self.looks + 1 if lost else 0, share if lost else 0.0
+        if step < _BEGUN:
+            return 0.0, []
+        self._streak = self._streak + 1 if lost else 0
         return (share, [p for p, part in stuck if part >= _MANY]) if self._streak >= _STREAK else (0.0, [])
 
 
