@@ -86,6 +86,19 @@ def test_a_guarded_model_is_described_with_its_own_guard_unless_options_ask_for_
     assert describe(unguard(model)).guarded is False
 
 
+def test_guards_at_the_borders_of_modules_that_stay_in_float32():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    kept = dtypeguard.Kept(("1",), 0.1, 1, BF16)
+    said = describe(kept.apply(model))
+    assert (said.guarded, said.head()) == (False, "Sequential is not guarded, but 2 modules inside are.")
+    assert {module.path: (module.by, module.dtype) for module in said.modules} == {
+        "0": ("border", BF16), "1": ("border", F32),
+    }  # fmt: skip
+    assert "1 (Linear, casts at its border)\n  like weight: float32 on cpu" in str(said)
+    assert describe(model, mode="strict").modules[0].path == "", "options ask for another guard"
+
+
 def test_what_a_side_input_has_guarded_is_in_it():
     class Denoiser(nn.Module):
         def __init__(self):

@@ -84,6 +84,7 @@ def test_a_cell_that_runs_again_does_not_warn_again_and_an_edited_one_does():
     ]
     outputs = ran([cell for cell, _ in cells])
     assert ["CastWarning" in shown.get("stderr", "") for shown in outputs] == [warns for _, warns in cells]
+    assert "called at In[2]:2, in <module>" in outputs[1]["stderr"], "a cell is named as its reader knows it"
     assert outputs[-1]["stdout"] == "3\n"
 
 

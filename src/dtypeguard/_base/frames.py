@@ -101,5 +101,5 @@ def shown(file: str) -> str:
     """A file as its reader knows it: its path from the working directory; `In[5]` for a notebook's cell."""
     ipython = sys.modules.get("IPython")
     compiler = getattr(getattr(ipython, "get_ipython", lambda: None)(), "compile", None)
-    cell = compiler.format_code_name(file) if hasattr(compiler, "format_code_name") else None
+    cell = None if compiler is None else getattr(compiler, "format_code_name", lambda _: None)(file)
     return file.removeprefix(os.getcwd() + os.sep) if cell is None else str(cell[1])

@@ -1,6 +1,5 @@
 """`describe`: what a guard holds a model to, read from the contracts that a guard makes."""
 
-import dataclasses
 import inspect
 from collections.abc import Iterator
 from typing import Any, Unpack
@@ -14,9 +13,9 @@ from .._check.reference import find_anchor
 from .._contract.anchor import LOSSES, Anchor, floating
 from .._contract.model import Contract, Param
 from .._contract.spec import OtherSpec, Spec
-from .._doors.choose import Choice, choices, owners, refuse, refuses_wider, shallow_by
+from .._doors.choose import choices, owners, refuse, refuses_wider, shallow_by
 from .._doors.forward import Key, Options, check_names, check_patterns, root_of
-from .._doors.guard import contract_for, is_held
+from .._doors.guard import contract_for, inner, is_held
 from .._doors.options import GuardOptions, read_options
 from .._wrap.build import signed
 from .description import Description
@@ -62,26 +61,26 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
     root = root_of(model)
     refuse(root, "describe")
     check_patterns(root, skip)
-    held = is_held(root)
-    if held and not options:
-        card = root.__dict__["_dtypeguard"]
-        told, skip = card.key.options, card.skip
-        chosen = [*_there(root, told, skip)]
+    held, reader = is_held(root), _Reader(root)
+    cards = {path: card for path, module in root.named_modules() if (card := module.__dict__.get("_dtypeguard"))}
+    if cards and not options:  # what is there; a side input may have had more guarded than the options tell
+        if held:
+            told, skip = cards[""].key.options, cards[""].skip
+        modules = [reader.guarded(path, root.get_submodule(path), card.key.options) for path, card in cards.items()]
     else:
-        chosen = [*choices(root, told, skip)]
-    reader = _Reader(root)
-    modules = [reader.guarded(path, module, told) for path, module, why in chosen if why is None]
-    check_names(root, told, reader.contracts)
-    there = {module.path for module in modules}
-    modules += reader.enforced(there)
-    later: list[str] = []
-    if len(there) == 1 and told.depth == "auto":
-        later = [path for path, module in owners(root, skip) if refuses_wider(module)]
-    there = {module.path for module in modules}
+        chosen = [(path, module) for path, module, why in choices(root, told, skip) if why is None]
+        modules = [reader.guarded(path, module, told if not path else inner(told)) for path, module in chosen]
+        check_names(root, told, reader.contracts)
+    own = len(modules) == 1 and not modules[0].path
+    later = [path for path, module in owners(root, skip) if own and told.depth == "auto" and refuses_wider(module)]
+    modules += reader.enforced({module.path for module in modules})
     left: dict[str, tuple[str, ...]] = {}
-    for path, _, why in chosen:
-        if why is not None and path not in there:
-            left[why] = (*left.get(why, ()), path)
+    if not modules[0].path:
+        there = {module.path for module in modules}
+        for path, _, why in choices(root, told, skip):
+            if path not in there:
+                why = why or "was added after guard"
+                left[why] = (*left.get(why, ()), path)
     return Description(
         model=type(root).__name__,
         guarded=held,
@@ -93,12 +92,6 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
         later=tuple(later),
         skipped=left,
     )
-
-
-def _there(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterator[Choice]:
-    """The modules that are guarded now; a side input may have had more guarded than the options tell."""
-    for path, module, why in choices(root, options, skip):
-        yield Choice(path, module, None if "_dtypeguard" in module.__dict__ else why or "was added after guard")
 
 
 def _counted(root: nn.Module) -> dict[torch.dtype, tuple[str, ...]]:
@@ -125,10 +118,9 @@ class _Reader:
 
     def guarded(self, path: str, module: nn.Module, options: Options) -> HeldModule:
         """A module that a guard with these options checks."""
-        options = options if not path else dataclasses.replace(options, output_dtype=None)
         contract = contract_for(module, Key(options, None))
         self.contracts.append(contract)
-        return self._held(path, module, contract, "guard")
+        return self._held(path, module, contract, "border" if options.border else "guard")
 
     def enforced(self, there: set[str]) -> Iterator[HeldModule]:
         """The modules whose forward `enforce` checks, with a guard or without."""

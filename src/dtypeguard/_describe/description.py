@@ -107,7 +107,11 @@ class Description:
 
     def head(self) -> str:
         """Whether the model is guarded, and what is checked."""
-        inside = sum(module.by == "guard" for module in self.modules) - 1
+        inside = sum(bool(module.path) and module.by != "enforce" for module in self.modules)
+        if self.modules[0].path:
+            return (
+                f"{self.model} is not guarded, but {number(inside, 'module')} inside {'are' if inside > 1 else 'is'}."
+            )
         what = "its forward" + (f", and those of {number(inside, 'module')} inside" if inside else "")
         if self.guarded:
             return f"{self.model} is guarded: {what} {'are' if inside else 'is'} checked."
@@ -121,6 +125,8 @@ class Description:
             for place, (dtype, names) in enumerate(self.parameters.items())
         ]
         yield "parameters", ", ".join(parts) or "none"
+        if self.modules[0].path:
+            return
         yield "options", ", ".join(f"{name} {value}" for name, value in self.said().items())
         if self.skipped:
             yield "depth", self.depth()
@@ -160,7 +166,7 @@ class Description:
         """What heads a group of modules."""
         if not module.path:
             return f"{module.kind}.forward"
-        by = ", enforced" if module.by == "enforce" else ""
+        by = {"enforce": ", enforced", "border": ", casts at its border"}.get(module.by, "")
         return f"{paths[0]} ({module.kind}{by})" if len(paths) == 1 else f"{len(paths)} x {module.kind}{by}"
 
     def ends(self) -> Iterator[str]:

@@ -36,7 +36,8 @@ class HeldModule:
     Attributes:
         path: as in `named_modules()`; "" is the model itself.
         kind: the name of its class.
-        by: 'guard', or 'enforce' for a forward that is decorated.
+        by: 'guard'; 'border' for a guard of `Kept.apply`, which casts in every mode; 'enforce' for a forward that is
+            decorated.
         anchor: the name of the parameter or buffer that stands for the module; None if there is none, or `dtype=` of
             the guard stands in its place.
         dtype: what floating inputs must be; None if the module has none for them.

@@ -252,7 +252,7 @@ def _called(module: nn.Module, args: Any) -> None:
 
 def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
-    key = Key(options if root else dataclasses.replace(options, output_dtype=None), slots(module))
+    key = Key(options if root else inner(options), slots(module))
     card = module.__dict__["_dtypeguard"] = Card(path, key, file=file)  # first, so that `unguard` undoes half a guard
     cls: Any = type(module)
     if isinstance(module, torch.fx.GraphModule):
@@ -273,6 +273,11 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
             module.__dict__[hidden] = types.MethodType(made, module)
             card.shadow = (hidden, shadow, module.__dict__[hidden])
     return contract
+
+
+def inner(options: Options) -> Options:
+    """The options of a guard, for a module inside of the model."""
+    return dataclasses.replace(options, output_dtype=None)
 
 
 def contract_for(module: nn.Module, key: Key) -> Contract:
