@@ -56,7 +56,9 @@ def printed(path):
 
     with contextlib.redirect_stdout(out), warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", module=r"(lightning|pytorch_lightning|transformers|accelerate)\b")  # their own
+        warnings.filterwarnings(
+            "ignore", module=r"(lightning|pytorch_lightning|transformers|accelerate)\b"
+        )  # their own
         warnings.simplefilter("always", dtypeguard.DtypeGuardWarning)
         warnings.showwarning = show
         try:
@@ -66,6 +68,31 @@ def printed(path):
         except Exception as error:
             out.write("".join(traceback.format_exception_only(error)))
     return out.getvalue()
+
+
+def alone(path):
+    """The same, in a process of its own: a fork, which has torch already."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which do not run here
+        child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(read)
+            torch.manual_seed(0)
+            dtypeguard.set_mode(None)
+            dtypeguard.reset_casts()
+            with open(write, "w", encoding="utf-8") as out:
+                out.write(printed(path))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(write)
+    with open(read, encoding="utf-8") as source:
+        got = source.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return got
 
 
 def same(wanted, got):
@@ -78,14 +105,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("COLUMNS", "90")
     monkeypatch.setattr(sys, "argv", ["train.py"])
-    modules = set(sys.modules)
-    yield tmp_path
-    dtypeguard.set_mode(None)
-    torch.set_default_dtype(torch.float32)
-    for name in set(sys.modules) - modules:
-        file = getattr(sys.modules[name], "__file__", None) or ""
-        if file.startswith(str(tmp_path)):
-            del sys.modules[name]
+    return tmp_path
 
 
 @pytest.mark.parametrize("path", list(pages()))
@@ -102,10 +122,7 @@ def test_a_page(path, fresh):
         elif kind == "python":
             file = fresh / "train.py"
             file.write_text(text)
-            torch.manual_seed(0)
-            dtypeguard.set_mode(None)
-            dtypeguard.reset_casts()
-            got = printed(file)
+            got = alone(file)
             wanted = next_text if next_kind == "text" else ""
             assert same(wanted, got), f"{where} prints\n{got}\nand the page says\n{wanted}"
         elif kind == "console":
