@@ -74,8 +74,15 @@ ifeq ($(BROWSER),)
 		DEBIAN_FRONTEND=noninteractive $(AS_ROOT) apt-get install -qq -y chromium chromium-driver > /dev/null
 endif
 
-demo: .venv
-	$(PYTHON) examples/digits.py
+# In the development environment, if that is there; else in one that has only what the demo needs.
+demo: $(if $(wildcard $(STAMP)),,.venv-demo/.installed)
+	$(if $(wildcard $(STAMP)),.venv,.venv-demo)/bin/python examples/digits.py
+
+.venv-demo/.installed: pyproject.toml constraints-dev.txt
+	$(BASE_PYTHON) -m venv .venv-demo
+	.venv-demo/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	.venv-demo/bin/python -m pip install --quiet -c constraints-dev.txt . scikit-learn tqdm
+	@touch $@
 
 test: .venv browser
 	$(PYTHON) $(QUICK)

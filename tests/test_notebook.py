@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import CONTRAST, OVERFLOW, Browser, chromium, needs_browser
 from html_page import Page
 from torch import nn
 
@@ -26,11 +27,11 @@ def ran(cells):
 
 def outputs_of(notebook):
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    return [
-        {name: text for output in cell.outputs for name, text in _texts(output)}
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    ]
+    return [dict(_all_texts(cell)) for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _all_texts(cell):
+    return [text for output in cell.outputs for text in _texts(output)]
 
 
 def _texts(output):
@@ -39,23 +40,28 @@ def _texts(output):
     return list(output.get("data", {}).items())
 
 
-def test_the_example_runs_and_every_result_shows_itself(recwarn):
+def titles_of(outputs):
+    """The first line of each result, without what depends on the machine."""
+    shown = [Page(text["text/html"].replace("<br>", "")) for text in outputs if "text/html" in text]
+    return [re.sub(r"[\d.]+ %|torch \S+", "N", page.said(page.all("p", "title")[0])) for page in shown]
+
+
+def test_the_example_runs_and_shows_what_is_kept_with_it():
     notebook = nbformat.read(NOTEBOOK, 4)
-    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
+    kept = [dict(_all_texts(cell)) for cell in notebook.cells if cell.cell_type == "code"]
     outputs = outputs_of(notebook)
-    titles = []
-    for shown in outputs:
-        if "text/html" in shown:
-            page = Page(re.sub("<br>", "<br/>", shown["text/html"]))
-            titles.append(page.said(page.all("p", "title")[0]))
-    assert [re.sub(r"[\d.]+ %", "N %", title) for title in titles] == [
-        "Classifier not guarded",
-        "repairs: 1 cast at 1 place",
-        "audit FAIL: 2 edits remove 2 warnings",
-        "Classifier: 8 cells, 6 runs, 2 repaired; kernels of cpu, torch " + torch.__version__,
-        "Classifier, bfloat16 against float64: output error N %, explained N %",
-        "modules that stay in float32",
-    ]
+    assert (
+        titles_of(outputs)
+        == titles_of(kept)
+        == [
+            "Classifier not guarded",
+            "repairs: 1 cast at 1 place",
+            "audit FAIL: 2 edits remove 2 warnings",
+            "Classifier: 8 cells, 6 runs, 2 repaired; kernels of cpu, N",
+            "Classifier, bfloat16 against float64: output error N, explained N",
+            "modules that stay in float32",
+        ]
+    )
     assert sum("CastWarning" in shown.get("stderr", "") for shown in outputs) == 1
 
 
@@ -228,3 +234,45 @@ def test_an_audit_tells_a_terminal_in_lines_of_their_own(clock, monkeypatch):
     audited()
     assert re.match(r"dtypeguard: audit: \d+ operations in 11 s$", told[0])
     assert "\r" not in "".join(told)
+
+
+# --- looks --------------------------------------------------------------------------------------------------------
+
+# What JupyterLab says of tables, which ours must not take over.
+AROUND = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<style>.jp-RenderedHTMLCommon td { text-align: right; max-width: none } .jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: #888 }
+body { background: GROUND; color: TEXT }</style>
+<body class="jp-RenderedHTMLCommon" data-jp-theme-light="LIGHT"><table id="other"><tr><td>1</td></tr></table>
+"""
+
+
+@needs_browser
+def test_texts_stand_out_in_both_themes_and_nothing_around_changes(tmp_path):
+    shown = "".join(result._repr_html_() for result in results().values())
+    grounds = {"light": ("#fff", "#111", "true"), "dark": ("#111", "#eee", "false")}
+    for theme, words in grounds.items():
+        page = AROUND
+        for name, word in zip(("GROUND", "TEXT", "LIGHT"), words, strict=True):
+            page = page.replace(name, word)
+        (tmp_path / f"{theme}.html").write_text(page + shown, encoding="utf-8")
+    with chromium() as driver:
+        reader = Browser(driver, tmp_path)
+        for theme in grounds:
+            reader.open(theme, {"light": "dark", "dark": "light"}[theme], 390)  # the notebook's theme, not the system's
+            worst = reader.ask(CONTRAST, ".dtypeguard :is(p, td, th, code, b, span, pre, summary, a)")
+            assert {kind: round(ratio, 2) for kind, ratio in worst.items() if ratio < 4.5} == {}
+            style = "const s = getComputedStyle(document.querySelector(arguments[0])); return [s.textAlign, s.fontSize]"
+            assert reader.ask(style, "#other td") == ["right", "16px"]
+            assert reader.ask(style, ".dtypeguard td:not(.number)")[0] == "left"
+            assert reader.ask(OVERFLOW, ".dtypeguard")[0] <= 0
+            reader.ask("for (const e of document.querySelectorAll('details')) e.open = true")
+            assert reader.ask(OVERFLOW, ".dtypeguard")[0] <= 0
+        assert reader.noise() == []
+
+
+if __name__ == "__main__":
+    example = nbformat.read(NOTEBOOK, 4)
+    outputs_of(example)
+    for one in example.cells:
+        one.metadata = {}
+    nbformat.write(example, NOTEBOOK)

@@ -102,6 +102,9 @@ with dtypeguard.audit(nn.Linear(1, 1), rules="DG1", ignore=["DG103"]) as report:
     assert_type(report, dtypeguard.AuditReport)
 assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t, dtypes=[t.dtype], mask=None), dtypeguard.DryrunTable)
 assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t)["bfloat16", t.dtype, None], dtypeguard.DryrunCell)
+assert_type(dtypeguard.describe(nn.Linear(1, 1), depth="all", skip_modules=[nn.ReLU]), dtypeguard.Description)
+assert_type(dtypeguard.describe(nn.Linear(1, 1)).modules, list[dtypeguard.HeldModule])
+assert_type(dtypeguard.casts()[0], dtypeguard.CastRecord)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
@@ -113,5 +116,7 @@ with_options(t)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 dtypeguard.mode("loud")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+dtypeguard.describe(step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+dtypeguard.describe(nn.Linear(1, 1), depth="deep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(step, t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.audit(step, t, rules="DG1")  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
