@@ -240,7 +240,9 @@ def test_an_audit_tells_a_terminal_in_lines_of_their_own(clock, monkeypatch):
 
 # What JupyterLab says of tables, which ours must not take over.
 AROUND = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<style>.jp-RenderedHTMLCommon td { text-align: right; max-width: none } .jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: #888 }
+<style>
+.jp-RenderedHTMLCommon td { text-align: right }
+.jp-RenderedHTMLCommon tbody tr:nth-child(odd) { background: #888 }
 body { background: GROUND; color: TEXT }</style>
 <body class="jp-RenderedHTMLCommon" data-jp-theme-light="LIGHT"><table id="other"><tr><td>1</td></tr></table>
 """
