@@ -38,8 +38,8 @@ class Cause:
 
     @property
     def pointed(self) -> bool:
-        """Whether its code can be shown, and the label beside it says what is wrong there."""
-        return bool(self.first.label and self.first.spots and self.first.spots[0].source)
+        """Whether its code can be shown, with what is wrong there beside it."""
+        return bool(self.first.spots and self.first.spots[0].source)
 
     @property
     def title(self) -> str:

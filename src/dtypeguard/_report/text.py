@@ -68,13 +68,15 @@ def verdict_lines(words: str, edits: Sequence[Edit], style: Style) -> Iterator[s
     yield style.paint(words, "error" if edits else "help")
     if len(edits) < 2:
         return
-    places = [edit.place for edit in edits[:_EDITS]]
-    width = max(map(len, places))
-    inline = width + 40 <= style.width
-    for place, edit in zip(places, edits, strict=False):
-        said = f"{edit.fix} ({edit.removes})"
-        first, rest = (f"  {place.ljust(width)}  ", " " * (width + 4)) if inline else (f"  {place}  ", " " * 6)
-        yield from style.fold(said, first, rest)
+    shown = edits[:_EDITS]
+    place, removed = max(len(edit.place) for edit in shown), max(len(edit.removes) for edit in shown)
+    for edit in shown:
+        facts = f"  {edit.place:<{place}}  {edit.removes:<{removed}}  "
+        if len(facts) + 40 <= style.width:
+            yield from style.fold(edit.fix, facts, " " * len(facts))
+        else:
+            yield facts.rstrip()
+            yield from style.fold(edit.fix, "      ", "      ")
     if len(edits) > _EDITS:
         yield f"  ... {len(edits) - _EDITS} more"
 

@@ -68,9 +68,9 @@ class Rule:
         facts = {"names": listed(names), **facts}
         message, fix = self.says.format(**facts), self.fix.format(**facts)
         finding = Finding(self.id, severity.value, message, site, fix=fix, parameters=names, **fields)
-        if self.says.startswith(_SUBJECT):  # where the code is shown, its text need not be repeated
-            rest = self.says.removeprefix(_SUBJECT).format(**{**facts, "rounded": ""})
-            finding.label = rest.lstrip(" ,:")
+        # Beside the code its text need not be repeated, nor the line of a birth that is shown too.
+        rest = self.says.removeprefix(_SUBJECT).format(**{**facts, "rounded": ""})
+        finding.label = rest.lstrip(" ,:")
         return finding
 
 
@@ -157,7 +157,7 @@ class Finding:
         line: the line number of the site.
         function: the function of the site.
         source: the text of the line.
-        label: the message without the code that it is about, to stand below the code; may be empty.
+        label: the message without the code that it is about, to stand beside the code.
         spots: the code that the finding points at: the fault, and the line where its dtype was born.
         edit: the one of these to change.
     """
