@@ -5,20 +5,24 @@ import os
 import sys
 import sysconfig
 import warnings
+from collections.abc import Callable
 from pathlib import PurePath
-from types import FrameType
+from types import FrameType, TracebackType
 
 import jaxtyping
 import torch
 
+from .errors import DtypeGuardError, DtypeGuardWarning
+
 known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
+# dtypeguard's own files, and the code that it generates.
+_OWN: tuple[str, ...] = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<dtypeguard ")
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    *_OWN,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
-    "<dtypeguard ",
     "<string>",
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
@@ -63,6 +67,46 @@ def user(frame: FrameType) -> FrameType | None:
     while found is not None and installed(found.f_code.co_filename) is not None:
         found = None if found.f_back is None else caller(found.f_back)
     return found or first
+
+
+def hide_frames() -> None:
+    """Take dtypeguard's frames out of the traceback of the exception that is handled now.
+
+    A bare `raise` must follow: it adds no entry for the frame that it stands in. An exception that dtypeguard did not
+    mean to raise keeps its frames.
+    """
+    if torch.compiler.is_compiling():
+        return
+    error = sys.exception()
+    meant = isinstance(error, DtypeGuardError | DtypeGuardWarning)
+    while error is not None:
+        if meant or not _own(_innermost(error.__traceback__)):
+            error.__traceback__ = without(error.__traceback__, _own)
+        error = error.__cause__ if meant else None
+
+
+def without(trace: TracebackType | None, unwanted: Callable[[str], bool]) -> TracebackType | None:
+    """A traceback without the frames of some files."""
+    entries = []
+    while trace is not None:
+        if not unwanted(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
+        trace = trace.tb_next
+    kept = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept
+
+
+def _innermost(trace: TracebackType | None) -> str:
+    file = ""
+    while trace is not None:
+        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return file
+
+
+def _own(file: str) -> bool:
+    return file.startswith(_OWN)
 
 
 def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:

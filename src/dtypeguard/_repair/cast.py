@@ -28,7 +28,6 @@ logger.addHandler(logging.NullHandler())
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
-    __tracebackhide__ = True
     made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
@@ -51,7 +50,6 @@ def _identity(value: Any, call: CallState) -> int:
 
 def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
-    __tracebackhide__ = True
     source = edit.value
     fresh: Any
     if isinstance(source, Tensor):
@@ -84,7 +82,6 @@ def _refusal(call: CallState, why: str) -> DtypeGuardError:
 
 
 def _to(call: CallState, edit: Edit) -> Tensor:
-    __tracebackhide__ = True
     tensor: Tensor = edit.value
     small = tensor.dequantize() if tensor.is_quantized else compact(tensor)
     try:
@@ -102,7 +99,6 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
 
 def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
-    __tracebackhide__ = True
     source, frame, function, argument, place_of_need = edit.value, caller(), call.contract.function, edit.path, ""
     found = need(call, [source]) if "." in str(module_path(call)) else None
     if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
@@ -176,7 +172,6 @@ vars(_record_traced)["_dynamo_marked_constant"] = True
 
 def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) -> float | None:
     """The relative error of a narrowing; refuses one that made a finite value infinite, or changed whole numbers."""
-    __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
     if verify is Verify.NEVER:
         return None

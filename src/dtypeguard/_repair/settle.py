@@ -25,7 +25,6 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
 
     The returned call's `values` are what the body must get.
     """
-    __tracebackhide__ = True
     mode = contract.mode_for(values)
     if mode is Mode.OFF:
         return CallState(contract, values, passive=True)
@@ -62,7 +61,6 @@ vars(_arm_traced)["_dynamo_marked_constant"] = True  # it runs at once, see `_re
 
 def leave(call: CallState, result: Any) -> Any:
     """Check what the body returned, and whether it wrote to a copy that the caller will never see."""
-    __tracebackhide__ = True
     if call.passive:
         return result
     outcome = check_result(call, result)
@@ -72,7 +70,6 @@ def leave(call: CallState, result: Any) -> Any:
 
 
 def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
-    __tracebackhide__ = True
     if mode is Mode.STRICT:
         raise error_for(call, call.violations, call.violations[0].error)
     if mode is Mode.WARN:
