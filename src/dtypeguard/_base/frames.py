@@ -1,13 +1,15 @@
 """The user's own line: which frames of the stack are dtypeguard's, torch's, or an installed package's."""
 
 import functools
+import linecache
 import os
 import sys
 import sysconfig
 import warnings
 from collections.abc import Callable
+from itertools import islice
 from pathlib import PurePath
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 import jaxtyping
 import torch
@@ -80,8 +82,8 @@ def hide_frames() -> None:
     error = sys.exception()
     meant = isinstance(error, DtypeGuardError | DtypeGuardWarning)
     while error is not None:
-        if meant or not _own(_innermost(error.__traceback__)):
-            error.__traceback__ = without(error.__traceback__, _own)
+        if meant or not is_own(_innermost(error.__traceback__)):
+            error.__traceback__ = without(error.__traceback__, is_own)
         error = error.__cause__ if meant else None
 
 
@@ -105,17 +107,31 @@ def _innermost(trace: TracebackType | None) -> str:
     return file
 
 
-def _own(file: str) -> bool:
+def is_own(file: str) -> bool:
+    """Whether a file is dtypeguard's, or stands for code that it generated."""
     return file.startswith(_OWN)
 
 
-def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
-    """A warning at the user's own line."""
+def warn_at(frame: FrameType | None, warning: Warning) -> None:
+    """Warn at the user's own line."""
     if frame is None:
-        warnings.warn(text, kind, stacklevel=2)
+        warnings.warn(warning, stacklevel=2)
     else:
         module = frame.f_globals.get("__name__")  # what filters of warnings look at
-        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
+        warnings.warn_explicit(warning, type(warning), frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def source_lines(code: CodeType, lasti: int) -> list[str]:
+    """What an instruction computes, as the program has it, line by line; empty where there is no source."""
+    first, last, begin, end = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
+    if first is None or last is None or begin is None or end is None:
+        return []
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
+    if not all(lines):
+        return []
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    return [line.decode(errors="replace").strip() for line in lines]
 
 
 def place(frame: FrameType | None) -> str | None:

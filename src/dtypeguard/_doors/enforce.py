@@ -14,14 +14,14 @@ from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
 from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
-from .._base.errors import AnnotationError, DtypeGuardWarning
+from .._base.errors import DtypeGuardWarning
 from .._base.frames import caller, hide_frames, internal, warn_at
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
 from .._contract.spec import Spec, holds_tensor, spec_of
 from .._repair.settle import enter
-from .._wrap.annotations import located, read_annotation, resolved, stream_hints
+from .._wrap.annotations import located, read_annotation, resolved, stream_hints, unknown_name
 from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
@@ -132,7 +132,7 @@ def _made(target: Any, options: _Options, frame: FrameType) -> Any:
     made = _decorate(target, options, _names_around(frame))
     idle = _idle(made)
     if idle and options["autocast"] is not Autocast.DISABLE:
-        warn_at(caller(frame), idle, DtypeGuardWarning)
+        warn_at(caller(frame), DtypeGuardWarning(idle))
     return made
 
 
@@ -364,7 +364,7 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
             _fill(contract, fn, options, {**(around or {}), **local})
         except NameError as error:
             text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
-            raise AnnotationError(text) from error
+            raise unknown_name(text) from error
         return contract
 
     first_call.__dict__["fill"] = fill
@@ -453,4 +453,4 @@ def _spec_here(annotation: Any, name: str, frame: FrameType | None) -> Spec | No
     try:
         return read_annotation("check", name, annotation, check, local)
     except NameError as error:
-        raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
+        raise unknown_name(f"check: the annotation of `{name}` names what does not exist: {error}") from error

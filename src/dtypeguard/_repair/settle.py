@@ -74,9 +74,11 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
         raise error_for(call, call.violations, call.violations[0].error)
     if mode is Mode.WARN:
         if not torch.compiler.is_compiling():
-            error = error_for(call, call.violations, DtypeGuardError)
+            error = error_for(call, call.violations, DtypeGuardError, placed=False)  # Python prints a warning's line
+            warning = ContractWarning(*error.args)
+            warning.code, warning.fix = error.code, error.fix
             facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
-            warn_once(("warn", call.contract.function, facts, error.call_site), str(error), ContractWarning)
+            warn_once(("warn", call.contract.function, facts, error.call_site), warning)
         return values
     beyond = [violation for violation in call.violations if not violation.repairable]
     if beyond:
@@ -104,4 +106,4 @@ def _replay(function: str, rebuilt: Rebuilt) -> None:
     if refused is not None:
         outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
     text = f"{function} changed `{rebuilt.argument}`, which was rebuilt for a cast: {outcome}"
-    warn_once(("replay", function, rebuilt.argument, place(caller())), text, InplaceOnCastWarning)
+    warn_once(("replay", function, rebuilt.argument, place(caller())), InplaceOnCastWarning(text))

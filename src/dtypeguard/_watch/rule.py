@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
+from .._base.codes import page_of
+
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
@@ -52,7 +53,7 @@ class Rule:
 
     @property
     def docs(self) -> str:
-        return f"{DOCS}/rules/{self.id}.md"
+        return page_of(self.id)
 
     def finding(
         self, severity: Severity, site: str | None, facts: dict[str, Any], parameters: Iterable[str], **fields: Any

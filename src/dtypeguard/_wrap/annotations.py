@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from .._base.codes import UNKNOWN
 from .._base.errors import AnnotationError
 from .._check.scope import closure_of
 from .._contract.hints import resolve_hint
@@ -13,6 +14,13 @@ from .._contract.spec import Spec, spec_of
 def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
     with located(function, argument):
         return spec_of(resolved(annotation, fn, local), local)
+
+
+def unknown_name(text: str) -> AnnotationError:
+    """The error where an annotation names what does not exist."""
+    error = AnnotationError(text)
+    error.code = UNKNOWN.id
+    return error
 
 
 def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
@@ -27,7 +35,7 @@ def located(function: str, argument: str = "") -> Iterator[None]:
     except AnnotationError as error:
         argument = argument or str(error.argument)
         what = "the result" if argument == "return" else f"argument `{argument}`"
-        named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
+        named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error.args[0]}")
         named.function, named.argument = function, argument
         raise named from error.__cause__
 
