@@ -203,7 +203,7 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
     for v in violations:
         known, chains = fixes.get(v.argument, ("", False))
         expression = v.expression or Expression(v.argument, v.argument)
-        closed = bool(v.fix) and v.fix[0].endswith(("(", "`"))
+        closed = bool(v.fix) and v.fix[0].endswith("(")
         text = (expression.text if closed else expression.operand).join(v.fix)
         simple = not any(" " in part for part in v.fix)
         if chains and simple and v.fix[0] == "":

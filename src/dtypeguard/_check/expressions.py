@@ -6,12 +6,14 @@ there is none: after `functools.partial` or `map`, in a module that another modu
 
 import ast
 import collections
+import contextlib
 import dis
 import functools
 import inspect
 import itertools
+import linecache
 import sys
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import nn
@@ -44,10 +46,10 @@ class Arguments:
         self._text = ""
         self._nodes: dict[Path, ast.expr] = {}
         user, between = _frames(frame or sys._getframe(1))
-        found = None if user is None or call.leaving or between is None else _call_node(user)
-        if user is not None and found is not None and between is not None:
-            self._text, node = found
-            self._nodes = _bound(call, node, user, between)
+        if user is not None and between is not None and not call.leaving:
+            with contextlib.suppress(Exception):  # an object of the user's may fail to be looked at
+                self._text, node = _call_node(user)
+                self._nodes = _bound(call, node, user, between) if isinstance(node, ast.Call) else {}
 
     def __getitem__(self, path: Path) -> Expression | None:
         """What stands for the value at a path; None where that is the name of its parameter, or not certain."""
@@ -59,7 +61,7 @@ class Arguments:
                     return None
                 text = ast.get_source_segment(self._text, node) if node.lineno == node.end_lineno else ast.unparse(node)
                 text = written((text, *steps))
-                if len(text) > _LONGEST or text == written(path):
+                if len(text) > _LONGEST or text == written(path) or isinstance(node, ast.Constant):
                     return None
                 return Expression(text, text if isinstance(node, _OPERANDS) else f"({text})")
         return None
@@ -77,15 +79,15 @@ def _frames(frame: FrameType) -> tuple[FrameType | None, list[CodeType] | None]:
     return user, between
 
 
-def _call_node(frame: FrameType) -> tuple[str, ast.Call] | None:
-    """The call that a frame is in, with the text that its positions refer to."""
+def _call_node(frame: FrameType) -> tuple[str, ast.expr | None]:
+    """The call that a frame is in, after the text that its positions refer to; None if it is in something else."""
     code, at = frame.f_code, frame.f_lasti
     while dis.opname[code.co_code[at]] == "CACHE":
         at -= 2
+    linecache.checkcache(code.co_filename)  # as a traceback does: the file may have been edited
     lines = source_lines(code, at) if dis.opname[code.co_code[at]].startswith("CALL") else []
     text = "\n".join(["(", *lines, ")"])
-    node = _parsed(text)
-    return (text, node) if isinstance(node, ast.Call) else None
+    return text, _parsed(text)
 
 
 @functools.lru_cache(256)
@@ -103,29 +105,33 @@ def _bound(call: CallState, node: ast.Call, frame: FrameType, between: list[Code
         node = ast.Call(node.func, node.args[:1], [])
     if any(code.co_flags & _SUSPENDED for code in between):  # its arguments were given earlier
         return {}
-    for skipped in _skipped(node.func, frame, set(between), values):
-        nodes = _assigned(node, params[skipped:], values[skipped:])
-        held = {path: value for _, path, value in given(call.contract, values)}
-        if nodes is not None and all(_agrees(node, held[path], frame) for path, node in nodes.items() if path in held):
-            return nodes
-    return {}
+    skipped = _skipped(node.func, frame, set(between), call)
+    nodes = None if skipped is None else _assigned(node, params[skipped:], values[skipped:])
+    held = {path: value for _, path, value in given(call.contract, values)}
+    agree = nodes is not None and all(_agrees(nodes[path], held[path], frame) for path in nodes.keys() & held.keys())
+    return nodes if nodes is not None and agree else {}
 
 
-def _skipped(callee: ast.expr, frame: FrameType, codes: set[CodeType], values: tuple[Any, ...]) -> tuple[int, ...]:
-    """How many of the first parameters may not stand in the call: 1 for `self`. None where it calls something else."""
-    found = _resolved(callee, frame)
+def _skipped(callee: ast.expr, frame: FrameType, codes: set[CodeType], call: CallState) -> int | None:
+    """How many of the first parameters do not stand in the call: 1 for `self`. None if it calls something else."""
+    found, first = _resolved(callee, frame), call.contract.params[0]
     if found is _UNKNOWN:
-        foreign = isinstance(callee, ast.Attribute) and any(hasattr(cls, callee.attr) for cls in _CONTAINERS)
-        return () if foreign else (0, 1) if codes.isdisjoint(_MODULE_CALL) else (1,)
+        if isinstance(callee, ast.Attribute) and any(hasattr(cls, callee.attr) for cls in _CONTAINERS):
+            return None
+        return int(call.contract.guarded or call.contract.anchor == "self" or first.name in ("self", "cls"))
+    owner = _resolved(callee.value, frame) if isinstance(callee, ast.Attribute) else None
+    bound = isinstance(found, classmethod | MethodType)
+    if isinstance(found, FunctionType):
+        bound = owner is not None and not isinstance(owner, type | ModuleType)
     if isinstance(found, staticmethod | classmethod | MethodType):
         found = found.__func__
     if isinstance(found, FunctionType):
         chain = [found]
         while isinstance(inner := getattr(chain[-1], "__wrapped__", None), FunctionType) and inner not in chain:
             chain.append(inner)
-        return (0, 1) if any(one.__code__ in codes for one in chain) else ()
-    made = isinstance(found, type) and type(values[0]) is found
-    return (1,) if made or (values and found is values[0]) else ()
+        return int(bound) if any(one.__code__ in codes for one in chain) else None
+    made = isinstance(found, type) and type(call.values[0]) is found
+    return 1 if made or (call.values and found is call.values[0]) else None
 
 
 def _resolved(node: ast.expr, frame: FrameType) -> Any:

@@ -36,7 +36,7 @@ def report(
     """
     repairable = repairable and path[0] not in call.contract.mutates and not call.contract.checker
     if path[0] in call.contract.mutates and error in (DtypeError, DeviceError):  # a copy would be written to in vain
-        fix = ("create `", f"` {'in' if error is DtypeError else 'on'} {plain(expected)}")
+        fix = (f"create `{written(path)}` {'in' if error is DtypeError else 'on'} {plain(expected)}",)
     facts = (error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
     call.violations.append(Violation(*facts, code or error.code, path))
 
@@ -44,7 +44,7 @@ def report(
 def report_shape(
     call: CallState, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, of: Mistake = AXIS
 ) -> None:
-    fix = ("give `", f"` the axes of {spec.hint}")
+    fix = (f"give `{written(path)}` the axes of {spec.hint}",)
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
