@@ -170,7 +170,7 @@ def test_what_mends_one_value_is_chained():
     assert caught.value.fix == "(image + 1).to(torch.float32).to('meta')"
 
 
-def test_a_cast_warning_names_the_line_once_and_the_log_names_it(caplog):
+def test_a_cast_warning_names_the_line_once(caplog):
     dtypeguard.reset_casts()
     with dtypeguard.mode("lenient"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -180,9 +180,7 @@ def test_a_cast_warning_names_the_line_once_and_the_log_names_it(caplog):
     assert (str(warning.message), warning.filename) == (text, __file__)
     assert (warning.message.code, warning.message.fix) == ("DG012", "(steps / 10).to(torch.float32)")
     (record,) = caplog.records
-    place = (
-        f"tests/test_expressions.py:{warning.lineno}, in test_a_cast_warning_names_the_line_once_and_the_log_names_it"
-    )
+    place = f"tests/test_expressions.py:{warning.lineno}, in test_a_cast_warning_names_the_line_once"
     assert record.getMessage() == f"{text}; called at {place}"
 
 

@@ -6,7 +6,7 @@ from ._explanation import IMPORTS, SEMANTICS, Explanation
 
 
 def _hinted(hint: str, *lines: str) -> str:
-    function = f"\n\n@dtypeguard.enforce\ndef double(x: {hint}):\n    return x * 2\n"
+    function = f"\n@dtypeguard.enforce\ndef double(x: {hint}):\n    return x * 2\n"
     return IMPORTS + function + "".join(f"{line}\n" for line in ("", "", *lines)) * bool(lines)
 
 
@@ -22,7 +22,7 @@ EXPLANATIONS = [
         ),
         bad=Program(
             _hinted("\"Float32[Tensor, 'batch,n']\""),
-            at=9,
+            at=8,
             prints="""\
 dtypeguard.AnnotationError: double: the annotation of argument `x` is malformed: axis `batch,n` has a comma: axes \
 are separated by spaces
@@ -42,7 +42,7 @@ are separated by spaces
         why="Names that are imported under `if TYPE_CHECKING:` are known to type checkers only.",
         bad=Program(
             _hinted("\"Float16[Tensor, 'n']\"", "double(torch.ones(3))"),
-            at=14,
+            at=13,
             prints="""\
 dtypeguard.AnnotationError: double: an annotation names what does not exist: name 'Float16' is not defined; import \
 it at run time too, not only under TYPE_CHECKING
@@ -65,7 +65,7 @@ it at run time too, not only under TYPE_CHECKING
         why=("Axes get their sizes from left to right, so an expression can use only arguments that stand before it."),
         bad=Program(
             _hinted('Float32[Tensor, "n+1"]', "double(torch.ones(3))"),
-            at=14,
+            at=13,
             prints="""\
 dtypeguard.AnnotationError: axis `n+1` cannot be computed: n is not bound yet; it may use axes of arguments to its \
 left only

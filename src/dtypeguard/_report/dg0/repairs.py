@@ -10,7 +10,6 @@ _MODEL = f"""\
 
 _ADD = f"""\
 {IMPORTS}
-
 @dtypeguard.enforce(mutates=("out",))
 def add_into(x: Float32[Tensor, "n"], out: Float32[Tensor, "n"]):
     out.add_(x)
@@ -20,7 +19,6 @@ def add_into(x: Float32[Tensor, "n"], out: Float32[Tensor, "n"]):
 
 _SCALE = f"""\
 {IMPORTS}
-
 @dtypeguard.enforce
 def scale(x: Float32[Tensor, "n"]):
     return x{{}}(0.5)
@@ -106,14 +104,14 @@ dtypeguard.CastError: Linear.forward: argument `input` is float32, and finite va
         why=("The function would write to the copy that a cast makes, and the caller's tensor would stay as it was."),
         bad=Program(
             _ADD + "add_into(torch.ones(3), torch.zeros(3, dtype=torch.float64))\n",
-            at=14,
+            at=13,
             prints="""\
 dtypeguard.CastError: add_into: argument `out` is float64, the annotation wants float32; `out` is written to, so it \
 is never cast
   argument   out = f64[3] on cpu
   passed as  torch.zeros(3, dtype=torch.float64)
   expected   Float32[Tensor, "n"]
-  called at  train.py:14, in <module>
+  called at  train.py:13, in <module>
   axes       n=3
   fix        create `out` in float32
 """,
@@ -161,7 +159,7 @@ CastWarning: mse: `target`, passed as `steps / 10`, was cast from float64 to flo
         ),
         bad=Program(
             _SCALE.format(".mul_") + "scale(torch.ones(3, dtype=torch.float64))\n",
-            at=14,
+            at=13,
             prints="""\
 InplaceOnCastWarning: scale changed in place `x`, which is a cast copy: the caller's float64 tensor did not change; \
 cast it to float32 before the call, or name it in mutates= [DG013]
