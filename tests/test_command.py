@@ -12,6 +12,7 @@ import pytest
 
 import dtypeguard
 from dtypeguard.__main__ import main
+from dtypeguard._base.codes import MISTAKES
 from dtypeguard._watch.rule import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -606,7 +607,7 @@ def test_safe_path_is_respected(write, folder):
 def test_all_rules(command):
     status, out, err = command("rules")
     assert (status, err) == (0, "")
-    assert [line.split()[0] for line in out.splitlines()] == list(RULES)
+    assert [line.split()[0] for line in out.splitlines()] == [*MISTAKES, *RULES]
     assert "{" not in out
 
 

@@ -150,7 +150,7 @@ def test_an_array_for_a_tensor_is_refused_in_strict(strict):
     with pytest.raises(HintError, match="ndarray") as caught:
         of(Row)(array())
     assert caught.value.argument == "x"
-    assert "torch.from_numpy(x)" in str(caught.value)
+    assert "torch.from_numpy(array())" in str(caught.value)
 
 
 def readonly(dtype="float32"):

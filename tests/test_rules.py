@@ -9,11 +9,11 @@ import pytest
 
 from dtypeguard._watch.rule import RULES, Severity, select
 
-ROOT = Path(__file__).resolve().parents[1]
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 def writer():
-    spec = importlib.util.spec_from_file_location("docs_rules", ROOT / "docs" / "rules.py")
+    spec = importlib.util.spec_from_file_location("docs_rules", DOCS / "rules.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -21,7 +21,9 @@ def writer():
 
 def test_the_pages_are_the_registry_s():
     pages = writer().pages()
-    written = {path: path.read_text() for path in [*(ROOT / "docs" / "rules").glob("*.md"), ROOT / "docs" / "amp.md"]}
+    written = {
+        path: path.read_text() for path in [*DOCS.glob("rules/*.md"), *DOCS.glob("errors/*.md"), DOCS / "amp.md"]
+    }
     assert written == pages, "run `python docs/rules.py`"
 
 

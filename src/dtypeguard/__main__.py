@@ -15,10 +15,11 @@ import torch
 import dtypeguard
 
 from ._audit.command import Usage, run
+from ._base.codes import MISTAKES, Mistake
 from ._base.dtypes import name_of
 from ._compare import command as compare
-from ._report.pages import page
-from ._watch.rule import RULES, Rule, Severity, rule_modules, select
+from ._report.pages import FAMILIES, entry_of, pages
+from ._watch.rule import RULES, Rule, Severity
 from ._watch.selection import Selection
 
 _EXAMPLES = """\
@@ -95,8 +96,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_options(command("compare", compare.run, says, epilog=_COMPARED))
     says = "tell in which dtypes a model runs, and what comes out"
     _dryrun_options(command("dryrun", _dryrun, says))
-    rules = command("rules", _rules, "list the rules, or explain some")
-    rules.add_argument("rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3")
+    rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
+    rules.add_argument(
+        "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
+    )
     command("check", _check, "print the environment; status 1 if something is wrong with it")
     command("version", _version, "print the version")
     return parser
@@ -165,41 +168,43 @@ def _list(text: str) -> list[str]:
 
 
 def _rules(options: argparse.Namespace) -> int:
-    pages: list[Rule] = []
-    rows = [] if options.rules else list(RULES.values())
+    single: list[Rule | Mistake] = []
+    rows = [] if options.rules else _all()
     for name in options.rules:
         found = _named(name)
-        (rows if len(found) > 1 else pages).extend(found)
+        (rows if len(found) > 1 else single).extend(found)
     if rows:
         _print_table(rows)
-    for number, rule in enumerate(pages):
+    for number, rule in enumerate(single):
         print("\n" * bool(number or rows), end="")
         _print_page(rule)
     return 0
 
 
-def _named(name: str) -> list[Rule]:
-    for spelling in (name, name.upper(), name.lower()):
-        try:
-            ids = select(spelling, "rule")
-        except ValueError:
-            continue
-        return [RULES[rule] for rule in sorted(ids)]
-    known = [word for rule in RULES.values() for word in (rule.id, rule.name)]
+def _all() -> list[Rule | Mistake]:
+    return [*MISTAKES.values(), *RULES.values()]
+
+
+def _named(name: str) -> list[Rule | Mistake]:
+    for spelling in (name.upper(), name.lower()):
+        found = [one for one in _all() if spelling in (one.id, one.id[:3], one.name)]
+        if found:
+            return found
+    known = [word for one in _all() for word in (one.id, one.name)]
     near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
-    families = ", ".join(sorted({rule[:3] for rule in RULES}))
+    families = ", ".join(FAMILIES)
     meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
     raise Usage(f"there is no rule {name!r}: {meant}")
 
 
-def _print_table(rows: Iterable[Rule]) -> None:
-    cells = [(rule.id, rule.severity.value, rule.name, rule.summary) for rule in rows]
+def _print_table(rows: Iterable[Rule | Mistake]) -> None:
+    cells = [(one.id, one.kind, one.name, one.summary) for one in map(entry_of, rows)]
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table("rule", "severity", "name", "summary")
+        table = Table("rule", "severity or class", "name", "summary")
         for row in cells:
             table.add_row(*map(Text, row))
         Console(highlight=False).print(table)
@@ -209,8 +214,8 @@ def _print_table(rows: Iterable[Rule]) -> None:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
 
 
-def _print_page(rule: Rule) -> None:
-    text = page(next(module for module in rule_modules() if module.RULE is rule))
+def _print_page(rule: Rule | Mistake) -> None:
+    text = pages()[rule.id]
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.markdown import Markdown

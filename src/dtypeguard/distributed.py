@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ._base.errors import RankError, plain, summary
+from ._base.frames import hide_frames
 from ._base.ranks import named, room, there, wait
 from ._contract.containers import children, leaves
 from ._contract.model import written
@@ -69,7 +70,11 @@ def check_ranks(
     facts = list(_facts(model_or_batch, shapes))
     said = _compare(facts, rank, ranks, group or dist.group.WORLD, what, timeout)
     if len(said) > 1:
-        raise _disagreement(what, said, rank, isinstance(model_or_batch, nn.Module))
+        try:
+            raise _disagreement(what, said, rank, isinstance(model_or_batch, nn.Module))
+        except RankError:
+            hide_frames()
+            raise
 
 
 def _facts(value: Any, shapes: bool) -> Iterator[tuple[str, str, bool]]:
@@ -182,7 +187,8 @@ def _disagreement(what: str, said: dict[tuple[int, ...], _Facts], rank: int, mod
     if not model:
         advice = "give every rank a batch of the same structure and dtypes; shapes=False lets sizes differ"
     head = f"{what}: ranks differ in {len(rows)} of {len(names)} entries (this is rank {rank})"
-    error = RankError("\n".join([head, *shown, *more, f"  fix: {advice}"]))
+    error = RankError("\n".join([head, *shown, *more, f"  {'fix':<10} {advice}"]))
+    error.fix = advice
     error.function, error.argument = "check_ranks", next(iter(rows))
     error.actual, error.violations = rows[error.argument], tuple(f"{name}: {text}" for name, text in rows.items())
     return error

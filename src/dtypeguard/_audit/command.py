@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from .._base.frames import without
 from .._report.baseline import Baseline, load
 from .._watch.selection import Selection
 from .audit import audit
@@ -237,16 +238,12 @@ def _show(error: BaseException) -> None:
 
 
 def _theirs(trace: types.TracebackType | None) -> types.TracebackType | None:
-    frames = []
     ours = False
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
+
+    def unwanted(file: str) -> bool:
         # An audit sees an operation by calling it once more from Python, so its frame brings one of torch with it.
+        nonlocal ours
         ours = file.startswith((_HERE, "<frozen importlib")) or (ours and file.endswith(_OPS))
-        if not ours:
-            frames.append(trace)
-        trace = trace.tb_next
-    kept = None
-    for one in reversed(frames):
-        kept = types.TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return kept
+        return ours
+
+    return without(trace, unwanted)

@@ -21,10 +21,11 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from . import codes
 from .dtypes import name_of
 
 
@@ -32,6 +33,12 @@ class DtypeGuardError(TypeError):
     """Base class of all errors of dtypeguard. The attributes have the facts of the message.
 
     Attributes:
+        code: the id of the mistake (`DG001`) or the rule. `python -m dtypeguard rules DG001` explains it, as does the
+            page that the last line of the message names.
+        fix: what to write instead; None if the message has no such line. Where another mode would repair the value,
+            only the message says so.
+        expression: what the caller wrote for the first wrong value, `batch["image"]`; None if it is the name of the
+            parameter, or not known.
         argument: the first wrong value, as Python writes it (`x`, `batch[57]`, `cond['pooled']`).
         expected: what it should be: a `torch.dtype`, a `torch.device`, or text.
         actual: what it is: a `torch.dtype`, a `torch.device`, a shape, or text.
@@ -43,6 +50,9 @@ class DtypeGuardError(TypeError):
         violations: one text for each wrong value of the call.
     """
 
+    code: str | None = None
+    fix: str | None = None
+    expression: str | None = None
     argument: str | None = None
     expected: Any = None
     actual: Any = None
@@ -53,36 +63,56 @@ class DtypeGuardError(TypeError):
     origin: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return with_docs(super().__str__(), self.code)
+
+
+def with_docs(text: str, code: str | None) -> str:
+    """A message, and the address of the page that explains it."""
+    return f"{text}\n  {'docs':<10} {codes.page_of(code)}" if code else text
+
 
 class DtypeError(DtypeGuardError):
     """A tensor's dtype is not what the annotation or the module's parameters say."""
+
+    code = codes.DTYPE.id
 
 
 class ShapeError(DtypeGuardError):
     """A tensor's number of axes, or the size of one, is not what the annotation says."""
 
+    code = codes.AXIS.id
+
 
 class DeviceError(DtypeGuardError):
     """A tensor is on another device than the module's parameters."""
+
+    code = codes.DEVICE.id
 
 
 class CastError(DtypeGuardError):
     """In lenient mode: the casting rule forbids the repair, or values would be lost."""
 
+    code = codes.REFUSED.id
+
 
 class HintError(DtypeGuardError):
     """A value violates an annotation that is not about dtype, shape or device."""
 
+    code = codes.TYPE.id
+
 
 class AnnotationError(DtypeGuardError):
     """An annotation is malformed, or uses an axis that no argument has bound."""
+
+    code = codes.MALFORMED.id
 
 
 class AmpError(DtypeGuardError):
     """`amp.watch` found a use of autocast, GradScaler or the optimizer that loses or corrupts updates.
 
     Attributes:
-        rule: the id of the rule, `DG301`.
+        rule: the id of the rule, `DG301`; the same as `code`.
     """
 
     rule: str | None = None
@@ -91,21 +121,41 @@ class AmpError(DtypeGuardError):
 class RankError(DtypeGuardError):
     """Ranks hold tensors of different names, dtypes, shapes or device types."""
 
+    code = codes.RANKS.id
+
 
 class CompareError(DtypeGuardError):
     """`compare` cannot run the model in the dtype, or cannot measure what it returns."""
 
+    code = codes.COMPARE.id
+
 
 class DtypeGuardWarning(UserWarning):
-    """Base class of all warnings of dtypeguard."""
+    """Base class of all warnings of dtypeguard.
+
+    Attributes:
+        code: the id of the mistake (`DG012`) or the rule, if it has one.
+        fix: what to write instead, if that is known.
+    """
+
+    code: str | None = None
+    fix: str | None = None
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return with_docs(text, self.code) if "\n" in text or not self.code else f"{text} [{self.code}]"
 
 
 class CastWarning(DtypeGuardWarning):
     """A value was cast or moved to match a contract. To avoid it, cast the value at the line that the message names."""
 
+    code = codes.CAST.id
+
 
 class InplaceOnCastWarning(DtypeGuardWarning):
     """The function changed a cast copy in place, so the caller's tensor did not change. Cast before the call."""
+
+    code = codes.COPY.id
 
 
 class ContractWarning(DtypeGuardWarning):
@@ -121,6 +171,13 @@ for _public in [*globals().values()]:
         _public.__module__ = "dtypeguard"
 
 
+class Expression(NamedTuple):
+    """The text of an argument, and the same as an operand: `steps / 10`, `(steps / 10)`."""
+
+    text: str
+    operand: str
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Violation:
     """One offender, as plain facts; texts are made only when a message is."""
@@ -133,8 +190,28 @@ class Violation:
     reason: str  # who expects it: "the module's parameters are {expected}"
     hint: str  # the annotation, as written
     like: tuple[str, Any] | None = None  # the parameter that stands for the module: name, tensor
-    fix: str = ""
+    fix: tuple[str, ...] = ()  # what to write instead: the text before, between and after what was written
     repairable: bool = True  # whether lenient mode can repair it
+    code: str = ""  # of the mistake
+    path: tuple[Any, ...] = ()  # of the argument
+    expression: Expression | None = None  # what the caller wrote for it
+
+
+def fix_of(violations: Iterable[Violation]) -> str | None:
+    """What to write instead, with what the caller wrote in it; what mends one value is chained."""
+    fixes: dict[str, tuple[str, bool]] = {}  # by argument: the text, and whether it can go on
+    for v in violations:
+        known, chains = fixes.get(v.argument, ("", False))
+        expression = v.expression or Expression(v.argument, v.argument)
+        closed = bool(v.fix) and v.fix[0].endswith("(")
+        text = (expression.text if closed else expression.operand).join(v.fix)
+        simple = not any(" " in part for part in v.fix)
+        if chains and simple and v.fix[0] == "":
+            text = known + "".join(v.fix)
+        elif known and text != known:
+            text = "; ".join(filter(None, (known, text)))
+        fixes[v.argument] = text, simple
+    return "; ".join(dict.fromkeys(text for text, _ in fixes.values() if text)) or None
 
 
 def plain(fact: Any) -> str:
@@ -198,6 +275,8 @@ def headline(v: Violation) -> str:
 
 def _facts(v: Violation) -> Iterable[tuple[str, str]]:
     yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
+    if v.expression is not None:
+        yield "passed as", v.expression.text
     like = "" if v.like is None else f"{plain(v.expected)} like {v.like[0]} ({summary(v.like[1])})"
     yield "expected", ", ".join(part for part in (v.hint, like) if part) or plain(v.expected)
 
@@ -220,27 +299,33 @@ def error_of(
     axes: dict[str, Any],
     instead: str,
     more: dict[str, str],
+    placed: bool = True,
 ) -> DtypeGuardError:
-    """The exception for `violations`. Its text: the inner fact first, then every offender, then the context."""
+    """The exception for `violations`. Its text: the inner fact first, then every offender, then the context.
+
+    `placed` says whether the text names the line that called.
+    """
     headlines = tuple(headline(v) for v in violations)
     rows: list[tuple[str, str]] = []
     for n, v in enumerate(violations):
         if n:
             rows.append(("also", headlines[n]))
         rows.extend(row for row in _facts(v) if row not in rows)
-    fixes = [v.fix for v in violations if v.fix]
+    fix = fix_of(violations)
     lines = _origin(violations[0].value)
     context = {
         "origin": "\n             ".join(lines),
         "module": module_path,
         **more,
-        "called at": call_site,
+        "called at": call_site if placed else "",
         "axes": ", ".join(f"{name}={size}" for name, size in axes.items()),
-        "fix": "; ".join(dict.fromkeys(fixes)) + (f", or {instead}" if instead else ""),
+        "fix": f"{fix}, or {instead}" if fix and instead else fix or instead,
     }
     rows.extend((key, text) for key, text in context.items() if text)
     error = kind(render(f"{function}: {headlines[0]}", rows))
     first = violations[0]
+    error.code, error.fix = first.code or kind.code, fix
+    error.expression = None if first.expression is None else first.expression.text
     error.argument, error.expected, error.actual = first.argument, first.expected, first.actual
     error.function, error.module_path, error.call_site = function, module_path, call_site
     error.axes, error.violations, error.origin = axes, headlines, lines

@@ -1,26 +1,32 @@
 """The user's own line: which frames of the stack are dtypeguard's, torch's, or an installed package's."""
 
 import functools
+import linecache
 import os
 import re
 import sys
 import sysconfig
 import warnings
+from collections.abc import Callable
+from itertools import islice
 from pathlib import PurePath
-from types import FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import jaxtyping
 import torch
 
+from .errors import DtypeGuardError, DtypeGuardWarning
+
 known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
+# dtypeguard's own files, and the code that it generates.
+_OWN: tuple[str, ...] = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<dtypeguard ")
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    *_OWN,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
-    "<dtypeguard ",
     "<string>",
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
@@ -68,14 +74,68 @@ def user(frame: FrameType) -> FrameType | None:
     return found or first
 
 
-def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
-    """A warning at the user's own line."""
+def hide_frames() -> None:
+    """Take dtypeguard's frames out of the traceback of the exception that is handled now.
+
+    A bare `raise` must follow: it adds no entry for the frame that it stands in. An exception that dtypeguard did not
+    mean to raise keeps its frames.
+    """
+    if torch.compiler.is_compiling():
+        return
+    error = sys.exception()
+    meant = isinstance(error, DtypeGuardError | DtypeGuardWarning)
+    while error is not None:
+        if meant or not is_own(_innermost(error.__traceback__)):
+            error.__traceback__ = without(error.__traceback__, is_own)
+        error = error.__cause__ if meant else None
+
+
+def without(trace: TracebackType | None, unwanted: Callable[[str], bool]) -> TracebackType | None:
+    """A traceback without the frames of some files."""
+    entries = []
+    while trace is not None:
+        if not unwanted(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
+        trace = trace.tb_next
+    kept = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept
+
+
+def _innermost(trace: TracebackType | None) -> str:
+    file = ""
+    while trace is not None:
+        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return file
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is dtypeguard's, or stands for code that it generated."""
+    return file.startswith(_OWN)
+
+
+def warn_at(frame: FrameType | None, warning: Warning) -> None:
+    """Warn at the user's own line."""
     if frame is None:
-        warnings.warn(text, kind, stacklevel=2)
+        warnings.warn(warning, stacklevel=2)
     else:
         # What filters of warnings look at; for None, of code that `exec` runs in a dict, Python would say nothing.
         module = frame.f_globals.get("__name__") or frame.f_code.co_filename
-        warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
+        warnings.warn_explicit(warning, type(warning), frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def source_lines(code: CodeType, lasti: int) -> list[str]:
+    """What an instruction computes, as the program has it, line by line; empty where there is no source."""
+    first, last, begin, end = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
+    if first is None or last is None or begin is None or end is None:
+        return []
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
+    if not all(lines):
+        return []
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    return [line.decode(errors="replace").strip() for line in lines]
 
 
 def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:

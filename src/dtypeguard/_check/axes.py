@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .._base.codes import RANK
 from .._base.errors import AnnotationError
 from .._contract.dims import Dim, DimKind, axis_argument
 from .._contract.model import Path, written
@@ -27,7 +28,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK)
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     end = None if where is None else len(shape) - (least - where)

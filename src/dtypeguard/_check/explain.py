@@ -5,16 +5,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._base.codes import REFUSED, WRITTEN
 from .._base.dtypes import may_cast
 from .._base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, error_of, headline, plain
 from .._base.frames import caller, place
+from .expressions import Arguments
 from .sides import listed, need, refusal
 from .state import CallState
 
 
 def why_not(call: CallState, violation: Violation) -> str:
+    """Why lenient mode does not repair a violation, to be added to its reason."""
+    if violation.error in (DtypeError, DeviceError):
+        violation.code = REFUSED.id
     root = violation.argument.split("[")[0].split(".")[0]
     if root in call.contract.mutates:
+        violation.code = WRITTEN.id
         return f"; `{root}` is written to, so it is never cast"
     if call.contract.checker:
         return "; under jaxtyping's decorator nothing can be cast: put @dtypeguard.enforce on the function itself"
@@ -39,7 +45,9 @@ def module_path(call: CallState) -> str | None:
     return type(module).__name__ if card is None else str(card.path)
 
 
-def error_for(call: CallState, violations: list[Violation], kind: type[DtypeGuardError]) -> DtypeGuardError:
+def error_for(
+    call: CallState, violations: list[Violation], kind: type[DtypeGuardError], placed: bool = True
+) -> DtypeGuardError:
     contract = call.contract
     if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
         return kind(f"{contract.function}: {headline(violations[0])}")
@@ -58,6 +66,9 @@ def error_for(call: CallState, violations: list[Violation], kind: type[DtypeGuar
     others = call if found is None else found.call
     if others.sides:
         more["beside"] = listed(others)
+    arguments = Arguments(call, frame)
+    for violation in violations:
+        violation.expression = arguments[violation.path]
     path, site = module_path(call), place(caller(frame))
     with torch._C.DisableTorchFunctionSubclass():
-        return error_of(kind, contract.function, violations, path, site, axes, instead, more)
+        return error_of(kind, contract.function, violations, path, site, axes, instead, more, placed)

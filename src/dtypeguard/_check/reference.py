@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base.codes import UNBOUND
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
 from .._base.errors import AnnotationError, DeviceError, HintError
@@ -55,7 +56,7 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
     contract = call.contract
-    outcome = dataclasses.replace(call, violations=[], edits={}, evident=False)
+    outcome = dataclasses.replace(call, violations=[], edits={}, evident=False, leaving=True)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
     with torch._C.DisableTorchFunctionSubclass():
@@ -125,7 +126,7 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) 
             _check_guarded(value, path, call)
     except AnnotationError as error:
         if not call.violations:
-            error.function, error.argument = call.contract.function, written(path)
+            error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
             raise
         # An argument before this one was bad, so the axes it would have bound are missing: it is the culprit.
 
@@ -140,7 +141,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
         if value is None:
             actual = "is None"
-        fix = f"torch.from_numpy({written(path)})" if tensor is not None else f"pass a {array}"
+        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"pass a {array}",)
         reason = f"the annotation wants a {array}"
         report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
         if tensor is None:
@@ -264,7 +265,7 @@ def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, h
             return
         if not annotated and value.dtype not in FLOATING and argument_of(path) not in call.contract.move_args:
             return
-    fix = f"{written(path)}.to({str(anchor.device)!r})"
+    fix = ("", f".to({str(anchor.device)!r})")
     movable = value.device.type != "meta"
     told = call.contract.device is not None
     reason = f"{'the guard expects' if told else f'{anchor.reason} on'} {anchor.device}"

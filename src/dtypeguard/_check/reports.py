@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base.codes import AXIS, Mistake
 from .._base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
-from .._base.errors import DtypeError, HintError, ShapeError, Violation, plain
+from .._base.errors import DeviceError, DtypeError, HintError, ShapeError, Violation, plain
 from .._contract.anchor import Anchor
 from .._contract.model import Path, written
 from .._contract.spec import TensorSpec
@@ -23,23 +24,28 @@ def report(
     reason: str,
     hint: str,
     like: tuple[str, Any] | None = None,
-    fix: str = "",
+    fix: tuple[str, ...] = (),
     repairable: bool = False,
+    code: str = "",
 ) -> None:
     """Add a violation to the state of a call.
 
-    `repairable` says whether a cast or a move would mend it. None is made of an argument that the body writes to
-    (`mutates`), nor under jaxtyping's decorator, whose body gets the caller's values.
+    `fix` has the parts of a text between which the argument stands. `repairable` says whether a cast or a move would
+    mend it. None is made of an argument that the body writes to (`mutates`), nor under jaxtyping's decorator, whose
+    body gets the caller's values.
     """
     repairable = repairable and path[0] not in call.contract.mutates and not call.contract.checker
-    call.violations.append(
-        Violation(error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
-    )
+    if path[0] in call.contract.mutates and error in (DtypeError, DeviceError):  # a copy would be written to in vain
+        fix = (f"create `{written(path)}` {'in' if error is DtypeError else 'on'} {plain(expected)}",)
+    facts = (error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
+    call.violations.append(Violation(*facts, code or error.code, path))
 
 
-def report_shape(call: CallState, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str) -> None:
-    fix = f"give `{written(path)}` the axes of {spec.hint}"
-    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix)
+def report_shape(
+    call: CallState, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, of: Mistake = AXIS
+) -> None:
+    fix = (f"give `{written(path)}` the axes of {spec.hint}",)
+    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 
 def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
@@ -49,7 +55,7 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
         actual = f"is a tuple of {len(value)}"
     if missing:
         actual = f"has no {', '.join(map(repr, missing))}"
-    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=f"pass {hint}")
+    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"pass {hint}",))
 
 
 # What to write instead of a cast that the default rule refuses, by the kinds involved.
@@ -82,8 +88,8 @@ def report_dtype(
     such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
-    fix = _advice(written(path) + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
-    report(call, path, DtypeError, value, source, expected, reason, hint, like, fix, allowed)
+    fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    report(call, path, DtypeError, value, source, expected, reason, hint, like, tuple(fix.split("{x}")), allowed)
     if target is not None:
         call.edit(path, value).dtype = target
 

@@ -42,6 +42,7 @@ class CallState:
     evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(default_factory=list)  # container, the new in it, rebuilt
+    leaving: bool = False  # it is the result that is checked
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made

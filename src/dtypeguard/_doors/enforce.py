@@ -14,14 +14,14 @@ from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
 from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
-from .._base.errors import AnnotationError, DtypeGuardWarning
-from .._base.frames import caller, internal, warn_at
+from .._base.errors import DtypeGuardWarning
+from .._base.frames import caller, hide_frames, internal, warn_at
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
-from .._contract.spec import holds_tensor, spec_of
+from .._contract.spec import Spec, holds_tensor, spec_of
 from .._repair.settle import enter
-from .._wrap.annotations import located, read_annotation, resolved, stream_hints
+from .._wrap.annotations import located, read_annotation, resolved, stream_hints, unknown_name
 from .._wrap.build import build, function_name, kind_of, named_after, sign, signed
 from .._wrap.script import scriptable
 
@@ -111,16 +111,28 @@ def enforce(
     options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
     options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": frozenset(mutates)}
     options["returns"] = bool(returns)
+
+    def decorate(target: Any) -> Any:
+        try:
+            return _made(target, options, sys._getframe(1))
+        except BaseException:
+            hide_frames()
+            raise
+
     if fn_or_class is None:
-        return lambda target: _made(target, options, sys._getframe(1))
-    return _made(fn_or_class, options, sys._getframe(1))
+        return decorate
+    try:
+        return _made(fn_or_class, options, sys._getframe(1))
+    except BaseException:
+        hide_frames()
+        raise
 
 
 def _made(target: Any, options: _Options, frame: FrameType) -> Any:
     made = _decorate(target, options, _names_around(frame))
     idle = _idle(made)
     if idle and options["autocast"] is not Autocast.DISABLE:
-        warn_at(caller(frame), idle, DtypeGuardWarning)
+        warn_at(caller(frame), DtypeGuardWarning(idle))
     return made
 
 
@@ -344,7 +356,6 @@ def _alike(fn: Any, inner: Any) -> bool:
 
 def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
     def first_call(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
         cell.cell_contents = build(fn, fill(_class_around(fn, args)))
         return cell.cell_contents(*args, **kwargs)
 
@@ -353,7 +364,7 @@ def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: 
             _fill(contract, fn, options, {**(around or {}), **local})
         except NameError as error:
             text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
-            raise AnnotationError(text) from error
+            raise unknown_name(text) from error
         return contract
 
     first_call.__dict__["fill"] = fill
@@ -426,14 +437,20 @@ def check(
     >>> check(torch.zeros(2), Float32[Tensor, "n"], mode="strict")
     tensor([0., 0.])
     """
-    __tracebackhide__ = True
-    frame, asking = caller(sys._getframe(1)), _asking(sys._getframe(1))
-    local = {**asking.f_globals, **asking.f_locals} if isinstance(annotation, str) and asking is not None else {}
+    frame = sys._getframe(1)
     try:
-        spec = read_annotation("check", name, annotation, check, local)
+        spec = _spec_here(annotation, name, _asking(frame))
+        param, options = Param(name, _P.POSITIONAL_ONLY, spec), read(mode=mode, casting=casting)
+        result: T = enter(Contract("check", (param,), file=written_in(caller(frame)), **options), (value,)).values[0]
+        return result
+    except BaseException:
+        hide_frames()
+        raise
+
+
+def _spec_here(annotation: Any, name: str, frame: FrameType | None) -> Spec | None:
+    local = {**frame.f_globals, **frame.f_locals} if isinstance(annotation, str) and frame is not None else {}
+    try:
+        return read_annotation("check", name, annotation, check, local)
     except NameError as error:
-        raise AnnotationError(f"check: the annotation of `{name}` names what does not exist: {error}") from error
-    param = Param(name, _P.POSITIONAL_ONLY, spec)
-    contract = Contract("check", (param,), file=written_in(frame), **read(mode=mode, casting=casting))
-    result: T = enter(contract, (value,)).values[0]
-    return result
+        raise unknown_name(f"check: the annotation of `{name}` names what does not exist: {error}") from error

@@ -16,6 +16,7 @@ from torch import nn
 from .._base.config import Autocast, Mode, Verify
 from .._base.dtypes import Casting
 from .._base.errors import AnnotationError
+from .._base.frames import hide_frames
 from .._check.reference import check
 from .._check.state import CallState
 from .._contract.anchor import Slots
@@ -195,23 +196,28 @@ def hooks_of(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
 
 
 def _before(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    __tracebackhide__ = True
     given = (module, *args)
-    values = _values(contract, given, kwargs)
-    call = enter(contract, values)
+    try:
+        call = enter(contract, _values(contract, given, kwargs))
+    except BaseException:
+        hide_frames()
+        raise
     keywords = {name: value for name, value in call.arguments().items() if name in kwargs}
-    return (*call.values[1 : len(given)], *given[len(values) :]), {**kwargs, **keywords}
+    return (*call.values[1 : len(given)], *given[len(call.values) :]), {**kwargs, **keywords}
 
 
 def _after(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-    __tracebackhide__ = True
     call = CallState(contract, _values(contract, (module, *args), kwargs))
     if call.mode is Mode.OFF:
         return result
-    if contract.returns is not None:  # its axes are those of the arguments
-        found = check(contract, call.values)
-        call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
-    return leave(call, result)
+    try:
+        if contract.returns is not None:  # its axes are those of the arguments
+            found = check(contract, call.values)
+            call.axes, call.variadics, call.owners = found.axes, found.variadics, found.owners
+        return leave(call, result)
+    except BaseException:
+        hide_frames()
+        raise
 
 
 def _values(contract: Contract, given: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

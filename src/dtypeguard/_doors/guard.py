@@ -130,7 +130,7 @@ class GuardedModule(nn.Module):
     def __prepare_scriptable__(self) -> nn.Module:
         text = f"torch.jit.script sees {type(self).__name__} without its guard"
         advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
-        warn_at(caller(), f"{text}; {advice}", DtypeGuardWarning)
+        warn_at(caller(), DtypeGuardWarning(f"{text}; {advice}"))
         return unguard(shallow(self))
 
 

@@ -3,18 +3,22 @@
 Nothing here ever writes to the caller's tensors.
 """
 
+import dataclasses
 import logging
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._base.codes import LOST, REFUSED
 from .._base.config import Verify
 from .._base.dtypes import BY_NAME
-from .._base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, plain
+from .._base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, fix_of, plain
 from .._base.frames import caller, place, same_line
 from .._check.explain import error_for, module_path
+from .._check.expressions import Arguments
 from .._check.reference import from_numpy
 from .._check.sides import need
 from .._check.state import CallState, Edit
@@ -28,7 +32,6 @@ logger.addHandler(logging.NullHandler())
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
-    __tracebackhide__ = True
     made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
@@ -51,7 +54,6 @@ def _identity(value: Any, call: CallState) -> int:
 
 def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
-    __tracebackhide__ = True
     source = edit.value
     fresh: Any
     if isinstance(source, Tensor):
@@ -80,11 +82,11 @@ def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
 def _refusal(call: CallState, why: str) -> DtypeGuardError:
     for violation in call.violations:
         violation.reason += f", and {why}"
+        violation.code = REFUSED.id
     return error_for(call, call.violations, CastError)
 
 
 def _to(call: CallState, edit: Edit) -> Tensor:
-    __tracebackhide__ = True
     tensor: Tensor = edit.value
     small = tensor.dequantize() if tensor.is_quantized else compact(tensor)
     try:
@@ -102,12 +104,13 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
 
 def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
-    __tracebackhide__ = True
     source, frame, function, argument, place_of_need = edit.value, caller(), call.contract.function, edit.path, ""
+    outer, wrapper = call, None  # the call that the user made
     found = need(call, [source]) if "." in str(module_path(call)) else None
     if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
         function, argument, alike = found.call.contract.function, found.paths[0], found.paths[0]
         place_of_need, frame = f", where {module_path(call)} needs it", caller(found.frame)
+        outer, wrapper = found.call, found.frame
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, alike, source.dtype, fresh.dtype, *devices, same_line(frame))
     record = records.get(key)
@@ -119,7 +122,10 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
         old, new = (device if isinstance(device, torch.device) else None for device in devices)
         record = CastRecord(written(argument), function, *dtypes, old, new, place(frame))
         converted = type(source).__module__ == "numpy" and edit.convert
-        _announce(record, key, converted, place_of_need, frame)  # may raise, under -W error
+        expression = Arguments(outer, wrapper)[argument]
+        wrong = [violation for violation in call.violations if violation.path == edit.path]
+        told = [dataclasses.replace(one, argument=record.argument, expression=expression) for one in wrong]
+        _announce(record, key, converted, told, place_of_need, frame)  # may raise, under -W error
     with record_lock:
         record = records.setdefault(key, record)
         record.count += 1
@@ -137,7 +143,14 @@ def _alike(path: Path, value: Any) -> Path:
     return tuple(steps)
 
 
-def _announce(record: CastRecord, key: Key, converted: bool, where: str = "", frame: FrameType | None = None) -> None:
+def _announce(
+    record: CastRecord,
+    key: Key,
+    converted: bool,
+    violations: Sequence[Violation] = (),
+    where: str = "",
+    frame: FrameType | None = None,
+) -> None:
     what = []
     if converted:
         what.append("turned from a NumPy array into a tensor")
@@ -146,9 +159,15 @@ def _announce(record: CastRecord, key: Key, converted: bool, where: str = "", fr
     if record.from_device != record.to_device and record.from_device is not None:
         what.append(f"moved from {record.from_device} to {record.to_device}")
     subject = "the result" if record.argument == "result" else f"`{record.argument}`"
-    text = f"{record.function}: {subject} was {' and '.join(what)}{where}; called at {record.site}"
-    logger.warning(text)
-    warn_once(key, text, CastWarning, frame)
+    expression = violations[0].expression if violations else None
+    if expression is not None:
+        subject += f", passed as `{expression.text}`,"
+    warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}")
+    warning.fix = fix_of(violations)
+    logger.warning(
+        "%s; called at %s", warning, record.site
+    )  # Python prints the line of a warning, not that of a record
+    warn_once(key, warning, frame)
 
 
 def _record_traced(argument: str, function: str, old: str, new: str, old_device: str, new_device: str) -> None:
@@ -175,7 +194,6 @@ vars(_record_traced)["_dynamo_marked_constant"] = True
 
 def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) -> float | None:
     """The relative error of a narrowing; refuses one that made a finite value infinite, or changed whole numbers."""
-    __tracebackhide__ = True
     source, verify = edit.value, call.contract.verify
     if verify is Verify.NEVER:
         return None
@@ -186,8 +204,8 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
     error, infinite = narrowing(source, fresh) if first or verify is Verify.ALWAYS else (None, False)
     if infinite:
         name = plain(fresh.dtype)
-        fix = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
-        raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", fix)
+        text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
+        raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", (text,))
     look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1, None)
     odd = changed(source, fresh) if look else None
     if odd is not None:
@@ -197,14 +215,16 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
         if "." in str(module_path(call)):  # inside of a model, where a module needs it
             out = "give the model numbers that stay what they are"
         why = f"{odd[0]} becomes {odd[1]} in {plain(fresh.dtype)}: {out}"
-        cast = f"{written(edit.path)}.to({fresh.dtype})"
-        raise _lossy(call, edit, source, fresh, why, f"{out}, or, where that is meant, write {cast} before the call")
+        fix = (f"{out}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+        raise _lossy(call, edit, source, fresh, why, fix)
     return error
 
 
-def _lossy(call: CallState, edit: Edit, source: Tensor, fresh: Tensor, why: str, fix: str) -> DtypeGuardError:
+def _lossy(
+    call: CallState, edit: Edit, source: Tensor, fresh: Tensor, why: str, fix: tuple[str, ...]
+) -> DtypeGuardError:
     facts = (written(edit.path), source, source.dtype, fresh.dtype, f"and {why}", "")
-    return error_for(call, [Violation(CastError, *facts, fix=fix)], CastError)
+    return error_for(call, [Violation(CastError, *facts, fix=fix, code=LOST.id, path=edit.path)], CastError)
 
 
 def warn_of_copy(contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
@@ -218,4 +238,4 @@ def warn_of_copy(contract: Contract, argument: str, source: Tensor, fresh: Tenso
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
         f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
-    warn_once(("inplace", function, argument, deed, same_line(caller())), text, InplaceOnCastWarning)
+    warn_once(("inplace", function, argument, deed, same_line(caller())), InplaceOnCastWarning(text))

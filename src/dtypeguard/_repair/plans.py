@@ -67,7 +67,6 @@ def is_repaired(wrapper: FrameType) -> bool:
 
 def follow(contract: Contract, values: tuple[Any, ...], wrapper: FrameType) -> Any:
     """The result of a call whose usual repair is known; MISSED if the reference must look."""
-    __tracebackhide__ = True
     autocast = _any_autocast()
     for plan in contract.plans:
         if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and (
@@ -221,7 +220,7 @@ def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> Any:
             copies.append(_LOOK.format(i=i, why=f"whole{i}(x{i}, record{i}.count + 1, dense{i})"))
     fresh = "".join(f"copy{n}, " if n in indexes else f"values[{n}], " for n in range(len(contract.params)))
     counts = "; ".join(_COUNT.format(i=i) for i in indexes)
-    text = ["def call(plan, values, wrapper):\n    __tracebackhide__ = True\n", *applies]
+    text = ["def call(plan, values, wrapper):\n", *applies]
     text += [_ONCE.format(*indexes)] if len(indexes) > 1 else []
     text += [_KNOWN, *copies]
     text += [_CALL.format(fresh=fresh, counts=counts, looks="".join(_LOOK_BACK.format(i=i) for i in indexes))]

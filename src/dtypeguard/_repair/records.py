@@ -121,14 +121,14 @@ def reset_casts() -> None:
         generation += 1
 
 
-def warn_once(key: Key, text: str, kind: type[Warning], frame: FrameType | None = None) -> None:
+def warn_once(key: Key, warning: Warning, frame: FrameType | None = None) -> None:
     """Warn at the caller's own line, or at another frame's, once; the registry of Python's warnings is not used."""
     with record_lock:
         if key in warned:
             return
         warned.add(key)
     try:
-        warn_at(frame or caller(), text, kind)
+        warn_at(frame or caller(), warning)
     except Warning:  # -W error: nothing was shown, so the next call warns again
         warned.discard(key)
         raise

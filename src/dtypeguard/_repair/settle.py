@@ -26,7 +26,6 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
 
     The returned call's `values` are what the body must get.
     """
-    __tracebackhide__ = True
     mode = contract.mode_for(values)
     if mode is Mode.OFF:
         return CallState(contract, values, passive=True)
@@ -63,7 +62,6 @@ vars(_arm_traced)["_dynamo_marked_constant"] = True  # it runs at once, see `_re
 
 def leave(call: CallState, result: Any) -> Any:
     """Check what the body returned, and whether it wrote to a copy that the caller will never see."""
-    __tracebackhide__ = True
     if call.passive:
         return result
     outcome = check_result(call, result)
@@ -73,16 +71,17 @@ def leave(call: CallState, result: Any) -> Any:
 
 
 def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:
-    __tracebackhide__ = True
     if mode is Mode.STRICT:
         raise error_for(call, call.violations, call.violations[0].error)
     if mode is Mode.WARN:
         if not torch.compiler.is_compiling():
-            error = error_for(call, call.violations, DtypeGuardError)
+            error = error_for(call, call.violations, DtypeGuardError, placed=False)  # Python prints a warning's line
+            warning = ContractWarning(*error.args)
+            warning.code, warning.fix = error.code, error.fix
             facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
             found = need(call, [violation.value for violation in call.violations])
             frame = caller() if found is None else caller(found.frame)
-            warn_once(("warn", call.contract.function, facts, same_line(frame)), str(error), ContractWarning)
+            warn_once(("warn", call.contract.function, facts, same_line(frame)), warning)
         return values
     beyond = [violation for violation in call.violations if not violation.repairable]
     if beyond:
@@ -110,4 +109,4 @@ def _replay(function: str, rebuilt: Rebuilt) -> None:
     if refused is not None:
         outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
     text = f"{function} changed `{rebuilt.argument}`, which was rebuilt for a cast: {outcome}"
-    warn_once(("replay", function, rebuilt.argument, same_line(caller())), text, InplaceOnCastWarning)
+    warn_once(("replay", function, rebuilt.argument, same_line(caller())), InplaceOnCastWarning(text))

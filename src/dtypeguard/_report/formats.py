@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._watch.rule import DOCS, RULES
+from .._base.codes import DOCS
+from .._watch.rule import RULES
 from .._watch.spots import Spot
 from .causes import Cause
 

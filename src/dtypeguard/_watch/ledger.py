@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._base.config import Mode, current_mode
-from .._base.errors import AmpError, AmpWarning, render
+from .._base.errors import AmpError, AmpWarning, render, with_docs
 from .._base.frames import place, user, warn_at
 from .rule import Finding, Rule, Severity
 from .sites import Site, site_of
@@ -80,14 +80,18 @@ class Ledger:
                 quiet |= mode is not Mode.STRICT
         if quiet:
             return
-        context = {"about": subject, "seen at": finding.site or "", "fix": finding.fix, "rule": rule.docs}
+        context = {"about": subject, "seen at": finding.site or "", "fix": finding.fix}
         text = render(str(finding), ((key, text) for key, text in context.items() if text))
         if mode is Mode.STRICT:
             error = AmpError(text)
+            error.code, error.fix = rule.id, finding.fix
             error.rule, error.function, error.call_site = rule.id, finding.op, finding.site
             error.argument = next(iter(finding.parameters), None)
             error.actual, error.expected = finding.from_dtype, finding.to_dtype
             error.violations = (finding.message,)
             raise error
-        logger.warning(text)
-        warn_at(frame, text, AmpWarning)
+        logger.warning(with_docs(text, rule.id))
+        del context["seen at"]  # Python prints the line of a warning
+        warning = AmpWarning(render(str(finding), ((key, text) for key, text in context.items() if text)))
+        warning.code, warning.fix = rule.id, finding.fix
+        warn_at(frame, warning)

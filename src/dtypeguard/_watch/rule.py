@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from .._base.codes import page_of
 from .sites import Site
 from .spots import Spot, birth_of, spot_of
 
-DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 AMP = "https://docs.pytorch.org/docs/stable/amp.html"
 AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
@@ -58,7 +58,7 @@ class Rule:
 
     @property
     def docs(self) -> str:
-        return f"{DOCS}/rules/{self.id}.md"
+        return page_of(self.id)
 
     def finding(
         self, severity: Severity, site: str | None, facts: dict[str, Any], parameters: Iterable[str], **fields: Any

@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 from torch.utils import _python_dispatch
 
-from .._base.frames import caller, internal, known_files, library, shown
+from .._base.frames import caller, internal, known_files, library, shown, source_lines
 from .._base.frames import user as outside
 
 _SHORT = 60
@@ -56,19 +56,8 @@ class Site:
     def written(self) -> str:
         """What the instruction computes, as the program has it; nothing where there is no source."""
         if self._written is None:
-            self._written = self._read()
+            self._written = " ".join(source_lines(self._code, self._lasti))
         return self._written
-
-    def _read(self) -> str:
-        first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
-        if first is None or last is None or begin is None or end is None:
-            return ""
-        lines = [linecache.getline(self.file, number).encode() for number in range(first, last + 1)]
-        if not all(lines):
-            return ""
-        lines[-1] = lines[-1][:end]
-        lines[0] = lines[0][begin:]
-        return b" ".join(line.strip() for line in lines).decode(errors="replace")
 
     @property
     def columns(self) -> tuple[int, int] | None:

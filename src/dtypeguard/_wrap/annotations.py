@@ -1,9 +1,9 @@
 """The annotations of a function become specs; their faults name the function and the argument."""
 
-import contextlib
-from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, get_args
 
+from .._base.codes import UNKNOWN
 from .._base.errors import AnnotationError
 from .._check.scope import closure_of
 from .._contract.hints import resolve_hint
@@ -15,21 +15,32 @@ def read_annotation(function: str, argument: str, annotation: Any, fn: Any, loca
         return spec_of(resolved(annotation, fn, local), local)
 
 
+def unknown_name(text: str) -> AnnotationError:
+    """The error where an annotation names what does not exist."""
+    error = AnnotationError(text)
+    error.code = UNKNOWN.id
+    return error
+
+
 def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
     return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
 
 
-@contextlib.contextmanager
-def located(function: str, argument: str = "") -> Iterator[None]:
+class located:  # noqa: N801  (a context manager whose own frames a traceback can do without)
     """Around what reads an annotation: its faults name the argument; by themselves those of a class' fields."""
-    try:
-        yield
-    except AnnotationError as error:
-        argument = argument or str(error.argument)
-        what = "the result" if argument == "return" else f"argument `{argument}`"
-        named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error}")
-        named.function, named.argument = function, argument
-        raise named from error.__cause__
+
+    def __init__(self, function: str, argument: str = "") -> None:
+        self._function, self._argument = function, argument
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, AnnotationError):
+            function, argument = self._function, self._argument or str(error.argument)
+            what = "the result" if argument == "return" else f"argument `{argument}`"
+            named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error.args[0]}")
+            named.function, named.argument = function, argument
+            raise named from error.__cause__
 
 
 def stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .._base.config import Autocast
+from .._base.frames import hide_frames
 from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
 from .._contract.model import Contract, Param
@@ -255,7 +256,9 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     contract.body = fn
     contract.scoped = contract.scoped and kind == "function"
     lines, closure = source(fn, contract, anchor)
-    inner = "\n".join(f"    {line}" for line in lines)
+    closure["_dg_hide_frames"] = hide_frames
+    guarded = ["    try:", *(f"    {line}" for line in lines[2:]), "    except: _dg_hide_frames(); raise"]
+    inner = "\n".join(f"    {line}" for line in (*lines[:2], *guarded))
     closure = {name: value for name, value in closure.items() if name in inner}
     code = _compiled(f"def _dg_factory({', '.join(closure)}):\n{inner}\n    return wrapper\n")
     namespace: dict[str, Any] = {}

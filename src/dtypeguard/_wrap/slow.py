@@ -24,7 +24,6 @@ _compiling = torch.compiler.is_compiling
 
 def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
-    __tracebackhide__ = True
     compiling = _compiling()
     if contract.guarded and not compiling and _lapsed(contract, values[0]):
         return _run(contract, CallState(contract, values))
@@ -51,7 +50,6 @@ def _lapsed(contract: Contract, module: Any) -> bool:
 
 
 def _run(contract: Contract, call: CallState) -> Any:
-    __tracebackhide__ = True
     args, kwargs = _arguments(contract, call.values)
     try:
         return _body(contract, call, args, kwargs)
@@ -62,7 +60,6 @@ def _run(contract: Contract, call: CallState) -> Any:
 
 
 def _body(contract: Contract, call: CallState, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    __tracebackhide__ = True
     if not contract.scoped or torch.compiler.is_compiling():
         return contract.body(*args, **kwargs)
     with scope(call.arguments(), call.axes, call.variadics, contract.checker) as bound:
@@ -89,7 +86,6 @@ def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], 
 
 def judge(contract: Contract, values: tuple[Any, ...], result: Any, bound: scope | None = None) -> Any:
     """A result that the straight-line checks did not pass; the arguments did, so they only bind their axes again."""
-    __tracebackhide__ = True
     call = enter(contract, values)
     adopt(call, bound)
     return leave(call, result)
@@ -97,7 +93,6 @@ def judge(contract: Contract, values: tuple[Any, ...], result: Any, bound: scope
 
 async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
     """`slow` of an async function."""
-    __tracebackhide__ = True
     call = enter(contract, values)
     try:
         result = await _run(contract, call)
@@ -108,7 +103,6 @@ async def slow_coroutine(contract: Contract, values: tuple[Any, ...]) -> Any:
 
 def yielded(call: CallState, item: Any) -> Any:
     """One item that a generator yields, checked like a result."""
-    __tracebackhide__ = True
     if call.contract.yields is None:
         return item
     contract = dataclasses.replace(call.contract, returns=call.contract.yields)
@@ -120,7 +114,6 @@ def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any
 
     Else it does what `yield from` does.
     """
-    __tracebackhide__ = True
     call = enter(contract, values)
     stream = _run(contract, call)
     step, given = stream.send, None
@@ -147,7 +140,6 @@ def slow_generator(contract: Contract, values: tuple[Any, ...]) -> Generator[Any
 
 def slow_stream(contract: Contract, values: tuple[Any, ...]) -> Any:
     """An async generator, likewise: there is no `yield from` for these, so the wrapper itself goes on."""
-    __tracebackhide__ = True
     call = enter(contract, values)
     return call, _run(contract, call)
 

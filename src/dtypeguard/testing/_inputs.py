@@ -24,7 +24,7 @@ from .._contract.model import Contract, Param
 from .._contract.spec import OtherSpec, Spec, UnpackedSpec
 from .._doors.enforce import contract_behind
 from .._doors.forward import root_of
-from .._wrap.annotations import read_annotation
+from .._wrap.annotations import read_annotation, unknown_name
 from .._wrap.build import signed
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
@@ -99,7 +99,7 @@ def contract_of(annotation: Any, function: str) -> Contract:
     try:
         spec = read_annotation(function, "value", annotation, tensors, local)
     except NameError as error:
-        raise AnnotationError(f"{function}: the annotation names what does not exist: {error}") from error
+        raise unknown_name(f"{function}: the annotation names what does not exist: {error}") from error
     for tensor in tensors_in(spec):
         if any("{" in dim.text for dim in tensor.dims):
             raise AnnotationError(f"{function}: {tensor.hint} asks for arguments of its function: use inputs_for(fn)")
@@ -252,7 +252,7 @@ class Recipe:
             where = ""
             self.plan = Plan([param.spec for param in params], call, self.axes, self.shared)
         except AnnotationError as error:
-            raise AnnotationError(f"{self.contract.function}: {where}{error}") from error.__cause__
+            raise AnnotationError(f"{self.contract.function}: {where}{error.args[0]}") from error.__cause__
         dims = [dim for param in params for spec in tensors_in(param.spec) for dim in spec.dims]
         self.sizing = {name for dim in dims if "{" in dim.text for name in NAME.findall(dim.text)}
 

@@ -187,7 +187,7 @@ class _Drawn:
         try:
             drawn = inputs_for(model, device=device, **self._options)
         except AnnotationError as error:
-            raise AnnotationError(f"{error}; or give check_module an example=") from None
+            raise AnnotationError(f"{error.args[0]}; or give check_module an example=") from None
         return drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: leaf(t)))
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .._audit import audit
+from .._base.codes import DOCS
 from .._base.config import Verify
 from .._base.dtypes import FLOATING, HALF, name_of
 from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
@@ -24,7 +25,6 @@ from .._watch.rule import Finding
 from ._matrix import Failure
 from ._trial import Trial, moved
 
-_DOCS = "https://github.com/dtypeguard/dtypeguard/blob/main/docs"
 _ALONE = 8  # of many wrong arguments so many are tried one by one
 _SKIPPED = "an annotation that lets everything pass, or code that changes arguments before forward gets them"
 
@@ -78,7 +78,7 @@ def _failure(row: Property, trial: Trial, fault: Fault) -> Failure:
     wrong = [f"{leaf.path} = {summary(leaf.tensor)}" for leaf in trial.given.floats() if leaf.path in trial.wrong]
     shown = ", ".join(wrong) or str(trial.given)
     facts = fault.message, shown, fault.expected, fault.got, fault.fix
-    return Failure(row.name, row.text, trial.cell, *facts, f"{_DOCS}/{row.docs}")
+    return Failure(row.name, row.text, trial.cell, *facts, f"{DOCS}/{row.docs}")
 
 
 def _plain(trial: Trial) -> bool:

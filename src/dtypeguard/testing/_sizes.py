@@ -153,7 +153,7 @@ class Plan:
                 return full[:_KEPT] + empty[: _KEPT // 8]
         if not empty and self.constant and not (self.shared and fixed):
             fault = next((fault for fault in faults if isinstance(fault, AnnotationError)), None)
-            text = "no sizes of its axes were found that fit each other" if fault is None else str(fault)
+            text = "no sizes of its axes were found that fit each other" if fault is None else fault.args[0]
             raise AnnotationError(f"no value is made: {text}") from fault
         return empty[:_KEPT]
 
