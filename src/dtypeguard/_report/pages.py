@@ -72,10 +72,10 @@ def entry_of(one: Rule | Mistake) -> Entry:
     return Entry(one.id, one.name, kind, one.summary)
 
 
-def pages() -> Mapping[str, str]:
-    """The pages of all mistakes and rules, by id."""
+def pages(prints: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """The pages of all mistakes and rules, by id; `prints` has what an audit of a rule's program prints, by id."""
     mistakes = {code: _mistake_page(explained) for code, explained in EXPLANATIONS.items()}
-    return {**mistakes, **{module.RULE.id: _rule_page(module) for module in rule_modules()}}
+    return {**mistakes, **{module.RULE.id: _rule_page(module, prints or {}) for module in rule_modules()}}
 
 
 def printed(explained: Explanation) -> str:
@@ -101,7 +101,7 @@ def _mistake_page(explained: Explanation) -> str:
     )
 
 
-def _rule_page(module: Any) -> str:
+def _rule_page(module: Any, prints: Mapping[str, str]) -> str:
     rule, bad, good = module.RULE, module.BAD[0], module.GOOD[0]
     return _PAGE.format(
         entry=entry_of(rule),
@@ -110,7 +110,7 @@ def _rule_page(module: Any) -> str:
         why=rule.why,
         program=_marked(bad),
         told=f"dtypeguard reports, for line {bad.at}:",
-        prints=textwrap.fill(f"{rule.id} {rule.name}: {bad.prints}", 110),
+        prints=prints.get(rule.id) or textwrap.fill(f"{rule.id} {rule.name}: {bad.prints}", 110),
         instead=_sentence(bad.fix),
         good=good.source,
         ignore=f"Where it is intended, switch it off with {leave_out(rule)}.",
