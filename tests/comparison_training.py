@@ -17,7 +17,6 @@ from comparison_checkers import world
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.utils import clip_grad_norm_
-from torch.utils._debug_mode import DebugMode
 
 import dtypeguard
 
@@ -231,6 +230,13 @@ def not_a_number() -> None:
     torch.where(x > 0, y, x).sum().backward()
 
 
+def debug_mode() -> Any:
+    """`DebugMode`, which is private: not every version of PyTorch has it."""
+    from torch.utils._debug_mode import DebugMode
+
+    return DebugMode
+
+
 def told(tool: str, program: Callable[[], Any]) -> tuple[str, bool]:
     """What a tool tells of a program, and whether it stops it."""
     with warnings.catch_warnings(record=True) as said:
@@ -240,7 +246,8 @@ def told(tool: str, program: Callable[[], Any]) -> tuple[str, bool]:
                 program()
             return "\n".join(f"{finding.file}:{finding.line}" for finding in report.findings), False
         if tool == DEBUG:
-            with DebugMode(record_stack_trace=True) as debug, DebugMode.log_tensor_hashes():
+            mode = debug_mode()
+            with mode(record_stack_trace=True) as debug, mode.log_tensor_hashes():
                 program()
             return debug.debug_string(show_stack_trace=True), False
         try:
@@ -307,12 +314,13 @@ def layers(tool: str) -> Answer:
         return dtypeguard.compare(net, x, dtype=BF16).layers[0].name == "1"
     if tool == DEBUG:
         logs = [_log(net, x), _log(copy.deepcopy(net).to(BF16), x.to(BF16))]
-        return "partly: how far each operation is off" if DebugMode.check_hash_mismatches(*logs) else False
+        return "partly: how far each operation is off" if debug_mode().check_hash_mismatches(*logs) else False
     return bool(told(tool, lambda: copy.deepcopy(net).to(BF16)(x.to(BF16)).sum().backward())[0])
 
 
 def _log(net: nn.Module, x: Tensor) -> Any:
-    with DebugMode() as debug, DebugMode.log_tensor_hashes():
+    mode = debug_mode()
+    with mode() as debug, mode.log_tensor_hashes():
         net(x)
     return debug.logs
 
@@ -323,7 +331,7 @@ def runs(tool: str) -> Answer:
     other = copy.deepcopy(net)
     nn.init.zeros_(other[2].bias)
     if tool == DEBUG:
-        return [found["call"] for found in DebugMode.check_hash_mismatches(_log(net, x), _log(other, x))] == [
+        return [found["call"] for found in debug_mode().check_hash_mismatches(_log(net, x), _log(other, x))] == [
             "aten::addmm"
         ]
     return any(told(tool, lambda net=net: net(x))[0] for net in (net, other))

@@ -54,7 +54,11 @@ def test_a_cell_is_what_its_program_answers(table, row, tool):
             pytest.skip(f"the page is about {package} {WRITTEN[package]}, not {version(package)}")
     head, *rows = read(table.name)
     (written,) = (cells[head.index(tool.name)] for cells in rows if cells[0] == row.__doc__)
-    assert table.cell(row, tool) == written, AGAIN
+    try:
+        answer = table.cell(row, tool)
+    except ModuleNotFoundError as missing:  # pydantic, which a tool brings
+        pytest.skip(str(missing))
+    assert answer == written, AGAIN
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -80,7 +84,7 @@ def test_torchtyping_checks_dtypes_and_refuses_right_sizes():
 
 
 def test_the_numeric_suite_tells_how_far_the_output_of_each_layer_is_off():
-    from torch.ao.ns import _numeric_suite_fx as suite
+    suite = pytest.importorskip("torch.ao.ns._numeric_suite_fx")
     from torch.ao.ns.fx.utils import compute_normalized_l2_error
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
