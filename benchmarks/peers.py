@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import jaxtyping
 import torch
-from jaxtyping import Float32
 from torch import Tensor
 
 import dtypeguard
@@ -19,10 +19,10 @@ BEARTYPE = "jaxtyping + beartype"
 
 @dataclass(frozen=True)
 class Peer:
-    """How a library writes `float32 with these axes`, and its decorators, innermost first."""
+    """How a library writes `this dtype with these axes`, and its decorators, innermost first."""
 
     name: str
-    annotation: Callable[[str], Any]
+    annotation: Callable[..., Any]  # the axes, and a dtype by jaxtyping's name: Float32, Float
     decorators: tuple[Callable[[Function], Function], ...]
     top_level: bool = False  # it reads the source, and of that only functions and names of a module
 
@@ -32,40 +32,45 @@ class Peer:
         return function
 
 
-def _float32(axes: str) -> Any:
-    return Float32[Tensor, axes]
+def _jaxtyped(axes: str, dtype: str = "Float32") -> Any:
+    return getattr(jaxtyping, dtype)[Tensor, axes]
 
 
 def _dtypeguard() -> Peer:
-    return Peer(OURS, _float32, (dtypeguard.enforce,))
+    return Peer(OURS, _jaxtyped, (dtypeguard.enforce,))
 
 
 def _beartype() -> Peer:
     from beartype import beartype
     from jaxtyping import jaxtyped
 
-    return Peer(BEARTYPE, _float32, (jaxtyped(typechecker=beartype),))
+    return Peer(BEARTYPE, _jaxtyped, (jaxtyped(typechecker=beartype),))
 
 
 def _typeguard() -> Peer:
     from jaxtyping import jaxtyped
     from typeguard import typechecked
 
-    return Peer("jaxtyping + typeguard", _float32, (typechecked, jaxtyped(typechecker=None)), top_level=True)
+    return Peer("jaxtyping + typeguard", _jaxtyped, (typechecked, jaxtyped(typechecker=None)), top_level=True)
 
 
 def _dltype() -> Peer:
     import dltype  # type: ignore[import-untyped]
 
-    return Peer("dltype", lambda axes: Annotated[Tensor, dltype.Float32Tensor[axes]], (dltype.dltyped(),))
+    def annotation(axes: str, dtype: str = "Float32") -> Any:
+        return Annotated[Tensor, getattr(dltype, f"{dtype}Tensor")[axes]]
+
+    return Peer("dltype", annotation, (dltype.dltyped(),))
 
 
 def _tensor_shape_assert() -> Peer:
     _array_api_stand_in()
     import tensor_shape_assert as tsa  # type: ignore[import-untyped]
 
-    decorators = (tsa.check_tensor_shapes(),)
-    return Peer("tensor-shape-assert", lambda axes: tsa.ShapedTensor[f"float32 {axes}"], decorators)
+    def annotation(axes: str, dtype: str = "Float32") -> Any:
+        return tsa.ShapedTensor[f"{dtype.lower()} {axes}"]
+
+    return Peer("tensor-shape-assert", annotation, (tsa.check_tensor_shapes(),))
 
 
 def _array_api_stand_in() -> None:
@@ -140,7 +145,7 @@ def _computed(value: Any) -> Any:
     return (RESULT + value.sum()).sin()
 
 
-_Query, _Key, _Result = (Float32[Tensor, axes] for axes in AXES)
+_Query, _Key, _Result = (_jaxtyped(axes) for axes in AXES)
 
 
 def _attend(q: _Query, k: _Key) -> _Result:  # type: ignore[valid-type]
