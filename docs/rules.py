@@ -6,29 +6,16 @@ index in both folders, and the table in docs/amp.md, from the registry.
 A test compares the pages with the registry, so they cannot drift.
 """
 
-import contextlib
-import linecache
-import os
-import re
-import tempfile
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import torch
-
-import dtypeguard
+from dtypeguard._audit.programs import printed
 from dtypeguard._base.codes import MISTAKES, Mistake
-from dtypeguard._report.causes import causes_of
-from dtypeguard._report.pages import FAMILIES, WATCHED, entry_of
-from dtypeguard._report.pages import pages as every
-from dtypeguard._report.text import Style, paragraphs
-from dtypeguard._watch.rule import RULES, Rule, rule_modules
+from dtypeguard._report.pages import FAMILIES, WATCHED, entry_of, page
+from dtypeguard._watch.rule import RULES, Rule
 
 HERE = Path(__file__).parent
 TREE = "```{toctree}\n:hidden:\n:glob:\n\nDG*\n```\n"
-WATCH = re.compile(r"^.*\bdtypeguard\.amp\.watch\(.*\n", re.MULTILINE)
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
 
 
@@ -57,38 +44,12 @@ def errors() -> str:
     return "\n".join(["# Errors of contracts\n", text, table(MISTAKES.values(), head="code | name | raised as"), TREE])
 
 
-def printed(module: Any) -> str:
-    """What an audit prints of a rule's first program; nothing where that takes more than one process."""
-    rule, program = module.RULE, module.BAD[0]
-    source = WATCH.sub("\n", program.source)  # what `amp.watch` looks for, an audit finds by itself
-    default, folder = torch.get_default_dtype(), os.getcwd()
-    linecache.clearcache()
-    with tempfile.TemporaryDirectory() as name:
-        os.chdir(name)
-        file = Path(name, "program.py").resolve()
-        file.write_text(source)
-        torch.manual_seed(0)
-        names = {"__name__": "__main__", "__file__": str(file)}
-        report = dtypeguard.audit(rules=rule.id, values=rule.id.startswith("DG9"))
-        quiet = contextlib.redirect_stdout(None), warnings.catch_warnings(action="ignore")
-        try:
-            with contextlib.suppress(Exception), quiet[0], quiet[1], report as report:
-                exec(compile(source, file, "exec"), names)
-            found = [finding for finding in report.findings if finding.line == program.at]
-            return "\n".join(paragraphs(causes_of(found), Style(width=88)))
-        finally:
-            os.chdir(folder)
-            torch.set_default_dtype(default)
-
-
 def pages() -> dict[Path, str]:
     """Every file that is made from the registry, with its text."""
     before, rest = (HERE / "amp.md").read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    shown = {module.RULE.id: printed(module) for module in rule_modules()}
-    made = {
-        HERE / ("errors" if code in MISTAKES else "rules") / f"{code}.md": text for code, text in every(shown).items()
-    }
+    folders = {code: HERE / ("errors" if code in MISTAKES else "rules") for code in (*MISTAKES, *RULES)}
+    made = {folder / f"{code}.md": page(code, printed) for code, folder in folders.items()}
     watched = table((rule for rule in RULES.values() if rule.id[:3] in WATCHED), "rules/")
     amp = before + MARKS[0] + watched + MARKS[1] + after
     indexes = {HERE / "rules" / "index.md": index(), HERE / "errors" / "index.md": errors()}

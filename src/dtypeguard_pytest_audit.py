@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from dtypeguard._audit import AuditReport
 
 _MARKER = (
-    "dtype_audit(rules=None, ignore=(), values=None, baseline=None, fail=True): audit the test, with these options"
+    "dtype_audit(rules=None, ignore=(), values=None, baseline=None, severity='warning', fail=True): "
+    "audit the test, with these options"
 )
-_OPTIONS = ("rules", "ignore", "values", "baseline", "fail")
+_OPTIONS = ("rules", "ignore", "values", "baseline", "severity", "fail")
 _INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
 
 Rows = collections.Counter[tuple[str, ...]]
@@ -35,6 +36,7 @@ class _Watch:
     report: "AuditReport"
     baseline: Path | None
     fail: bool
+    severity: str
     writes: bool = False  # a baseline, so nothing fails
     asked: list[functools.partial[None]] | None = None  # calls of `assert_clean` that passed, once there was one
 
@@ -94,7 +96,8 @@ def _begin(item: pytest.Item) -> _Watch:
         load(baseline)  # what is wrong with it is said before the test runs
     of_audit = {name: options[name] for name in ("rules", "ignore", "values") if name in options}
     audit = dtypeguard.audit(**of_audit)
-    watch = _Watch(audit, audit.report, baseline, options.get("fail", True) and not write, bool(write))
+    severity, fails = options.get("severity", "warning"), options.get("fail", True) and not write
+    watch = _Watch(audit, audit.report, baseline, fails, severity, bool(write))
     _listen(watch)
     return watch
 
@@ -103,14 +106,14 @@ def _listen(watch: _Watch) -> None:
     """Remember how the test calls `assert_clean`, and let the configured baseline count there too."""
     judge = watch.report._judge
 
-    @functools.wraps(judge)
-    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline) -> None:
+    @functools.wraps(watch.report.assert_clean)
+    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline, severity: Any = watch.severity) -> None:
         __tracebackhide__ = True
         watch.asked = watch.asked or []
         if watch.writes:
             return
-        judge(ignore, baseline)
-        watch.asked.append(functools.partial(judge, ignore, baseline))
+        judge(ignore, baseline, severity)
+        watch.asked.append(functools.partial(judge, ignore, baseline, severity))
 
     watch.report.assert_clean = assert_clean  # type: ignore[method-assign]  # of this one report
 

@@ -130,6 +130,14 @@ def test_verdicts(pytester):
     assert len(ended) == (VERDICTS.count("def ") - 5)
 
 
+def test_the_lowest_severity_that_fails(outcomes):
+    info = "    torch.tensor(__import__('numpy').float64(1))\n"
+    outcomes(f"def test(dtype_audit):\n{info}", passed=1)
+    outcomes(f"@pytest.mark.dtype_audit(severity='info')\ndef test(dtype_audit):\n{info}", failed=1)
+    result = outcomes("@pytest.mark.dtype_audit(severity='worse')\ndef test(dtype_audit): pass", failed=1)
+    result.stdout.fnmatch_lines(["*severity='worse' is none of 'info', 'warning', 'error'*"])
+
+
 # --- what is said
 
 
@@ -167,7 +175,8 @@ def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
         ("ignore=['DG999']", "dtype_audit: ignore='DG999' is no rule*"),
         (
             "ignores=[]",
-            "*dtype_audit(rules=None, ignore=(), values=None, baseline=None, fail=True) does not take ignores",
+            "*dtype_audit(rules=None, ignore=(), values=None, baseline=None, severity='warning', fail=True) "
+            "does not take ignores",
         ),
         ("'DG1', x=3", "*does not take 'DG1', x"),
         ("baseline='gone.json'", "dtype_audit: there is no baseline *gone.json*"),

@@ -15,10 +15,11 @@ import torch
 import dtypeguard
 
 from ._audit.command import Usage, run
+from ._audit.programs import printed
 from ._base.codes import MISTAKES, Mistake
 from ._base.dtypes import name_of
 from ._compare import command as compare
-from ._report.pages import FAMILIES, entry_of, pages
+from ._report.pages import FAMILIES, entry_of, page
 from ._watch.rule import RULES, Rule, Severity
 from ._watch.selection import Selection
 
@@ -215,7 +216,7 @@ def _print_table(rows: Iterable[Rule | Mistake]) -> None:
 
 
 def _print_page(rule: Rule | Mistake) -> None:
-    text = pages()[rule.id]
+    text = page(rule.id, printed)
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.markdown import Markdown

@@ -1,7 +1,7 @@
 """The pages of rules and of mistakes that contracts report, for the documentation and the command line."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._base.codes import Mistake
@@ -72,10 +72,11 @@ def entry_of(one: Rule | Mistake) -> Entry:
     return Entry(one.id, one.name, kind, one.summary)
 
 
-def pages(prints: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """The pages of all mistakes and rules, by id; `prints` has what an audit of a rule's program prints, by id."""
-    mistakes = {code: _mistake_page(explained) for code, explained in EXPLANATIONS.items()}
-    return {**mistakes, **{module.RULE.id: _rule_page(module, prints or {}) for module in rule_modules()}}
+def page(code: str, audited: Callable[[Any], str]) -> str:
+    """The page of a mistake or a rule; `audited` tells what an audit of a rule's program prints."""
+    if code in EXPLANATIONS:
+        return _mistake_page(EXPLANATIONS[code])
+    return _rule_page(next(module for module in rule_modules() if module.RULE.id == code), audited)
 
 
 def printed(explained: Explanation) -> str:
@@ -101,7 +102,7 @@ def _mistake_page(explained: Explanation) -> str:
     )
 
 
-def _rule_page(module: Any, prints: Mapping[str, str]) -> str:
+def _rule_page(module: Any, audited: Callable[[Any], str]) -> str:
     rule, bad, good = module.RULE, module.BAD[0], module.GOOD[0]
     return _PAGE.format(
         entry=entry_of(rule),
@@ -110,7 +111,7 @@ def _rule_page(module: Any, prints: Mapping[str, str]) -> str:
         why=rule.why,
         program=_marked(bad),
         told=f"dtypeguard reports, for line {bad.at}:",
-        prints=prints.get(rule.id) or textwrap.fill(f"{rule.id} {rule.name}: {bad.prints}", 110),
+        prints=audited(module) or textwrap.fill(f"{rule.id} {rule.name}: {bad.prints}", 110),
         instead=_sentence(bad.fix),
         good=good.source,
         ignore=f"Where it is intended, switch it off with {leave_out(rule)}.",

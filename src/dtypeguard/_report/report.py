@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from .._watch.events import ModuleRow
 from .._watch.findings import Cast as Cast
 from .._watch.recorder import Recorder
 from .._watch.rule import RULES, Finding, Severity, select
+from .._watch.selection import reaches
 from .._watch.sites import Site
 from .._watch.spots import Spot
 from .baseline import load, save
@@ -30,7 +31,7 @@ from .cell import casts_table, findings_cell, verdict_parts
 from .findings import Report
 from .text import Style, cast_lines, paragraphs, verdict_lines
 
-_BAD = frozenset([Severity.WARNING.value, Severity.ERROR.value])
+_SEVERITIES = tuple(severity.value for severity in Severity)
 
 
 class AuditReport:
@@ -99,17 +100,23 @@ class AuditReport:
         """
         return self._recorder.origin_of(tensor)
 
-    def assert_clean(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
+    def assert_clean(
+        self,
+        ignore: Iterable[str] | str = (),
+        baseline: str | os.PathLike[str] | None = None,
+        severity: Literal["info", "warning", "error"] = "warning",
+    ) -> None:
         """Raise AssertionError if there is a finding of severity warning or error.
 
         Args:
             ignore: rules to leave out, by id, name or family.
             baseline: a file that `save_baseline` wrote. Its findings are ignored.
+            severity: the lowest that fails.
 
         Raises:
             AssertionError: with the findings.
             RuntimeError: if the audit is still running.
-            ValueError: for an unknown rule, or a file that is not a baseline.
+            ValueError: for an unknown rule or severity, or a file that is not a baseline.
             FileNotFoundError: if the file does not exist.
 
         >>> import torch, dtypeguard
@@ -119,7 +126,7 @@ class AuditReport:
         """
         __tracebackhide__ = True
         self._over("assert_clean")
-        self._judge(ignore, baseline)
+        self._judge(ignore, baseline, severity)
 
     def _over(self, name: str) -> None:
         """What is harmless, and what is not, is known when the audit has ended."""
@@ -127,11 +134,18 @@ class AuditReport:
         if self._recorder.running:
             raise RuntimeError(f"the audit is still running: call {name}() after the block")
 
-    def _judge(self, ignore: Iterable[str] | str = (), baseline: str | os.PathLike[str] | None = None) -> None:
+    def _judge(
+        self,
+        ignore: Iterable[str] | str = (),
+        baseline: str | os.PathLike[str] | None = None,
+        severity: str = "warning",
+    ) -> None:
         __tracebackhide__ = True
         off = select(ignore)
+        if severity not in _SEVERITIES:
+            raise ValueError(f"severity={severity!r} is none of {', '.join(map(repr, _SEVERITIES))}")
         known = None if baseline is None else load(baseline)
-        bad = [f for f in self.findings if f.severity in _BAD and f.rule not in off]
+        bad = [f for f in self.findings if reaches(f.severity, severity) and f.rule not in off]
         if known is not None:
             bad = known.new(bad)
         if bad:

@@ -10,7 +10,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="The result of a cast is thrown away, so nothing was cast.",
     says="`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
-    fix="keep the result: `{target} = {what}`",
+    fix="keep the result: `{target} = {what}`; or delete the line",
     why=(
         "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what "
         "it is called on."
@@ -61,7 +61,7 @@ y = x * 2
 """,
         at=4,
         prints="`x.float()` gives a new float32 tensor, and it is thrown away: `x` stays float64",
-        fix="keep the result: `x = x.float()`",
+        fix="keep the result: `x = x.float()`; or delete the line",
     ),
     Program(
         """\

@@ -59,7 +59,9 @@ def _advice(harm: Harm) -> str:
     info = torch.finfo(row.dtype)
     scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
-        return f"compute it in {wide_of(row)}, or {scale}"
+        if row.dtype is torch.float16:
+            return f"compute it in {wide_of(row)}, or {scale}"
+        return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
     finite = "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
     return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite
 
