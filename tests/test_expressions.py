@@ -176,7 +176,7 @@ def test_a_cast_warning_names_the_line_once(caplog):
         warnings.simplefilter("always")
         mse(good, steps / 10)
     (warning,) = said
-    text = "mse: `target`, passed as `steps / 10`, was cast from float64 to float32 [DG012]"
+    text = "mse: `target` was cast from float64 to float32; passed as `steps / 10` [DG012]"
     assert (str(warning.message), warning.filename) == (text, __file__)
     assert (warning.message.code, warning.message.fix) == ("DG012", "(steps / 10).to(torch.float32)")
     (record,) = caplog.records

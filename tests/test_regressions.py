@@ -57,7 +57,7 @@ def test_the_float32_loss_of_bfloat16_logits_is_not_narrowed():
     def loss(logits: Float[Tensor, "b c"], weight: Float[Tensor, "c"]) -> Float[Tensor, ""]:
         return nn.functional.cross_entropy(logits.float(), torch.zeros(len(logits), dtype=torch.int64), weight.float())
 
-    with pytest.warns(CastWarning, match="`weight`, passed as .*, was cast from float64 to bfloat16"):
+    with pytest.warns(CastWarning, match="`weight` was cast from float64 to bfloat16"):
         assert loss(torch.ones(2, 3, dtype=BF16), torch.ones(3, dtype=F64)).dtype is torch.float32
 
 

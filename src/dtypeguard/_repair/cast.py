@@ -160,9 +160,8 @@ def _announce(
         what.append(f"moved from {record.from_device} to {record.to_device}")
     subject = "the result" if record.argument == "result" else f"`{record.argument}`"
     expression = violations[0].expression if violations else None
-    if expression is not None:
-        subject += f", passed as `{expression.text}`,"
-    warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}")
+    passed = "" if expression is None else f"; passed as `{expression.text}`"
+    warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}{passed}")
     warning.fix = fix_of(violations)
     logger.warning(
         "%s; called at %s", warning, record.site

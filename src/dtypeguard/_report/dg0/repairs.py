@@ -139,7 +139,7 @@ is never cast
             + "steps = torch.arange(8, dtype=torch.float64)\nmse(torch.ones(8), steps / 10)\n",
             at=16,
             prints="""\
-CastWarning: mse: `target`, passed as `steps / 10`, was cast from float64 to float32 [DG012]
+CastWarning: mse: `target` was cast from float64 to float32; passed as `steps / 10` [DG012]
 """,
             fix="cast the value at the line that the warning names, or make it in the right dtype",
         ),
