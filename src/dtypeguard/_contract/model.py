@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._base.config import Autocast, Mode, Verify, current_mode
+from .._base.config import Autocast, Mode, Verify, current_casting, current_mode
 from .._base.dtypes import Casting
 from .._base.errors import quoted
 from .spec import Spec, UnpackedSpec
@@ -75,6 +75,10 @@ class Contract:
         if self.border:
             return Mode.LENIENT
         return current_mode(self.mode, self.file_for(values))
+
+    def casting_for(self, values: tuple[Any, ...]) -> Casting:
+        """Which casts a repair of a call with these values may make."""
+        return current_casting(self.casting, self.file_for(values))
 
 
 def given(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, Path, Any]]:
