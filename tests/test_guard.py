@@ -1435,3 +1435,21 @@ def test_arguments_behind_a_decorator_have_the_names_inside():
     ):
         assert refusal(model, *args, **kwargs).argument == name
     assert guard(Decorated(), skip_args=("y", "z"))(wide, wide, wide, z=wide) == [F32, F64, F32, F64]
+
+
+@pytest.mark.parametrize(
+    ("option", "one"),
+    [("skip_args", "mask"), ("move_args", "mask"), ("skip_modules", "0"), ("skip_modules", nn.Linear)],
+)
+def test_one_name_means_a_list_of_one(option, one):
+    class Masked(nn.Sequential):
+        def forward(self, x, mask):
+            return super().forward(x) + mask
+
+    guards = [
+        dtypeguard.guard(Masked(nn.Linear(3, 3)), depth="all", **{option: given})
+        for given in (one, [one], (one, one), iter([one]))
+    ]
+    assert len({type(guard)._dtypeguard_key.options for guard in guards}) == 1
+    assert len({dtypeguard.is_guarded(guard[0]) for guard in guards}) == 1
+    assert dtypeguard.is_guarded(guards[0][0]) is (option != "skip_modules")

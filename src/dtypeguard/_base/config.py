@@ -226,7 +226,8 @@ def _project_says(what: str, file: str | None) -> str | None:
     """The name of the mode or casting that the project sets for what is written in a file."""
     told, _ = project()
     chosen = getattr(told, what)
-    return None if chosen is None or told.under is None or not _is_below(file, told.under) else chosen.value
+    known = chosen is not None and told.under is not None and _is_below(file, told.under)
+    return chosen.name.lower() if known else None
 
 
 def scoped() -> bool:
@@ -339,9 +340,12 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         _mirror.modes = _mirror.modes[2] or _NO_MODE
 
     def __repr__(self) -> str:
-        """As it is written."""
-        told = (("", self._mode), ("casting=", self._casting))
-        return f"mode({', '.join(f'{name}{part.value!r}' for name, part in told if part is not None)})"
+        return f"mode({self._written()})"
+
+    def _written(self, first: str = "") -> str:
+        """The options as a user writes them."""
+        told = ((first, self._mode), ("casting=", self._casting))
+        return ", ".join(f"{name}{part.name.lower()!r}" for name, part in told if part is not None)
 
     def __call__(self, fn: F) -> F:
         if isinstance(fn, staticmethod | classmethod):
@@ -349,8 +353,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
         if not callable(fn) or isinstance(fn, type | torch.nn.Module):
             what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
-            told = {"mode": self._mode, "casting": self._casting}
-            options = ", ".join(f"{name}={part.value!r}" for name, part in told.items() if part is not None)
+            options = self._written("mode=")
             advice = f"decorate methods, or write enforce({options}) or guard({options})"
             raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):

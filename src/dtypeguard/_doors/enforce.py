@@ -16,6 +16,7 @@ from .._base import config as _config
 from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from .._base.errors import AnnotationError, DtypeGuardWarning
 from .._base.frames import caller, internal, warn_at
+from .._base.options import argument_names
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
@@ -39,7 +40,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> T: ...
@@ -50,7 +51,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Callable[[T], T]: ...
@@ -62,7 +63,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Any:
@@ -80,7 +81,8 @@ def enforce(
         anchor: the name of the argument whose dtype and device the others must have. Methods of an nn.Module compare
             with its parameters instead.
         autocast: 'follow' (default for methods of an nn.Module), 'ignore' (default for all else) or 'disable'.
-        mutates: names of arguments that the function writes to. They are checked, but never cast.
+        mutates: the name of an argument that the function writes to, or several names. These arguments are checked, but
+            never cast.
         verify: when a narrowing repair is verified, so that no finite value becomes infinite: 'first' (the first
             repair of a line), 'always' or 'never'. With 'never', whole numbers are not compared either.
         returns: whether the result is checked.
@@ -106,10 +108,8 @@ def enforce(
     dtypeguard.DtypeError: mse: argument `target` is float64, the annotation wants float32
     ...
     """
-    if isinstance(mutates, str):
-        raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
     options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
-    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": frozenset(mutates)}
+    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": argument_names("mutates", mutates)}
     options["returns"] = bool(returns)
     if fn_or_class is None:
         return lambda target: _made(target, options, sys._getframe(1))

@@ -22,6 +22,7 @@ from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyNam
 from .._base.dtypes import FLOATING
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
+from .._base.options import argument_names, several
 from .._contract.anchor import LAZY, LOSSES, WIDER, floating, own_parameters, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
@@ -170,9 +171,9 @@ def guard(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
-    skip_args: Iterable[str] = (),
-    skip_modules: Iterable[str | type[nn.Module]] = (),
-    move_args: Iterable[str] = (),
+    skip_args: str | Iterable[str] = (),
+    skip_modules: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
     output_dtype: torch.dtype | None = None,
@@ -194,9 +195,10 @@ def guard(
             authors are left out then, because their code may cast.
         dtype, device: the dtype and device to expect, instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
-        skip_args: names of arguments that are not checked.
-        skip_modules: name patterns (`encoder.*`) or classes of submodules that are not checked.
-        move_args: names of integer and bool arguments that are moved from the CPU too.
+        skip_args: the name of an argument that is not checked, or several names.
+        skip_modules: a name, a pattern of names (`encoder.*`) or a class of submodules that are not checked, or several
+            of these.
+        move_args: the name of an integer or bool argument that is moved from the CPU too, or several names.
         verify: as for `enforce`.
         non_blocking: move without waiting. Use it only for pinned memory that is not written to meanwhile.
         output_dtype: the dtype that floating results must have.
@@ -217,35 +219,32 @@ def guard(
     """
     if depth not in ("auto", "all", "boundary"):
         raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
-    for name, given in (("skip_args", skip_args), ("skip_modules", skip_modules), ("move_args", move_args)):
-        if isinstance(given, str):
-            raise TypeError(f"{name}={given!r} is one string: write {name}=({given!r},)")
     for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
         if wanted is not None and wanted not in FLOATING:
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
-    skip_modules = tuple(skip_modules)
+    skipped = several("skip_modules", skip_modules, str | type, "names, patterns of names, and classes of submodules")
     options = Options(
         **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
         depth=depth,
         dtype=dtype,
         device=None if device is None else torch.device(device),
         output_dtype=output_dtype,
-        skip_args=frozenset(skip_args),
-        move_args=frozenset(move_args),
+        skip_args=argument_names("skip_args", skip_args),
+        move_args=argument_names("move_args", move_args),
         non_blocking=bool(non_blocking),
     )
     root = root_of(model)
     _refuse(root)
     before = [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
-    check_patterns(root, skip_modules)
+    check_patterns(root, skipped)
     unguard(root)
     try:
-        targets = list(_targets(root, options, skip_modules))
+        targets = list(_targets(root, options, skipped))
         file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and len(targets) == 1:
             card = root.__dict__["_dtypeguard"]
-            card.skip, card.armed = skip_modules, False
+            card.skip, card.armed = skipped, False
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
         unguard(root)
