@@ -209,11 +209,12 @@ def project() -> tuple[Base, Path | None]:
     Raises:
         ValueError: for an unknown mode or casting, and for a file that cannot be read.
     """
-    return _read_project(_base.under)
+    return read_project(_base.under)
 
 
 @functools.cache
-def _read_project(folder: str | None) -> tuple[Base, Path | None]:
+def read_project(folder: str | None) -> tuple[Base, Path | None]:
+    """`project`, from a folder up."""
     path, table = dtypeguard_project.find(folder)
     try:
         told = read(mode=table.get("mode"), casting=table.get("casting"))

@@ -7,6 +7,7 @@ import sysconfig
 import warnings
 from pathlib import PurePath
 from types import FrameType
+from typing import Any
 
 import jaxtyping
 import torch
@@ -72,6 +73,13 @@ def warn_at(frame: FrameType | None, text: str, kind: type[Warning]) -> None:
     else:
         module = frame.f_globals.get("__name__")  # what filters of warnings look at
         warnings.warn_explicit(text, kind, frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def warn_of(fn: Any, text: str, kind: type[Warning]) -> None:
+    """A warning at the line where a function is written; once for each line, as Python's own are."""
+    code, module = fn.__code__, fn.__globals__
+    seen = module.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, kind, code.co_filename, code.co_firstlineno, module.get("__name__"), seen)
 
 
 def place(frame: FrameType | None) -> str | None:

@@ -20,7 +20,9 @@ def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
     values = (value,) if single else tuple(value)
     for one in values:
         if not isinstance(one, kinds):
-            raise TypeError(f"{option} takes {what}, not {one!r} ({type(one).__name__})")
+            name = type(one).__name__
+            plain = type(one).__module__ in ("builtins", "torch")  # the text of a model would be long
+            raise TypeError(f"{option} takes {what}, not {f'{one!r} ({name})' if plain else f'a {name}'}")
     return tuple(dict.fromkeys(values))
 
 

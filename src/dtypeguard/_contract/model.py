@@ -56,6 +56,7 @@ class Contract:
     non_blocking: bool = False
     body: Any = None
     scoped: bool = False  # `isinstance` is asked while the body runs, so it runs in jaxtyping's scope
+    hooked: bool = False  # written by nobody: `install_import_hook` enforces the function
     checker: bool = False  # of jaxtyping's decorator, which runs the body in its own scope, with the caller's values
     wrapper: Any = None  # the function that checks and calls the body; None for one that is suspended and resumed
     plans: list[Any] = field(default_factory=list)  # repairs made before

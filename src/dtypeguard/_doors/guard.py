@@ -234,8 +234,8 @@ def guard(
         non_blocking=bool(non_blocking),
     )
     root = root_of(model)
-    _refuse(root)
-    before = [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
+    refuse(root)
+    before = state(root)
     check_patterns(root, skipped)
     unguard(root)
     try:
@@ -247,15 +247,28 @@ def guard(
             card.skip, card.armed = skipped, False
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
-        unguard(root)
-        for module, card in before:
-            _apply(module, card.path, card.key.options, card.file, True)
-            vars(module)["_dtypeguard"].skip, vars(module)["_dtypeguard"].armed = card.skip, card.armed
+        restore(root, before)
         raise
     return model
 
 
-def _refuse(model: Any) -> None:
+def state(root: nn.Module) -> list[tuple[nn.Module, Card]]:
+    """The guards in a model."""
+    return [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
+
+
+def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
+    """Give a model the guards that it had, and no others."""
+    unguard(root)
+    for module, card in guards:
+        _apply(module, card.path, card.key.options, card.file, True)
+        made = vars(module)["_dtypeguard"]
+        made.skip, made.armed = card.skip, card.armed
+        if card.hooks and not made.hooks:
+            made.hooks = (module.register_forward_pre_hook(_called),)
+
+
+def refuse(model: Any) -> None:
     """A clear TypeError for what cannot be guarded."""
     if isinstance(model, type):
         raise TypeError(f"guard takes a model, not the class {model.__name__}: guard({model.__name__}(...))")
@@ -424,7 +437,7 @@ def unguard(model: M, /) -> M:
     """
     root = root_of(model)
     if not isinstance(root, nn.Module):
-        _refuse(root)
+        refuse(root)
     for module in list(root.modules()):
         _unguard_one(module)
     return model

@@ -306,3 +306,6 @@ def _number(count: int, what: str) -> str:
 
 def _width() -> int:
     return shutil.get_terminal_size((120, 40)).columns
+
+
+AuditReport.__module__ = "dtypeguard"

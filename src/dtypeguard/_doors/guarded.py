@@ -1,0 +1,63 @@
+"""`guarded`: a guard for the length of a block; and the options of `guard`, for functions that pass them on."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TypedDict
+
+import torch
+from torch import nn
+from typing_extensions import Unpack
+
+from .._base.config import AutocastName, CastingName, ModeName, VerifyName
+from .forward import root_of
+from .guard import Depth, M, guard, refuse, restore, state
+
+
+class GuardOptions(TypedDict, total=False):
+    """The options of `guard`, for functions that pass them on."""
+
+    mode: ModeName | None
+    casting: CastingName | None
+    depth: Depth
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    autocast: AutocastName | None
+    skip_args: str | Iterable[str]
+    skip_modules: str | type[nn.Module] | Iterable[str | type[nn.Module]]
+    move_args: str | Iterable[str]
+    verify: VerifyName
+    non_blocking: bool
+    output_dtype: torch.dtype | None
+
+
+@contextlib.contextmanager
+def guarded(model: M, /, **options: Unpack[GuardOptions]) -> Iterator[M]:
+    """Guard a model inside a `with` block. Afterwards it has no guard, or the guard that it had before.
+
+    `with guarded(model) as model` gives the same object. Blocks may be nested, and the guard of the inner one counts
+    inside. The end of a block restores what was there at its beginning, after an exception too. The guard is one of the
+    model: other threads that use the model meanwhile meet it too, and blocks of several threads on one model must
+    not overlap otherwise than by nesting.
+
+    Args:
+        model: the module, as for `guard`.
+        options: those of `guard`.
+
+    Raises:
+        TypeError, ValueError: as `guard` does, when the block begins.
+
+    >>> import torch, dtypeguard
+    >>> layer = torch.nn.Linear(3, 1)
+    >>> with dtypeguard.guarded(layer, mode="strict") as model:
+    ...     model is layer, dtypeguard.is_guarded(layer)
+    (True, True)
+    >>> dtypeguard.is_guarded(layer)
+    False
+    """
+    refuse(root_of(model))
+    before = state(root_of(model))
+    guard(model, **options)
+    try:
+        yield model
+    finally:
+        restore(root_of(model), before)
