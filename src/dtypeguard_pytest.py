@@ -1,7 +1,7 @@
-"""The pytest plugin: the mode in tests, a summary of repairs, and (in `dtypeguard_pytest_audit`) the audit of tests.
+"""The pytest plugin: the mode in tests, packages to enforce, a summary of repairs. `dtypeguard_pytest_audit` has more.
 
 It stands outside the package, because pytest loads it in every run: neither torch nor dtypeguard is imported before a
-test does so. What dtypeguard must know then it finds in `told`.
+test does so, or packages are to be enforced. What dtypeguard must know then it finds in `told`.
 """
 
 import collections
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+import dtypeguard_project
+
 if TYPE_CHECKING:
-    from dtypeguard import CastRecord
+    from dtypeguard import CastRecord, ImportHook
 
 pytest_plugins = ["dtypeguard_pytest_audit"]
 
@@ -48,6 +50,7 @@ class _Run:
     asked: bool  # for it
     switched_off: bool  # by an operator, so nothing counts against it
     outside: Settings  # what is in force without the test
+    hook: "ImportHook | None" = None  # of the packages to enforce
     marks: Settings = dataclasses.field(default_factory=dict)  # what its markers say
     begun: Any = None  # where the registry of repairs stood
     seen: Any = None  # how far it is counted
@@ -61,7 +64,15 @@ _run = pytest.StashKey[_Run]()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("dtypeguard_mode", "the default of --dtypeguard", default="")
     parser.addini("dtypeguard_casting", f"the casts of lenient mode: {', '.join(_LEGAL['casting'])}", default="")
-    parser.getgroup("dtypeguard").addoption(
+    parser.addini("dtypeguard_packages", "the packages of --dtypeguard-packages", type="linelist", default=[])
+    group = parser.getgroup("dtypeguard")
+    group.addoption(
+        "--dtypeguard-packages",
+        metavar="PACKAGES",
+        help="enforce the annotated functions and dataclasses of these packages (names with commas), as "
+        "dtypeguard.install_import_hook does",
+    )
+    group.addoption(
         "--dtypeguard",
         choices=_LEGAL["mode"],
         metavar="MODE",
@@ -72,23 +83,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # a conftest may import dtypeguard, and set a mode
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    _begin(early_config, early_config.known_args_namespace.dtypeguard)
+    told = early_config.known_args_namespace
+    _begin(early_config, told.dtypeguard, told.dtypeguard_packages)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
-    _begin(config, config.getoption("dtypeguard"))
+    _begin(config, config.getoption("dtypeguard"), config.getoption("dtypeguard_packages"))
 
 
-def _begin(config: pytest.Config, option: str | None) -> None:
+def _begin(config: pytest.Config, option: str | None, packages: str | None) -> None:
     """Put in force what the command line, pytest's configuration or the environment say."""
     global told
     if _run in config.stash:
         return
     environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
     asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
-    mode = asked or "strict"
     try:
+        asked = asked or _project_mode(config)
+        mode = asked or "strict"
         settings = _settings(config, "dtypeguard_", mode=mode, casting=config.getini("dtypeguard_casting") or None)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
@@ -98,7 +111,34 @@ def _begin(config: pytest.Config, option: str | None) -> None:
     told = {}
     _put({**_now(), **settings})
     off = mode == "off:all" or (mode == "config" and environment == "off")
-    config.stash[_run] = _Run(mode, bool(asked), off, _now())
+    config.stash[_run] = run = _Run(mode, bool(asked), off, _now())
+    named = [packages] if packages is not None else config.getini("dtypeguard_packages")
+    names = [name.strip() for line in named for name in line.split(",") if name.strip()]
+    if names and not off:
+        run.hook = _hook(names)
+        config.add_cleanup(run.hook.remove)
+
+
+def _project_mode(config: pytest.Config) -> str:
+    """The mode in `[tool.dtypeguard]` of pyproject.toml: somebody chose it, unlike our default."""
+    try:
+        file, table = dtypeguard_project.find(config.rootpath)
+    except ValueError:  # whoever needs more of the table says what is wrong with it
+        return ""
+    mode = table.get("mode", "")
+    if mode and str(mode).lower() not in _MODES:
+        where = f"{file}: {dtypeguard_project.TABLE} mode={mode!r}"
+        raise ValueError(f"{where} is not a mode: use one of {', '.join(map(repr, _MODES))}")
+    return str(mode).lower()
+
+
+def _hook(packages: list[str]) -> "ImportHook":
+    from dtypeguard import install_import_hook
+
+    try:
+        return install_import_hook(packages)
+    except (ValueError, Warning) as error:  # a warning, if warnings are errors
+        raise pytest.UsageError(f"--dtypeguard-packages: {error}") from None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -309,6 +349,11 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     run, verbosity = config.stash[_run], config.get_verbosity()
+    distributed = config.getoption("dist", "no") != "no"  # then others import them
+    missing = run.hook.missing() if run.hook is not None and not distributed else []
+    if missing:
+        text = f"dtypeguard: no module of {', '.join(missing)} was imported, so nothing of it was enforced"
+        terminalreporter.write_line(text, yellow=True)
     if not run.repairs or verbosity < -1 or config.getoption("no_summary"):
         return
     rows = sorted(run.repairs.items(), key=lambda item: (-item[1], item[0]))

@@ -510,7 +510,7 @@ BAD = {
         AnnotationError,
         "no sizes of its axes were found that fit each other; or give check_module an example=",
     ),
-    "one dtype": ({"dtypes": F32}, TypeError, "dtypes=torch.float32 is not several: write dtypes=(torch.float32,)"),
+    "no dtypes": ({"dtypes": 32}, TypeError, "dtypes takes a dtype such as torch.bfloat16, or several, not 32 (int)"),
     "an integer dtype": (
         {"dtypes": (torch.int64,)},
         ValueError,
@@ -518,7 +518,7 @@ BAD = {
     ),
     "no dtype": ({"dtypes": ()}, ValueError, "dtypes is empty: name at least one of torch.bfloat16"),
     "a device that is none": ({"devices": ("gpu",)}, ValueError, "devices: 'gpu' is not here, only cpu"),
-    "one device": ({"devices": "cpu"}, TypeError, "devices='cpu' is not several: write devices=('cpu',)"),
+    "no devices": ({"devices": 0}, TypeError, "devices takes a device such as 'cpu', or several, not 0 (int)"),
     "meta": ({"devices": ("meta",)}, ValueError, "devices: nothing is computed on meta"),
     "no such backend": ({"compile": "fast"}, ValueError, "compile='fast' is neither a bool nor a backend: "),
     "no examples": ({"example": None, "max_examples": 0}, ValueError, "max_examples=0: draw at least one input"),

@@ -498,7 +498,7 @@ def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, fold
     status, _, err = command("audit", write("app.py", "open('ran', 'w')"))
     assert status == 2
     assert err.splitlines()[-1].endswith(
-        "has no key 'selct' (did you mean 'select'?): use select, ignore, severity, per-file-ignores"
+        "has no key 'selct' (did you mean 'select'?): use select, ignore, severity, per-file-ignores, mode, casting"
     )
     assert not (folder / "ran").exists()
 
@@ -650,7 +650,7 @@ def test_check(command, write):
         re.split(r" {1,}", line.replace("default dtype", "default_dtype"), maxsplit=1) for line in out.splitlines()
     )
     assert list(facts) == [
-        "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "rules", "optional",
+        "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "casting", "rules", "optional",
     ]  # fmt: skip
     assert facts["default_dtype"] == "float32"
     assert facts["mode"].startswith("lenient (")
@@ -675,7 +675,21 @@ def test_check_fails_on_what_is_wrong(command, write):
     status, out, _ = command("check")
     assert status == 1
     assert "has no key 'selct'" in out
-    assert out.endswith("\nproblems with: rules\n")
+    assert out.endswith("\nproblems with: mode, casting, rules\n")
+
+
+@pytest.mark.parametrize(
+    ("environment", "mode"),
+    [("", "strict ({file}, for code below its folder)"), ("warn", "warn (DTYPEGUARD_MODE = 'warn')")],
+)
+def test_check_says_where_mode_and_casting_come_from(folder, write, environment, mode):
+    write("pyproject.toml", "[tool.dtypeguard]\nmode = 'Strict'\ncasting = 'promote'")
+    environment = {**os.environ, "DTYPEGUARD_MODE": environment}
+    command = [sys.executable, "-m", "dtypeguard", "check"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    file = folder / "pyproject.toml"
+    assert f"\nmode           {mode.format(file=file)}\n" in out
+    assert f"\ncasting        promote ({file}, for code below its folder)\n" in out
 
 
 def test_a_mode_that_there_is_not():

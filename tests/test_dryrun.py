@@ -425,7 +425,7 @@ BAD = {
     "a missing argument": (lambda: dryrun(nn.Bilinear(3, 3, 2), X), TypeError, MISSING),
     "no model": (lambda: dryrun(F.relu, X), TypeError, "dryrun takes an nn.Module, not <function relu at"),
     "a lazy model": (lambda: dryrun(nn.LazyLinear(3), X), TypeError, "parameter weight of LazyLinear has no shape yet"),
-    "one dtype": (lambda: dryrun(Net(), X, dtypes=F32), TypeError, "dtypes=torch.float32 is not several: write dtypes"),
+    "no dtypes": (lambda: dryrun(Net(), X, dtypes=32), TypeError, "dtypes takes a dtype such as torch.bfloat16"),
     "no dtype": (lambda: dryrun(Net(), X, dtypes=[]), ValueError, "dtypes is empty: name at least one of bfloat16, "),
     "an integer": (lambda: dryrun(Net(), X, dtypes=[torch.int8]), ValueError, "dtypes: torch.int8 is none of bfloat16"),
     "a region": (lambda: dryrun(Net(), X, autocast=[F64]), ValueError, "autocast: torch.float64 is none of None, bflo"),

@@ -39,6 +39,8 @@ from dtypeguard import (
     is_guarded,
     unguard,
 )
+from dtypeguard._doors.guarded import GuardOptions
+from dtypeguard.integrations._run import WatchOptions
 
 T = TypeVar("T")
 
@@ -1435,3 +1437,97 @@ def test_arguments_behind_a_decorator_have_the_names_inside():
     ):
         assert refusal(model, *args, **kwargs).argument == name
     assert guard(Decorated(), skip_args=("y", "z"))(wide, wide, wide, z=wide) == [F32, F64, F32, F64]
+
+
+@pytest.mark.parametrize(
+    ("option", "one"),
+    [("skip_args", "mask"), ("move_args", "mask"), ("skip_modules", "0"), ("skip_modules", nn.Linear)],
+)
+def test_one_name_means_a_list_of_one(option, one):
+    class Masked(nn.Sequential):
+        def forward(self, x, mask):
+            return super().forward(x) + mask
+
+    guards = [
+        dtypeguard.guard(Masked(nn.Linear(3, 3)), depth="all", **{option: given})
+        for given in (one, [one], (one, one), iter([one]))
+    ]
+    assert len({type(guard)._dtypeguard_key.options for guard in guards}) == 1
+    assert len({dtypeguard.is_guarded(guard[0]) for guard in guards}) == 1
+    assert dtypeguard.is_guarded(guards[0][0]) is (option != "skip_modules")
+
+
+# ---------------------------------------------------------------- for a while
+
+
+def _guards(model):
+    return [(name, vars(module).get("_dtypeguard")) for name, module in model.named_modules()]
+
+
+def test_guarded_guards_for_the_length_of_a_block():
+    model, wrong = nn.Linear(3, 1), torch.ones(2, 3, dtype=torch.float64)
+    cls, state = type(model), model.state_dict()
+    with dtypeguard.guarded(model, mode="strict") as inside:
+        assert inside is model
+        with pytest.raises(dtypeguard.DtypeError):
+            model(wrong)
+    assert type(model) is cls
+    assert not dtypeguard.is_guarded(model)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(wrong)
+
+
+@pytest.mark.parametrize("depth", ["auto", "all"])
+def test_guarded_gives_the_guards_back_that_there_were(depth):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    wrong = torch.ones(2, 3, dtype=torch.float64)
+    dtypeguard.guard(model, mode="strict", skip_modules="1", depth=depth)
+    before = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    with dtypeguard.guarded(model, mode="off"):
+        with pytest.raises(RuntimeError):
+            model(wrong)
+        with contextlib.suppress(KeyError), dtypeguard.guarded(model, mode="lenient"):
+            with pytest.warns(dtypeguard.CastWarning):
+                assert model(wrong).dtype is torch.float32
+            dtypeguard.unguard(model)
+            raise KeyError
+        with pytest.raises(RuntimeError):
+            model(wrong)
+    after = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    assert after == before
+    with pytest.raises(dtypeguard.DtypeError):
+        model(wrong)
+
+
+def test_guarded_with_wrong_options_leaves_the_model_as_it_is():
+    model = dtypeguard.guard(nn.Linear(3, 1), mode="strict")
+    before = type(model)
+    with (
+        pytest.raises(ValueError, match=r"skip_args: Linear\.forward has no argument 'x'"),
+        dtypeguard.guarded(model, skip_args="x"),
+    ):
+        pass
+    with pytest.raises(TypeError, match=r"guard takes an nn\.Module, not a int"), dtypeguard.guarded(3):
+        pass
+    assert type(model) is before
+
+
+def test_guarded_gives_back_what_kept_modules_have():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, batch_first=True), nn.Linear(8, 2)).eval()
+    kept = dtypeguard.compare(model, torch.randn(4, 3, 8), dtype=torch.bfloat16).keep(error=1e-6)
+    kept.apply(model)
+    x = torch.randn(4, 3, 8)
+    with torch.no_grad():
+        expected = model(x)
+        with dtypeguard.guarded(model):
+            pass
+        assert torch.equal(model(x), expected)
+
+
+def test_options_of_guard_have_one_list():
+    for function, options in ((dtypeguard.guard, GuardOptions), (dtypeguard.amp.watch, WatchOptions)):
+        params = inspect.signature(function).parameters.values()
+        given = {param.name: param.annotation for param in params if param.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert given == options.__annotations__

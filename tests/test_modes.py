@@ -6,7 +6,9 @@ import contextlib
 import copy
 import importlib.util
 import inspect
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import types
@@ -803,3 +805,135 @@ def test_of_several_dtypes_the_first_that_the_casting_rule_allows_is_chosen():
 
     assert f(torch.zeros(2, dtype=torch.complex64)) is torch.complex128
     assert f(torch.zeros(2, dtype=torch.float64)) is torch.float32
+
+
+# ---------------------------------------------------------------- a casting for a block
+
+
+@pytest.mark.parametrize("own", [None, "safe", "unsafe"])
+@pytest.mark.parametrize("base", [None, "unsafe"])
+def test_the_casting_of_a_block_counts_before_that_of_the_base(base, own):
+    set_mode(None, casting=base)
+    for name, casting in (("lenient", "safe"), (None, "promote")):
+        expected = own or casting
+        with mode(name, casting=casting):
+            assert cast_by(enforce(casting=own)(f.__wrapped__)) == expected
+            assert cast_by(dtypeguard.guard(Annotated(), casting=own)) == expected
+            assert cast_by(lambda x: check(x, Float32[Tensor, "n"], casting=own)) == expected
+            with mode("lenient"):  # a block inside that names none leaves it
+                assert cast_by(f) == casting
+            with mode(casting="safe"):
+                assert cast_by(f) == "safe"
+        assert cast_by(f) == (base or "precision")
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_a_casting_of_a_block_ends_with_it_for_a_repair_that_is_a_habit_too(compiled):
+    torch._dynamo.reset()
+    fn = torch.compile(f, fullgraph=True, backend="eager") if compiled else f
+    refused = Unsupported if compiled else CastError
+    for _ in range(2):
+        with mode(casting="promote"):
+            for _ in range(3):
+                assert fn(FORBIDDEN).dtype is torch.float32
+        with mode("lenient"), pytest.raises(refused):
+            fn(FORBIDDEN)
+        with mode("strict", casting="promote"), pytest.raises((DtypeError, Unsupported)):
+            fn(FORBIDDEN)
+
+
+def test_a_casting_decorates_functions_and_leaves_the_mode():
+    @mode(casting="promote")
+    def call():
+        return get_mode(), cast_by(f)
+
+    with mode("warn"):
+        assert call()[0] == "warn"
+    assert call() == ("lenient", "promote")
+    assert repr(mode("strict", casting="safe")) == "mode('strict', casting='safe')"
+
+
+# ---------------------------------------------------------------- pyproject.toml
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with a table, and a module of it that asks for contracts."""
+
+    def made(table):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.dtypeguard]\n{table}\n")
+        set_mode(None, under=tmp_path)  # from where it is looked for
+        return written_at(tmp_path / "theirs.py")
+
+    return made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pyproject_sets_the_default_of_the_project(project, name):
+    theirs = project(f"mode = '{name.upper()}'")
+    assert outcome(theirs.enforced) == name
+    assert (outcome(), get_mode()) == ("lenient", "lenient")  # this file is not below it
+    with mode("strict"):
+        assert outcome(theirs.enforced) == "strict"
+    set_mode("warn", under=Path(theirs.__file__).parent)
+    assert outcome(theirs.enforced) == "warn"
+
+
+def test_pyproject_sets_the_casting_of_the_project(project):
+    theirs = project("casting = 'promote'")
+    assert (cast_by(theirs.enforced), cast_by(f)) == ("promote", "precision")
+    with mode(casting="safe"):
+        assert cast_by(theirs.enforced) == "safe"
+
+
+def test_a_guard_is_of_the_project_that_calls_guard(project):
+    theirs = project("mode = 'strict'")
+    mine, made = dtypeguard.guard(Net()), theirs.guarded()
+    for _ in range(3):  # known repairs too
+        assert (outcome(mine), outcome(made)) == ("lenient", "strict")
+
+
+@pytest.mark.parametrize("mode_there", ["strict", "off"])
+def test_compiled_code_of_a_project_has_its_mode(project, mode_there):
+    torch._dynamo.reset()
+    theirs = project(f"mode = '{mode_there}'")
+    compiled = torch.compile(theirs.enforced, fullgraph=True, backend="eager")
+    if mode_there == "off":
+        assert compiled(WRONG).dtype is torch.float64
+    else:
+        with pytest.raises(Unsupported, match="is float64"):
+            compiled(WRONG)
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ("mode = 'loud'", "mode='loud' is not a mode: use one of 'strict', 'lenient', 'warn', 'off'"),
+        ("mode = 3", "mode=3 is not a mode: use one of"),
+        ("casting = 'any'", "casting='any' is not a casting: use one of 'safe', 'precision', 'promote', 'unsafe'"),
+        (
+            "mood = 'strict'",
+            "has no key 'mood' (did you mean 'mode'?): use select, ignore, severity, per-file-ig",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_said_when_it_is_needed(project, table, text):
+    theirs = project(table)
+    assert theirs.enforced(RIGHT) is RIGHT
+    with pytest.raises(ValueError, match=r"pyproject.toml: \[tool.dtypeguard\]") as caught:
+        theirs.enforced(WRONG)
+    assert text in str(caught.value)
+
+
+def test_pyproject_is_found_above_the_current_directory(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.dtypeguard]\nmode = 'strict'\n")
+    program = "import dtypeguard; print(dtypeguard.get_mode())"
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "program.py").write_text(program)
+    for environment, expected in (({}, "strict"), ({"DTYPEGUARD_MODE": "warn"}, "warn")):
+        run = subprocess.run(
+            [sys.executable, "program.py"], cwd=tmp_path / "sub", text=True, capture_output=True, check=True,
+            env={"PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        )  # fmt: skip
+        assert run.stdout == f"{expected}\n"

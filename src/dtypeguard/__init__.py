@@ -24,6 +24,7 @@ from ._base.errors import (
 )
 from ._doors.enforce import check, enforce
 from ._doors.guard import GuardedModule, guard, is_guarded, unguard
+from ._doors.guarded import guarded
 from ._repair.records import CastRecord, casts, reset_casts
 
 if _TYPE_CHECKING:
@@ -41,35 +42,52 @@ if _TYPE_CHECKING:
     from ._describe import HeldArgument as HeldArgument
     from ._describe import HeldModule as HeldModule
     from ._describe import describe as describe
+    from ._doors.hook import ImportHook as ImportHook
+    from ._doors.hook import install_import_hook as install_import_hook
     from ._dryrun import DryrunCell as DryrunCell
     from ._dryrun import DryrunTable as DryrunTable
     from ._dryrun import dryrun as dryrun
 
 __version__ = "0.1.0"
 
-__all__ = [
+__all__ = [  # a star import loads all of it, but not `testing`, which needs hypothesis
     "AmpError",
     "AmpWarning",
     "AnnotationError",
+    "AuditReport",
     "CastError",
     "CastRecord",
     "CastWarning",
     "CompareError",
+    "Comparison",
     "ContractWarning",
     "DeviceError",
+    "DryrunCell",
+    "DryrunTable",
     "DtypeError",
     "DtypeGuardError",
     "DtypeGuardWarning",
     "GuardedModule",
     "HintError",
+    "ImportHook",
     "InplaceOnCastWarning",
+    "Kept",
+    "Layer",
+    "Line",
     "RankError",
     "ShapeError",
+    "amp",
+    "audit",
     "casts",
     "check",
+    "compare",
+    "distributed",
+    "dryrun",
     "enforce",
     "get_mode",
     "guard",
+    "guarded",
+    "install_import_hook",
     "is_guarded",
     "mode",
     "reset_casts",
@@ -78,16 +96,18 @@ __all__ = [
 ]
 
 
+_MODULES = ("amp", "distributed", "testing")
 _LATER = {
     **dict.fromkeys(("audit", "AuditReport"), "._audit"),
     **dict.fromkeys(("compare", "Comparison", "Kept", "Layer", "Line"), "._compare"),
     **dict.fromkeys(("describe", "Description", "HeldArgument", "HeldModule"), "._describe"),
     **dict.fromkeys(("dryrun", "DryrunCell", "DryrunTable"), "._dryrun"),
+    **dict.fromkeys(("install_import_hook", "ImportHook"), "._doors.hook"),
 }
 
 
 def __getattr__(name: str) -> _Any:
-    if name in ("amp", "distributed", "testing"):  # what not every program needs is imported when it is asked for
+    if name in _MODULES:  # what not every program needs is imported when it is asked for
         return _importlib.import_module(f".{name}", __name__)
     if name in _LATER:
         return getattr(_importlib.import_module(_LATER[name], __name__), name)
@@ -95,4 +115,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, "amp", "distributed", "testing"})
+    return sorted({*globals(), *_LATER, *_MODULES})

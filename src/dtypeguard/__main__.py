@@ -16,6 +16,7 @@ import dtypeguard
 
 from ._audit.command import Usage, run
 from ._audit.programs import printed
+from ._base import config
 from ._base.codes import MISTAKES, Mistake
 from ._base.dtypes import name_of
 from ._compare import command as compare
@@ -269,8 +270,19 @@ def _autocast() -> str:
 
 
 def _mode() -> str:
-    variable = os.environ.get("DTYPEGUARD_MODE")
-    return f"{dtypeguard.get_mode()} (DTYPEGUARD_MODE {'is not set' if variable is None else f'= {variable!r}'})"
+    variable, base, (told, file) = os.environ.get("DTYPEGUARD_MODE"), config.base(), config.read_project(os.getcwd())
+    if base.mode is not None and base.under is None:
+        return f"{base.mode.value} (DTYPEGUARD_MODE = {variable!r})"
+    if told.mode is not None:
+        return f"{told.mode.value} ({file}, for code below its folder)"
+    return f"lenient (the default; DTYPEGUARD_MODE {'is not set' if variable is None else f'= {variable!r}'})"
+
+
+def _casting() -> str:
+    told, file = config.read_project(os.getcwd())
+    if told.casting is None:
+        return "precision (the default)"
+    return f"{told.casting.name.lower()} ({file}, for code below its folder)"
 
 
 def _selection() -> str:
@@ -305,6 +317,7 @@ _QUESTIONS: dict[str, Callable[[], str]] = {
     "default dtype": lambda: name_of(torch.get_default_dtype()),
     "autocast": _autocast,
     "mode": _mode,
+    "casting": _casting,
     "rules": _selection,
     "optional": _optional,
 }

@@ -285,7 +285,7 @@ def aside() -> Iterator[None]:
     started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     devices = range(torch.cuda.device_count()) if started else ()
     base, threads = _config.base(), torch.get_num_threads()
-    _config.rebase(base.but(mode=None, under=None))
+    _config.rebase(_config.alike())
     torch.set_num_threads(1)
     logger.disabled = True
     try:

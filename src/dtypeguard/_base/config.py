@@ -1,4 +1,4 @@
-"""Modes and castings, and where they come from: decorator, context, base level, default.
+"""Modes and castings, and where they come from: decorator, context, base level, pyproject.toml, default.
 
 They are read only after a check has failed, so they may be looked up
 in three places without any call that keeps its contract paying for it.
@@ -17,6 +17,8 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
+
+import dtypeguard_project
 
 from .dtypes import Casting
 from .frames import caller, installed
@@ -124,9 +126,10 @@ def initial() -> Base:
 
 _base = initial()
 OFF_AT_IMPORT = _base.mode is _OFF and _base.under is None
-# A linked list (mode, what was outside it): `mode` objects then hold no state and may be shared between threads.
-_Modes = tuple[Mode | None, Any]
-_NO_MODE: _Modes = (None, None)
+# A linked list (mode, casting, what was outside it): `mode` objects then hold no state and may be shared between
+# threads.
+_Modes = tuple[Mode | None, Casting | None, Any]
+_NO_MODE: _Modes = (None, None, None)
 _context: contextvars.ContextVar[_Modes] = contextvars.ContextVar("dtypeguard.mode", default=_NO_MODE)
 
 modes_around = _context.get  # the same object as long as no block of `mode` begins or ends
@@ -148,7 +151,7 @@ def set_mode(
     casting: CastingName | Casting | None = None,
     under: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Set the base mode of the process. None sets the default, lenient.
+    """Set the base mode of the process. None sets the default: that of pyproject.toml, else lenient.
 
     Args:
         value: 'strict', 'lenient', 'warn', 'off' or None.
@@ -198,12 +201,54 @@ def _base_for(file: str | None) -> Base:
     return now if now.under is None or _is_below(file, now.under) else _NO_BASE
 
 
+def project() -> tuple[Base, Path | None]:
+    """What `[tool.dtypeguard]` says for the files below it, and the pyproject.toml.
+
+    It is looked for once, above the directory of the base or the current one.
+
+    Raises:
+        ValueError: for an unknown mode or casting, and for a file that cannot be read.
+    """
+    return read_project(_base.under)
+
+
+@functools.cache
+def read_project(folder: str | None) -> tuple[Base, Path | None]:
+    """`project`, from a folder up."""
+    path, table = dtypeguard_project.find(folder)
+    try:
+        told = read(mode=table.get("mode"), casting=table.get("casting"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {dtypeguard_project.TABLE} {error}") from None
+    return Base(under=None if path is None else os.path.realpath(path.parent), **told), path
+
+
+def _project_says(what: str, file: str | None) -> str | None:
+    """The name of the mode or casting that the project sets for what is written in a file."""
+    told, _ = project()
+    chosen = getattr(told, what)
+    known = chosen is not None and told.under is not None and _is_below(file, told.under)
+    return chosen.name.lower() if known else None
+
+
+def scoped() -> bool:
+    """Whether mode and casting depend on the file in which a contract is written."""
+    told, _ = project()
+    return (_base.under or told.mode or told.casting) is not None
+
+
+def alike() -> Base:
+    """The base for code that stands in for the user's: no mode, and the casting whatever the file."""
+    return Base(casting=project()[0].casting if _base.casting is None else _base.casting)
+
+
 def _is_below(file: str | None, directory: str) -> bool:
     return file is not None and _owns(directory, file)
 
 
 # What `torch.compiler.assume_constant_result` sets, without its import of all of Dynamo (over a second).
-vars(_is_below)["_dynamo_marked_constant"] = True
+for _constant in (_is_below, _project_says):
+    vars(_constant)["_dynamo_marked_constant"] = True
 
 
 @functools.cache
@@ -213,23 +258,29 @@ def _owns(directory: str, file: str) -> bool:
     return path.is_relative_to(directory) and installed(str(path.relative_to(directory))) is None
 
 
+def _modes() -> _Modes:
+    return _mirror.modes if torch.compiler.is_compiling() else _context.get()
+
+
 def current_mode(explicit: Mode | None = None, file: str | None = None) -> Mode:
-    """The mode in force for a contract written in a file: kill switch, explicit, context, base, default."""
+    """The mode in force for a contract written in a file: kill switch, explicit, context, base, project, default."""
     mine = _base_for(file).mode
     if mine is _OFF:
         return _OFF
-    if explicit is not None:
-        return explicit
-    modes = _mirror.modes if torch.compiler.is_compiling() else _context.get()
-    return modes[0] or mine or _LENIENT
+    told = explicit or _modes()[0] or mine
+    if told is not None:
+        return told
+    name = _project_says("mode", file)
+    return _LENIENT if name is None else choose(Mode, name, "mode")
 
 
 def current_casting(explicit: Casting | None = None, file: str | None = None) -> Casting:
-    """The casting in force for a contract written in a file: explicit, base, default."""
-    if explicit is not None:
-        return explicit
-    mine = _base_for(file).casting
-    return Casting.PRECISION if mine is None else mine
+    """The casting in force for a contract written in a file: explicit, context, base, project, default."""
+    for told in (explicit, _modes()[1], _base_for(file).casting):
+        if told is not None:
+            return told
+    name = _project_says("casting", file)
+    return Casting.PRECISION if name is None else choose(Casting, name, "casting")
 
 
 def get_mode() -> ModeName:
@@ -238,45 +289,64 @@ def get_mode() -> ModeName:
 
 
 def _asking() -> str | None:
-    return None if _base.under is None else written_in(sys._getframe(1))
+    return written_in(sys._getframe(1))
 
 
 vars(_asking)["_dynamo_marked_constant"] = True
 
 
 class mode:  # noqa: N801  (a context manager, named like a function)
-    """Use another mode inside a `with` block, or inside a decorated function.
+    """Use another mode, or another casting rule, inside a `with` block, or inside a decorated function.
 
     It is safe with threads and asyncio tasks. Under `torch.compile` the mode is that of the thread when the function is
     traced, and a change of the mode traces the function again.
 
     Args:
-        value: 'strict' raises, 'lenient' repairs, 'warn' warns, 'off' does nothing.
+        value: 'strict' raises, 'lenient' repairs, 'warn' warns, 'off' does nothing. None leaves the mode as it is.
+        casting: which casts lenient mode may make for contracts that do not set `casting=`: 'safe', 'precision',
+            'promote' or 'unsafe'. None leaves the rule as it is.
 
     Raises:
         ValueError: for an unknown value; the message lists the legal ones.
-        TypeError: if it decorates a class, a module, a property or a generator function. The mode of a generator
-            would stay set in its caller.
+        TypeError: if there is neither a mode nor a casting; if it decorates a class, a module, a property or a
+            generator function. The mode of a generator would stay set in its caller.
 
     >>> import dtypeguard
     >>> with dtypeguard.mode("strict"):
     ...     dtypeguard.get_mode()
     'strict'
+    >>> with dtypeguard.mode("lenient", casting="promote"):
+    ...     dtypeguard.get_mode()
+    'lenient'
     """
 
-    def __init__(self, value: ModeName | Mode) -> None:
-        self._mode = choose(Mode, value, "mode")
+    def __init__(self, value: ModeName | Mode | None = None, *, casting: CastingName | Casting | None = None) -> None:
+        if value is None and casting is None:
+            raise TypeError("mode() changes nothing: write mode('strict'), or mode(casting='promote')")
+        self._mode = as_mode(value)
+        self._casting = None if casting is None else choose(Casting, casting, "casting")
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():
-            _context.set((self._mode, _context.get()))
-        _mirror.modes = (self._mode, _mirror.modes)
+            _context.set(self._inside(_context.get()))
+        _mirror.modes = self._inside(_mirror.modes)
         return self
+
+    def _inside(self, outer: _Modes) -> _Modes:
+        return self._mode or outer[0], outer[1] if self._casting is None else self._casting, outer
 
     def __exit__(self, *error: object) -> None:
         if not torch.compiler.is_compiling():
-            _context.set(_context.get()[1] or _NO_MODE)
-        _mirror.modes = _mirror.modes[1] or _NO_MODE
+            _context.set(_context.get()[2] or _NO_MODE)
+        _mirror.modes = _mirror.modes[2] or _NO_MODE
+
+    def __repr__(self) -> str:
+        return f"mode({self._written()})"
+
+    def _written(self, first: str = "") -> str:
+        """The options as a user writes them."""
+        told = ((first, self._mode), ("casting=", self._casting))
+        return ", ".join(f"{name}{part.name.lower()!r}" for name, part in told if part is not None)
 
     def __call__(self, fn: F) -> F:
         if isinstance(fn, staticmethod | classmethod):
@@ -284,25 +354,23 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
         if not callable(fn) or isinstance(fn, type | torch.nn.Module):
             what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
-            advice = (
-                f"decorate methods, or write enforce(mode={self._mode.value!r}) or guard(mode={self._mode.value!r})"
-            )
+            options = self._written("mode=")
+            advice = f"decorate methods, or write enforce({options}) or guard({options})"
             raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise TypeError(
                 f"dtypeguard.mode cannot decorate the generator function {fn.__qualname__}: "
-                f"write `with dtypeguard.mode({self._mode.value!r}):` inside it, around code that does not yield"
+                f"write `with dtypeguard.{self!r}:` inside it, around code that does not yield"
             )
-        value = self._mode
 
         @functools.wraps(fn)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            with mode(value):
+            with self:
                 return fn(*args, **kwargs)
 
         @functools.wraps(fn)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            with mode(value):
+            with self:
                 return await fn(*args, **kwargs)
 
         made: Any = awaited if inspect.iscoroutinefunction(fn) else decorated

@@ -150,6 +150,13 @@ def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:
     return _IPYTHON.sub("<ipython-input-", code.co_filename), code, frame.f_lineno
 
 
+def warn_of(fn: Any, warning: Warning) -> None:
+    """A warning at the line where a function is written; once for each line, as Python's own are."""
+    code, module = fn.__code__, fn.__globals__
+    seen = module.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(warning, type(warning), code.co_filename, code.co_firstlineno, module.get("__name__"), seen)
+
+
 def place(frame: FrameType | None) -> str | None:
     """`train.py:42, in train_step`, with the path shortened against the working directory."""
     if frame is None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._base.config import Mode, current_casting
+from .._base.config import Mode
 from .._base.dtypes import Casting
 from .._base.errors import Violation
 from .._contract.anchor import Anchor
@@ -55,7 +55,7 @@ class CallState:
 
     @property
     def casting(self) -> Casting:
-        return current_casting(self.contract.casting, self.contract.file_for(self.values))
+        return self.contract.casting_for(self.values)
 
     def arguments(self) -> dict[str, Any]:
         return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}

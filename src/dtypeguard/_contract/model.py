@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._base.config import Autocast, Mode, Verify, current_mode
+from .._base.config import Autocast, Mode, Verify, current_casting, current_mode
 from .._base.dtypes import Casting
 from .._base.errors import quoted
 from .spec import Spec, UnpackedSpec
@@ -56,6 +56,7 @@ class Contract:
     non_blocking: bool = False
     body: Any = None
     scoped: bool = False  # `isinstance` is asked while the body runs, so it runs in jaxtyping's scope
+    hooked: bool = False  # written by nobody: `install_import_hook` enforces the function
     checker: bool = False  # of jaxtyping's decorator, which runs the body in its own scope, with the caller's values
     wrapper: Any = None  # the function that checks and calls the body; None for one that is suspended and resumed
     plans: list[Any] = field(default_factory=list)  # repairs made before
@@ -75,6 +76,10 @@ class Contract:
         if self.border:
             return Mode.LENIENT
         return current_mode(self.mode, self.file_for(values))
+
+    def casting_for(self, values: tuple[Any, ...]) -> Casting:
+        """Which casts a repair of a call with these values may make."""
+        return current_casting(self.casting, self.file_for(values))
 
 
 def given(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, Path, Any]]:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 from types import CellType, FrameType
 from typing import Any, TypeVar, overload
 
+import torch
 from torch import nn
 from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
 from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
-from .._base.errors import DtypeGuardWarning
-from .._base.frames import caller, hide_frames, internal, warn_at
+from .._base.errors import AnnotationError, DtypeGuardWarning
+from .._base.frames import caller, hide_frames, internal, warn_at, warn_of
+from .._base.options import argument_names
 from .._check.scope import asks
 from .._contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
 from .._contract.model import Contract, Param
@@ -27,7 +29,8 @@ from .._wrap.script import scriptable
 
 T = TypeVar("T")
 _P = inspect.Parameter
-_Options = dict[str, Any]
+ContractOptions = dict[str, Any]
+UNCHECKED = "install_import_hook leaves it unchecked"
 
 
 @overload
@@ -39,7 +42,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> T: ...
@@ -50,7 +53,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Callable[[T], T]: ...
@@ -62,7 +65,7 @@ def enforce(
     casting: CastingName | None = None,
     anchor: str | None = None,
     autocast: AutocastName | None = None,
-    mutates: Iterable[str] = (),
+    mutates: str | Iterable[str] = (),
     verify: VerifyName = "first",
     returns: bool = True,
 ) -> Any:
@@ -80,7 +83,8 @@ def enforce(
         anchor: the name of the argument whose dtype and device the others must have. Methods of an nn.Module compare
             with its parameters instead.
         autocast: 'follow' (default for methods of an nn.Module), 'ignore' (default for all else) or 'disable'.
-        mutates: names of arguments that the function writes to. They are checked, but never cast.
+        mutates: the name of an argument that the function writes to, or several names. These arguments are checked, but
+            never cast.
         verify: when a narrowing repair is verified, so that no finite value becomes infinite: 'first' (the first
             repair of a line), 'always' or 'never'. With 'never', whole numbers are not compared either.
         returns: whether the result is checked.
@@ -106,11 +110,9 @@ def enforce(
     dtypeguard.DtypeError: mse: argument `target` is float64, the annotation wants float32
     ...
     """
-    if isinstance(mutates, str):
-        raise TypeError(f"mutates={mutates!r} is one string: write mutates=({mutates!r},)")
     options = read(mode=mode, casting=casting, autocast=autocast, verify=verify)
-    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": frozenset(mutates)}
-    options["returns"] = bool(returns)
+    options |= {"file": written_in(sys._getframe(1)), "anchor": anchor, "mutates": argument_names("mutates", mutates)}
+    options = {**DEFAULTS, **options, "returns": bool(returns)}
 
     def decorate(target: Any) -> Any:
         try:
@@ -128,8 +130,8 @@ def enforce(
         raise
 
 
-def _made(target: Any, options: _Options, frame: FrameType) -> Any:
-    made = _decorate(target, options, _names_around(frame))
+def _made(target: Any, options: ContractOptions, frame: FrameType) -> Any:
+    made = decorate(target, options, names_around(frame))
     idle = _idle(made)
     if idle and options["autocast"] is not Autocast.DISABLE:
         warn_at(caller(frame), DtypeGuardWarning(idle))
@@ -166,7 +168,7 @@ def _names_tensor(fn: Any, contract: Contract) -> bool:
     )
 
 
-def _names_around(frame: FrameType | None) -> dict[str, Any]:
+def names_around(frame: FrameType | None) -> dict[str, Any]:
     """The local names where a decorator stands; around a class body, those of the function that it stands in too."""
     frame = _asking(frame)
     names: dict[str, Any] = {}
@@ -185,7 +187,8 @@ def _asking(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
+def decorate(target: Any, options: ContractOptions, local: dict[str, Any]) -> Any:
+    """What `enforce` makes of a function or class."""
     if _config.OFF_AT_IMPORT:
         return target
     if isinstance(target, staticmethod | classmethod):
@@ -205,7 +208,7 @@ def _decorate(target: Any, options: _Options, local: dict[str, Any]) -> Any:
     return _decorate_function(target, options, local)
 
 
-def _decorate_class(cls: type, options: _Options, local: dict[str, Any]) -> type:
+def _decorate_class(cls: type, options: ContractOptions, local: dict[str, Any]) -> type:
     local = {**local, cls.__name__: cls}
     if issubclass(cls, nn.Module):
         method = "forward"
@@ -242,7 +245,7 @@ def _field_hints(cls: type, fn: Any, local: dict[str, Any]) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name in own and own[name] == fields[name]}
 
 
-def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> Any:
+def _decorate_custom_op(op: Any, options: ContractOptions, local: dict[str, Any]) -> Any:
     """A `torch.library.custom_op`: arguments that its schema marks as written are never cast; its methods are kept."""
     schema = op._opoverload._schema
     written = {argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write}
@@ -259,13 +262,14 @@ def _decorate_custom_op(op: Any, options: _Options, local: dict[str, Any]) -> An
     return made
 
 
-def _decorate_function(fn: Any, options: _Options, local: dict[str, Any]) -> Any:
+def _decorate_function(fn: Any, options: ContractOptions, local: dict[str, Any]) -> Any:
+    note = signed(fn)
+    if note is not None and note[1].hooked:  # by `install_import_hook`: what is written counts instead
+        fn = note[0]
     contract = _contract(fn, _signature(fn), options)
     contract.checker = _is_made_up(fn)
     contract.scoped = contract.checker or asks(fn, local)
-    try:
-        _fill(contract, fn, options, local)
-    except NameError:  # a forward reference: its name will exist at the first call
+    if _fill(contract, fn, options, local):  # a forward reference: its name will exist at the first call
         params = tuple(dataclasses.replace(param, spec=None) for param in contract.params)
         bare = dataclasses.replace(contract, anchor=None, params=params, returns=None, yields=None)
         made = build(fn, bare)
@@ -301,7 +305,7 @@ def _signature(fn: Any) -> inspect.Signature:
         raise TypeError(f"enforce cannot read the signature of {fn!r}: {error}") from None
 
 
-def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contract:
+def _contract(fn: Any, signature: inspect.Signature, options: ContractOptions) -> Contract:
     params = tuple(Param(p.name, p.kind, None, p.default) for p in signature.parameters.values())
     names = [param.name for param in params]
     name = function_name(fn)
@@ -312,7 +316,7 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     method = method and ("." in name or names[0] == "self") and fn.__name__ != "__init__"
     anchor = options["anchor"] or ("self" if method else None)
     autocast = options["autocast"] or (Autocast.FOLLOW if anchor == "self" else Autocast.IGNORE)
-    chosen = {key: options[key] for key in ("mode", "casting", "file", "verify")}
+    chosen = {key: options[key] for key in ("mode", "casting", "file", "verify", "hooked")}
     mutates = options["mutates"] | {"out"}
     modules_only = options["autocast"] is None  # the default of a method that turns out to be no module's is "ignore"
     return Contract(
@@ -320,30 +324,34 @@ def _contract(fn: Any, signature: inspect.Signature, options: _Options) -> Contr
     )
 
 
-def _fill(contract: Contract, fn: Any, options: _Options, local: dict[str, Any]) -> None:
+def _fill(contract: Contract, fn: Any, options: ContractOptions, local: dict[str, Any]) -> dict[str, NameError]:
     """Put the specs of the annotations into a contract.
 
+    Returns:
+        The arguments whose annotations have a name that does not exist (yet), and `return`.
+
     Raises:
-        NameError: a name in an annotation does not exist yet.
         AnnotationError: with the function and the argument in front.
     """
     inner = inspect.unwrap(fn)
     annotations = annotations_of(inner)
-    unknown: NameError | None = None  # a malformed annotation after it must still be found
+    unknown: dict[str, NameError] = {}
     for param in contract.params:
         if param.name in annotations:
             try:
                 param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
             except NameError as error:
-                unknown = error
+                unknown[param.name] = error
     if options["returns"] and "return" in annotations and _alike(fn, inner):
-        with located(contract.function, "return"):
-            returned, item = stream_hints(kind_of(inner), resolved(annotations["return"], inner, local))
-            contract.returns = spec_of(returned, local)
-        with located(contract.function, "yield"):
-            contract.yields = spec_of(item, local)
-    if unknown is not None:
-        raise unknown
+        try:
+            with located(contract.function, "return"):
+                returned, item = stream_hints(kind_of(inner), resolved(annotations["return"], inner, local))
+                contract.returns = spec_of(returned, local)
+            with located(contract.function, "yield"):
+                contract.yields = spec_of(item, local)
+        except NameError as error:
+            unknown["return"] = error
+    return unknown
 
 
 def _alike(fn: Any, inner: Any) -> bool:
@@ -354,15 +362,36 @@ def _alike(fn: Any, inner: Any) -> bool:
     return fn is inner or (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
 
 
-def _resolver(cell: Any, fn: Any, contract: Contract, options: _Options, local: dict[str, Any]) -> Callable[..., Any]:
+def _resolver(
+    cell: Any, fn: Any, contract: Contract, options: ContractOptions, local: dict[str, Any]
+) -> Callable[..., Any]:
     def first_call(*args: Any, **kwargs: Any) -> Any:
-        cell.cell_contents = build(fn, fill(_class_around(fn, args)))
-        return cell.cell_contents(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            read()
+            return found[-1](*args, **kwargs)
+        read(_class_around(fn, args))
+        cell.cell_contents = found[-1]  # not while compiling: the graph is guarded by what was there when it began
+        return found[-1](*args, **kwargs)
+
+    found: list[Any] = []
+
+    def read(around: dict[str, Any] | None = None) -> None:
+        if found:
+            return
+        try:
+            fill(around)
+        except AnnotationError as error:
+            if not contract.hooked:
+                raise
+            warn_of(inspect.unwrap(fn), DtypeGuardWarning(f"{error}; {UNCHECKED}"))
+        found.append(build(fn, contract) if contract.specs else fn)
+
+    vars(read)["_dynamo_marked_constant"] = True  # it runs while the function is traced, and is not traced itself
 
     def fill(around: dict[str, Any] | None = None) -> Contract:
-        try:
-            _fill(contract, fn, options, {**(around or {}), **local})
-        except NameError as error:
+        unknown = _fill(contract, fn, options, {**(around or {}), **local})
+        if unknown:
+            error = next(reversed(unknown.values()))
             text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
             raise unknown_name(text) from error
         return contract
@@ -390,9 +419,9 @@ def _advice(fn: Any, name: str | None) -> str:
     return known
 
 
-_DEFAULTS: _Options = {
+DEFAULTS: ContractOptions = {
     "mode": None, "casting": None, "file": None, "anchor": None, "autocast": None, "mutates": frozenset(),
-    "verify": Verify.FIRST, "returns": False,
+    "verify": Verify.FIRST, "returns": False, "hooked": False,
 }  # fmt: skip
 
 
@@ -405,7 +434,7 @@ def contract_behind(fn: Any) -> Contract:
     """
     made = fn
     if not hasattr(fn, "__dtypeguard_later__"):
-        made = _decorate_function(fn, _DEFAULTS, _names_around(sys._getframe(1)))
+        made = _decorate_function(fn, DEFAULTS, names_around(sys._getframe(1)))
     note = signed(made)
     contract: Contract = note[1] if note is not None else made.__dtypeguard_later__.fill()
     return contract

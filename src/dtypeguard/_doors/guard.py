@@ -165,9 +165,9 @@ def guard(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
-    skip_args: Iterable[str] = (),
-    skip_modules: Iterable[str | type[nn.Module]] = (),
-    move_args: Iterable[str] = (),
+    skip_args: str | Iterable[str] = (),
+    skip_modules: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
     output_dtype: torch.dtype | None = None,
@@ -189,9 +189,10 @@ def guard(
             authors are left out then, because their code may cast.
         dtype, device: the dtype and device to expect, instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
-        skip_args: names of arguments that are not checked.
-        skip_modules: name patterns (`encoder.*`) or classes of submodules that are not checked.
-        move_args: names of integer and bool arguments that are moved from the CPU too.
+        skip_args: the name of an argument that is not checked, or several names.
+        skip_modules: a name, a pattern of names (`encoder.*`) or a class of submodules that are not checked, or several
+            of these.
+        move_args: the name of an integer or bool argument that is moved from the CPU too, or several names.
         verify: as for `enforce`.
         non_blocking: move without waiting. Use it only for pinned memory that is not written to meanwhile.
         output_dtype: the dtype that floating results must have.
@@ -217,7 +218,7 @@ def guard(
     )  # fmt: skip
     root = root_of(model)
     refuse(root)
-    before = [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
+    before = state(root)
     check_patterns(root, skip)
     unguard(root)
     try:
@@ -230,12 +231,25 @@ def guard(
             card.skip, card.armed = skip, False
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
-        unguard(root)
-        for module, card in before:
-            _apply(module, card.path, card.key.options, card.file, True)
-            vars(module)["_dtypeguard"].skip, vars(module)["_dtypeguard"].armed = card.skip, card.armed
+        restore(root, before)
         raise
     return model
+
+
+def state(root: nn.Module) -> list[tuple[nn.Module, Card]]:
+    """The guards in a model."""
+    return [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
+
+
+def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
+    """Give a model the guards that it had, and no others."""
+    unguard(root)
+    for module, card in guards:
+        _apply(module, card.path, card.key.options, card.file, True)
+        made = vars(module)["_dtypeguard"]
+        made.skip, made.armed = card.skip, card.armed
+        if card.hooks and not made.hooks:
+            made.hooks = (module.register_forward_pre_hook(_called),)
 
 
 def border(module: nn.Module, path: str, options: Options, parent: nn.Module | None) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from .._base.config import AutocastName, CastingName, ModeName, VerifyName, read
 from .._base.dtypes import FLOATING
+from .._base.options import argument_names, several
 from .forward import Options
 
 Depth = Literal["auto", "all", "boundary"]
@@ -22,9 +23,9 @@ class GuardOptions(TypedDict, total=False):
     dtype: torch.dtype | None
     device: torch.device | str | None
     autocast: AutocastName | None
-    skip_args: Iterable[str]
-    skip_modules: Iterable[str | type[nn.Module]]
-    move_args: Iterable[str]
+    skip_args: str | Iterable[str]
+    skip_modules: str | type[nn.Module] | Iterable[str | type[nn.Module]]
+    move_args: str | Iterable[str]
     verify: VerifyName
     non_blocking: bool
     output_dtype: torch.dtype | None
@@ -38,9 +39,9 @@ def read_options(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
-    skip_args: Iterable[str] = (),
-    skip_modules: Iterable[str | type[nn.Module]] = (),
-    move_args: Iterable[str] = (),
+    skip_args: str | Iterable[str] = (),
+    skip_modules: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
     output_dtype: torch.dtype | None = None,
@@ -52,9 +53,6 @@ def read_options(
     """
     if depth not in ("auto", "all", "boundary"):
         raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
-    for name, given in (("skip_args", skip_args), ("skip_modules", skip_modules), ("move_args", move_args)):
-        if isinstance(given, str):
-            raise TypeError(f"{name}={given!r} is one string: write {name}=({given!r},)")
     for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
         if wanted is not None and wanted not in FLOATING:
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
@@ -64,8 +62,9 @@ def read_options(
         dtype=dtype,
         device=None if device is None else torch.device(device),
         output_dtype=output_dtype,
-        skip_args=frozenset(skip_args),
-        move_args=frozenset(move_args),
+        skip_args=argument_names("skip_args", skip_args),
+        move_args=argument_names("move_args", move_args),
         non_blocking=bool(non_blocking),
     )
-    return options, tuple(skip_modules)
+    skipped = several("skip_modules", skip_modules, str | type, "names, patterns of names, and classes of submodules")
+    return options, skipped

@@ -10,6 +10,7 @@ from torch import nn
 
 from .._base.dtypes import BY_NAME, FLOATING, name_of
 from .._base.errors import AnnotationError
+from .._base.options import several
 from .._base.progress import progress
 from .._calls import Inputs, aside
 from .._contract.anchor import anchor_of
@@ -28,8 +29,8 @@ def dryrun(
     model: nn.Module,
     /,
     *example: Any,
-    dtypes: Iterable[torch.dtype | str] | None = None,
-    autocast: Iterable[torch.dtype | str | None] | None = None,
+    dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
+    autocast: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
     device: torch.device | str | None = None,
     **kwargs: Any,
 ) -> DryrunTable:
@@ -44,9 +45,10 @@ def dryrun(
         model: the model; neither it nor its weights change, and nothing of it is kept.
         example: the positional arguments of a call. Tensors of any floating dtype and of any shape that the model
             takes; they may be on meta. Default: inputs are drawn from the annotations of its forward.
-        dtypes: the dtypes of parameters and floating inputs, or their names; default: float32, float64, float16 and
+        dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
+            float16 and bfloat16.
+        autocast: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
             bfloat16.
-        autocast: the dtypes of autocast regions, and None for no region; default: None, float16, bfloat16.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
         kwargs: the keyword arguments of a call. An argument of forward that is named like one of the options above can
             only be passed by position.
@@ -126,9 +128,8 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
 
 def _several(name: str, value: Any, legal: Iterable[Any]) -> tuple[Any, ...]:
     known = ", ".join(sorted("None" if item is None else name_of(item) for item in legal))
-    if isinstance(value, torch.dtype | str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}={value!r} is not several: write {name}=({value!r},)")
-    asked = tuple(dict.fromkeys(BY_NAME.get(item, item) if isinstance(item, str) else item for item in value))
+    given = several(name, value, torch.dtype | str | None, "a dtype such as torch.bfloat16, or several")
+    asked = tuple(dict.fromkeys(BY_NAME.get(item, item) if isinstance(item, str) else item for item in given))
     for item in asked:
         if item not in legal:
             raise ValueError(f"{name}: {item!r} is none of {known}")

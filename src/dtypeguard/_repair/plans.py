@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._base.config import Base, Mode, Verify, base, modes_around
+from .._base.config import Base, Mode, Verify, base, modes_around, scoped
+from .._base.dtypes import Casting
 from .._base.frames import caller
 from .._check.reference import evident, region_of
 from .._check.state import CallState, Edit
@@ -50,6 +51,8 @@ class RepairPlan:
     generation: int
     base: Base  # whose casting allowed them
     modes: Any  # in force around it
+    casting: Casting
+    scoped: bool  # whether these depend on the file of a contract
     module: Any = None  # a weak reference
     slots: list[_Slot] = field(default_factory=list)  # the module's floating parameters, which must still agree
     anchor: torch.dtype | None = None  # what unannotated arguments became, unless another argument has that dtype
@@ -84,8 +87,8 @@ def _records_for(
     """The records of a plan for the user's line; None if the plan may not be followed now, or not from there."""
     if not _current(plan):
         return None
-    known = plan.base.under is None and plan.modes is modes_around()  # the mode is that of the repair before
-    if not known and contract.mode_for(values) is not _LENIENT:
+    known = not plan.scoped and plan.modes is modes_around()  # mode and casting are those of the repair before
+    if not known and (contract.mode_for(values), contract.casting_for(values)) != (_LENIENT, plan.casting):
         return None
     frame = caller(wrapper.f_back)
     if frame is None or (plan.slots and not _agree(plan.slots)):
@@ -146,7 +149,9 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
     plan = next((plan for plan in alike if module is None or plan.module() is module), None)
     if plan is None:
         written = _written(contract, indexes, edits)
-        plan = RepairPlan(key, written, devices, regions, _records.generation, base(), modes_around())
+        plan = RepairPlan(
+            key, written, devices, regions, _records.generation, base(), modes_around(), call.casting, scoped()
+        )
         if module is not None:
             plan.module = weakref.ref(module, functools.partial(_forget, contract, plan))
             if contract.dtype is None:

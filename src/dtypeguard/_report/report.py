@@ -314,3 +314,6 @@ def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
         "path": row.path, "class": row.name, "parent": parent or None, "calls": row.calls,
         "parameters": row.parameters, "inputs": row.inputs, "outputs": row.outputs,
     }  # fmt: skip
+
+
+AuditReport.__module__ = "dtypeguard"

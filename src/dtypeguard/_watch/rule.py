@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .._base.codes import page_of
+from .._base.options import several
 from .sites import Site
 from .spots import Spot, birth_of, spot_of
 
@@ -215,11 +216,8 @@ def select(ids: Any, what: str = "ignore") -> frozenset[str]:
         TypeError: for what is no string or collection of strings.
         ValueError: for a name that no rule has; it lists the families.
     """
-    names = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
     chosen: set[str] = set()
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"{what} takes rule ids such as 'DG301', not {name!r} ({type(name).__name__})")
+    for name in several(what, ids, str, "rule ids such as 'DG301'"):
         family = len(name) == 3
         found = {r.id for r in RULES.values() if name in (r.id, r.name) or (family and r.id.startswith(name))}
         if not found:

@@ -15,21 +15,20 @@ The comment counts for its own line; on the first or last line of a statement, f
 """
 
 import dataclasses
-import difflib
 import fnmatch
 import glob
 import linecache
 import os
 import re
 import tokenize
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import dtypeguard_project as project
+
 from .rule import RULES, Severity, select
 
-_NAME, _TABLE = "pyproject.toml", "[tool.dtypeguard]"
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 # Bare, it ends there or goes on as prose: `ignore: DG1` and `ignore[DG1` are slips that must not silence everything.
 _COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+(?!DG\d)[^\s\[]|\s*$|#))", re.IGNORECASE)
@@ -70,7 +69,7 @@ class Selection:
             ValueError: for a rule that there is not; for anything wrong in the file, with file, key and what is legal.
         """
         off = select(ignore)
-        file, table = _find(folder)
+        file, table = project.find(folder)
         options = _options(file, table)
         if rules is None:
             on = options.get("select", frozenset(RULES)) - options.get("ignore", frozenset())
@@ -98,39 +97,9 @@ class Selection:
 # --- pyproject.toml -----------------------------------------------------------------------------------------------
 
 
-def _find(folder: str | Path | None) -> tuple[Path | None, Mapping[str, Any]]:
-    """The nearest pyproject.toml at or above a folder that has our table."""
-    try:
-        start = Path(folder or os.getcwd()).absolute()
-    except OSError:  # the current folder is gone
-        return None, {}
-    for parent in (start, *start.parents):
-        file = parent / _NAME
-        if os.path.isfile(file):  # False also where the folder may not be looked into
-            tool = _load(file).get("tool")
-            if isinstance(tool, dict) and "dtypeguard" in tool:
-                return file, _expect(tool["dtypeguard"], dict, f"{file}: {_TABLE}", "a table")
-    return None, {}
-
-
-def _load(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_bytes().decode())
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # TOML, UTF-8
-        raise ValueError(f"{file} is no valid TOML: {error}") from error
-
-
 def _options(file: Path | None, table: Mapping[str, Any]) -> dict[str, Any]:
-    read = {}
-    for key, value in table.items():
-        if key not in _KEYS:
-            near = difflib.get_close_matches(key, _KEYS, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"{file}: {_TABLE} has no key {key!r}{hint}: use {', '.join(_KEYS)}")
-        read[key] = _KEYS[key](value, f"{file}: {_TABLE} {key}", file)
-    return read
+    given = {key: read for key, read in _KEYS.items() if key in table}
+    return {key: read(table[key], f"{file}: {project.TABLE} {key}", file) for key, read in given.items()}
 
 
 def _rules(value: Any, where: str, _: Any = None) -> frozenset[str]:

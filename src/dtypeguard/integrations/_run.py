@@ -4,16 +4,27 @@ import inspect
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import nn
 
 from .. import amp
-from .._base.config import written_in
+from .._base.config import Mode, ModeName, written_in
 from .._base.errors import AmpError, plain
 from .._doors.guard import guard, is_held, move_guards, unguard
+from .._doors.options import GuardOptions
 from .._repair.records import CastRecord, Mark, mark, since
 from ..amp._watch import begin
+
+
+class WatchOptions(TypedDict, total=False):
+    """The options of `dtypeguard.amp.watch`."""
+
+    mode: ModeName | Mode | None
+    every: int
+    averaged: Any
+    ignore: str | Iterable[str]
+
 
 logger = logging.getLogger("dtypeguard")
 
@@ -21,7 +32,7 @@ logger = logging.getLogger("dtypeguard")
 class Run:
     """Guards models and watches their optimizers until it is closed; knows what was repaired and found meanwhile."""
 
-    def __init__(self, watching: bool | dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(self, watching: bool | WatchOptions, options: GuardOptions) -> None:
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
         inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
         inspect.signature(amp.watch).bind(nn.Identity(), [], None, **self._watch_options)

@@ -4,15 +4,17 @@ For `lightning`, or `pytorch_lightning` where that is what is installed.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
+from typing_extensions import Unpack
 
 from .._contract.anchor import find
+from .._doors.options import GuardOptions
 from .._repair.records import CastRecord
 from .._watch.rule import Finding
 from ..distributed import check_ranks
-from ._run import Run
+from ._run import Run, WatchOptions
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -47,7 +49,7 @@ class DtypeGuardCallback(Callback):
     >>> trainer = Trainer(callbacks=[DtypeGuardCallback(mode="strict")], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, *, watch: bool | dict[str, Any] = True, **options: Any) -> None:
+    def __init__(self, *, watch: bool | WatchOptions = True, **options: Unpack[GuardOptions]) -> None:
         super().__init__()
         self._run = Run(watch, options)
 

@@ -3,11 +3,13 @@
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from typing_extensions import Unpack
 
+from .._doors.options import GuardOptions
 from .._repair.records import CastRecord
 from .._watch.rule import Finding
 from ..distributed import check_ranks
-from ._run import Run
+from ._run import Run, WatchOptions
 
 
 class DtypeGuardCallback(TrainerCallback):
@@ -29,7 +31,7 @@ class DtypeGuardCallback(TrainerCallback):
     >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, *, watch: bool | dict[str, Any] = True, **options: Any) -> None:
+    def __init__(self, *, watch: bool | WatchOptions = True, **options: Unpack[GuardOptions]) -> None:
         self._run = Run(watch, options)
 
     def report(self) -> list[CastRecord]:

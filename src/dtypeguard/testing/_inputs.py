@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpecArgs, ParamSpecKwargs, get_args
 
@@ -16,6 +16,7 @@ from torch import nn
 
 from .._base.errors import AnnotationError
 from .._base.frames import caller
+from .._base.options import several
 from .._check.reference import check, find_anchor
 from .._check.state import CallState as Call
 from .._contract.anchor import LAZY
@@ -411,11 +412,7 @@ def options_of(
 def _dtypes(asked: Any) -> frozenset[torch.dtype] | None:
     if asked is None:
         return None
-    several = frozenset(asked) if isinstance(asked, Iterable) else frozenset([asked])
-    for dtype in several:
-        if not isinstance(dtype, torch.dtype):
-            raise TypeError(f"dtypes={asked!r}: {dtype!r} is not a dtype such as torch.float32")
-    return several
+    return frozenset(several("dtypes", asked, torch.dtype, "a dtype such as torch.float32, or several"))
 
 
 def _check_elements(elements: Any) -> None:

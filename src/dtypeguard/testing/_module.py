@@ -15,6 +15,7 @@ from torch import nn
 
 from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
+from .._base.options import several
 from .._base.progress import progress
 from .._calls import Inputs, aside, call_of, leaf, seed
 from ._inputs import inputs_for
@@ -34,9 +35,9 @@ def check_module(
     factory: Callable[[], nn.Module] | nn.Module,
     *,
     example: Any = None,
-    dtypes: Iterable[torch.dtype] | None = None,
-    devices: Iterable[torch.device | str] | None = None,
-    autocast: Iterable[torch.dtype | None] | None = None,
+    dtypes: torch.dtype | Iterable[torch.dtype] | None = None,
+    devices: torch.device | str | Iterable[torch.device | str] | None = None,
+    autocast: torch.dtype | Iterable[torch.dtype | None] | None = None,
     compile: bool | str = False,
     axes: Any = None,
     elements: Any = None,
@@ -54,9 +55,9 @@ def check_module(
         factory: a callable without arguments that makes the model, such as its class; or a model, which is copied.
         example: the input: a tensor, a tuple of positional or a dict of keyword arguments, or a callable that returns
             one of these. Default: inputs are drawn from the annotations of its forward.
-        dtypes: the dtypes of parameters and inputs; default: float32, float64, float16, bfloat16.
-        devices: the devices of parameters and inputs; default: the CPU, and the GPU if there is one.
-        autocast: the dtypes of autocast regions, and None for no region; default: None, float16, bfloat16.
+        dtypes: the dtype, or several, of parameters and inputs; default: float32, float64, float16, bfloat16.
+        devices: the device, or several, of parameters and inputs; default: the CPU, and the GPU if there is one.
+        autocast: the dtype, or several, of autocast regions, and None for no region; default: None, float16, bfloat16.
         compile: whether to compile too: True for the backend 'aot_eager', or the name of a backend. This calls
             `torch.compiler.reset`.
         axes, elements: as for `inputs_for`, for drawn inputs.
@@ -226,17 +227,15 @@ def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
 
 def _several(name: str, value: Any, legal: Iterable[T]) -> tuple[T, ...]:
     known = ", ".join(sorted(map(str, legal)))
-    asked = _listed(name, value, known)
+    asked = _listed(name, value, torch.dtype | None, "a dtype such as torch.bfloat16", known)
     for item in asked:
         if item not in legal:
             raise ValueError(f"{name}: {item!r} is none of {known}")
     return asked
 
 
-def _listed(name: str, value: Any, known: str) -> tuple[Any, ...]:
-    if isinstance(value, torch.dtype | torch.device | str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}={value!r} is not several: write {name}=({value!r},)")
-    asked = tuple(dict.fromkeys(value))
+def _listed(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[Any, ...]:
+    asked = several(name, value, kinds, f"{what}, or several")
     if not asked:
         raise ValueError(f"{name} is empty: name at least one of {known}")
     return asked
@@ -244,13 +243,15 @@ def _listed(name: str, value: Any, known: str) -> tuple[Any, ...]:
 
 def _places(devices: Any) -> tuple[torch.device, ...]:
     present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    found = []
-    for device in _listed("devices", present if devices is None else devices, ", ".join(present)):
+    found, known = [], ", ".join(present)
+    for device in _listed(
+        "devices", present if devices is None else devices, torch.device | str, "a device such as 'cpu'", known
+    ):
         try:
             place = torch.empty(0, device=device).device
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).partition("\n")[0]
-            raise ValueError(f"devices: {device!r} is not here, only {', '.join(present)} ({reason})") from None
+            raise ValueError(f"devices: {device!r} is not here, only {known} ({reason})") from None
         if place.type == "meta":
             raise ValueError("devices: nothing is computed on meta")
         found.append(place)

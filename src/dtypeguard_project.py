@@ -1,0 +1,53 @@
+"""`[tool.dtypeguard]` in pyproject.toml: where it is, and what is in it.
+
+It stands outside the package, because the pytest plugin reads it where torch must not be imported.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+NAME, TABLE = "pyproject.toml", "[tool.dtypeguard]"
+KEYS = ("select", "ignore", "severity", "per-file-ignores", "mode", "casting")
+
+
+def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, Any]]:
+    """The nearest pyproject.toml at or above a folder that has our table, and the table.
+
+    Raises:
+        ValueError: the file cannot be read, or the table has a key that there is not.
+    """
+    try:
+        start = Path(folder or os.getcwd()).absolute()
+    except OSError:  # the current folder is gone
+        return None, {}
+    for parent in (start, *start.parents):
+        file = parent / NAME
+        if os.path.isfile(file):  # False also where the folder may not be looked into
+            tool = _load(file).get("tool")
+            if isinstance(tool, dict) and "dtypeguard" in tool:
+                return file, _checked(file, tool["dtypeguard"])
+    return None, {}
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # TOML, UTF-8
+        raise ValueError(f"{file} is no valid TOML: {error}") from error
+
+
+def _checked(file: Path, table: Any) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{file}: {TABLE}={table!r} is not a table")
+    for key in table:
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"{file}: {TABLE} has no key {key!r}{hint}: use {', '.join(KEYS)}")
+    return table
