@@ -383,7 +383,7 @@ def _resolver(
         except AnnotationError as error:
             if not contract.hooked:
                 raise
-            warn_of(inspect.unwrap(fn), DtypeGuardWarning(f"{error}; {UNCHECKED}"))
+            warn_of(inspect.unwrap(fn), DtypeGuardWarning(f"{error.args[0]}; {UNCHECKED}"))
         found.append(build(fn, contract) if contract.specs else fn)
 
     vars(read)["_dynamo_marked_constant"] = True  # it runs while the function is traced, and is not traced itself

@@ -156,7 +156,7 @@ class _Finder:
         if type(spec.loader) is SourceFileLoader:  # not of an extension; nor one of pytest or jaxtyping, made from it
             spec.loader = _Loader(spec.loader.name, spec.loader.path, *self._told)
         elif isinstance(spec.loader, zipimport.zipimporter):
-            warn_at(caller(), f"{name} is in an archive, and {UNCHECKED}: unpack it", DtypeGuardWarning)
+            warn_at(caller(), DtypeGuardWarning(f"{name} is in an archive, and {UNCHECKED}: unpack it"))
         return spec
 
 
@@ -290,7 +290,7 @@ def _enforced(target: Any, options: dict[str, Any], frame: FrameType) -> Any:
     try:
         made = decorate(target, {**options, "file": written_in(frame)}, names_around(frame))
     except Exception as error:  # reading an annotation runs the code in it
-        text = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        text = str(error.args[0]) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
         warning = DtypeGuardWarning(f"{text}; {UNCHECKED}")
         if init is target:
             warn_of(target, warning)
