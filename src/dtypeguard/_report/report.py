@@ -51,7 +51,8 @@ class AuditReport:
         self._recorder = recorder
         self._began = time.perf_counter()
         self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        self.command = shlex.join(getattr(sys, "orig_argv", sys.argv))
+        program, *arguments = sys.orig_argv
+        self.command = shlex.join([os.path.basename(program), *arguments])
         self._modules: list[dict[str, Any]] | None = None
         self.error: str | None = None
         self.seconds = 0.0
