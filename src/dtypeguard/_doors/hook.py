@@ -94,16 +94,16 @@ class ImportHook:
         """The packages of which no module was imported while the hook was installed."""
         return [name for name in self.packages if name not in self._finder.met]
 
-    def remove(self) -> bool:
-        """Remove the hook; returns whether it was installed."""
-        there = self._finder in sys.meta_path
-        if there:
+    def remove(self) -> None:
+        """`uninstall` without a warning."""
+        if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
-        return there
 
     def uninstall(self) -> None:
         """Remove the hook. Modules that were imported meanwhile stay enforced."""
-        if self.remove() and self.missing():
+        there = self._finder in sys.meta_path
+        self.remove()
+        if there and self.missing():
             names = ", ".join(map(repr, self.missing()))
             text = f"install_import_hook: no module of {names} was imported while the hook was installed"
             warn_at(caller(), text, DtypeGuardWarning)
