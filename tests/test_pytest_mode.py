@@ -858,7 +858,9 @@ PROJECT = {  # mode in [tool.dtypeguard], command line: what a test meets
 def test_a_mode_in_pyproject_counts_before_the_default(pytester, mode, option):
     pytester.makepyprojecttoml(f"[tool.dtypeguard]\nmode = '{mode}'\n")
     pytester.makepyfile(PROGRAM + f"def test(): assert met() == {PROJECT[mode, option]!r}")
-    pytester.runpytest(*option.split(), *QUIET).assert_outcomes(passed=1)
+    # Without a rootdir to go by, pyproject.toml is looked for once in a process.
+    run = pytester.runpytest_subprocess if option == "--dtypeguard=config" else pytester.runpytest
+    run(*option.split(), *QUIET).assert_outcomes(passed=1)
 
 
 def test_a_mode_in_pyproject_that_is_none(pytester):
