@@ -3,9 +3,7 @@
 It stands outside the package, because the pytest plugin reads it where torch must not be imported.
 """
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,8 @@ def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, An
 
 
 def _load(file: Path) -> dict[str, Any]:
+    import tomllib  # here, and below: most programs have no such table, and need neither
+
     try:
         return tomllib.loads(file.read_bytes().decode())
     except OSError as error:
@@ -47,6 +47,8 @@ def _checked(file: Path, table: Any) -> dict[str, Any]:
         raise ValueError(f"{file}: {TABLE}={table!r} is not a table")
     for key in table:
         if key not in KEYS:
+            import difflib
+
             near = difflib.get_close_matches(key, KEYS, 1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(f"{file}: {TABLE} has no key {key!r}{hint}: use {', '.join(KEYS)}")

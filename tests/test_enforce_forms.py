@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import inspect
 import pickle
+import random
 import sys
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
@@ -1556,3 +1557,42 @@ def test_three_shapes_that_broadcast(strict):
     assert summed((5, 1, 3), (2, 1), (3,), (5, 2, 3)) == (5, 2, 3)
     with pytest.raises(ShapeError):
         summed((3,), (2, 1), (5, 2, 4), (5, 2, 3))
+
+
+def test_a_method_is_no_type_beside_a_builtin_of_its_name():
+    class Operator:
+        def float(self):
+            return self
+
+        @enforce(mode="strict")
+        def scaled(self, by: "float | None", row: "Float32[Tensor, 'n']") -> "float | None":
+            return by
+
+    assert Operator().scaled(2.0, torch.ones(3)) == 2.0
+    with pytest.raises(HintError, match="argument `by` is a str"):
+        Operator().scaled("2", torch.ones(3))
+
+
+def test_how_a_hint_is_spelt_is_not_warned_of():
+    @enforce(mode="strict")
+    def f(x: Float32[Tensor, "n"], call: typing.Callable, items: typing.Sequence[int]):
+        return call(x)
+
+    assert f(torch.ones(3), len, [1]) == 3
+    with pytest.raises(HintError):
+        f(torch.ones(3), len, ["1"])
+
+
+@pytest.mark.parametrize(
+    "hint", [list[int], list[int] | None, Annotated[list[int], "n"], typing.Sequence[int], dict[str, list[int]]]
+)
+def test_a_check_draws_no_random_numbers_of_the_program(hint):
+    @enforce(mode="strict")
+    def f(x: Float32[Tensor, "n"], items: hint):
+        return random.random()
+
+    random.seed(0)
+    expected = random.random()
+    for _ in range(2):
+        random.seed(0)
+        assert f(torch.ones(3), {"a": [1, 2, 3]} if hint == dict[str, list[int]] else [1, 2, 3]) == expected

@@ -782,3 +782,89 @@ def test_a_watch_in_a_test_file_is_strict_and_one_in_an_installed_package_is_not
                 relies.watch(*parts())
     """)
     pytester.runpytest("-q").assert_outcomes(passed=2)
+
+
+# --- packages that are enforced
+
+
+SHOP = """
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+def sell(x: Float32[Tensor, "n"]):
+    return x
+"""
+SELLS = """
+import pytest, torch, shop, dtypeguard
+
+def test_sell():
+    with pytest.raises(dtypeguard.DtypeError):
+        shop.sell(torch.ones(3, dtype=torch.float64))
+"""
+
+
+@pytest.fixture
+def shop(pytester):
+    pytester.makepyfile(shop=SHOP)
+    yield
+    sys.modules.pop("shop", None)
+
+
+@pytest.mark.parametrize("way", ["option", "ini", "list"])
+def test_packages_are_enforced_as_soon_as_something_imports_them(pytester, shop, way):
+    pytester.makeconftest("import shop")
+    pytester.makepyfile(SELLS)
+    option = ["--dtypeguard-packages=other, shop"] if way == "option" else []
+    named = {"option": '""', "ini": '"shop, other"', "list": '["shop", "other"]'}
+    pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\ndtypeguard_packages = {named[way]}\n")
+    before = [*sys.meta_path]
+    result = pytester.runpytest(*option, *QUIET)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["dtypeguard: no module of other was imported, so nothing of it was enforced"])
+    assert sys.meta_path == before
+
+
+@pytest.mark.slow
+def test_packages_are_enforced_in_workers_too(pytester, shop):
+    pytester.makepyfile(SELLS)
+    result = pytester.runpytest_subprocess("--dtypeguard-packages=shop", "-n1", *QUIET)
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*no module*")
+
+
+def test_packages_that_are_no_names_are_a_usage_error(pytester):
+    result = pytester.runpytest("--dtypeguard-packages=my-package", *QUIET)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --dtypeguard-packages: packages: 'my-package' is no name of a module*"])
+
+
+def test_torch_is_imported_only_for_packages(pytester, shop):
+    pytester.makepyfile("import sys\ndef test(): assert 'torch' not in sys.modules")
+    for options, outcome in (((), "passed"), (["--dtypeguard-packages=shop"], "failed")):
+        result = pytester.runpytest_subprocess(*options, "-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+        result.assert_outcomes(**{outcome: 1})
+
+
+PROJECT = {  # mode in [tool.dtypeguard], command line: what a test meets
+    ("lenient", ""): "lenient",
+    ("Warn", ""): "warn",
+    ("lenient", "--dtypeguard=strict"): "strict",
+    ("off", "--dtypeguard=config"): "off",
+}
+
+
+@pytest.mark.parametrize(("mode", "option"), PROJECT)
+def test_a_mode_in_pyproject_counts_before_the_default(pytester, mode, option):
+    pytester.makepyprojecttoml(f"[tool.dtypeguard]\nmode = '{mode}'\n")
+    pytester.makepyfile(PROGRAM + f"def test(): assert met() == {PROJECT[mode, option]!r}")
+    # Without a rootdir to go by, pyproject.toml is looked for once in a process.
+    run = pytester.runpytest_subprocess if option == "--dtypeguard=config" else pytester.runpytest
+    run(*option.split(), *QUIET).assert_outcomes(passed=1)
+
+
+def test_a_mode_in_pyproject_that_is_none(pytester):
+    pytester.makepyprojecttoml("[tool.dtypeguard]\nmode = 'loud'\n")
+    result = pytester.runpytest(*QUIET)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *pyproject.toml: [[]tool.dtypeguard] mode='loud' is not a mode: use one of *"])

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import testing
+from dtypeguard.integrations.lightning import DtypeGuardCallback as LightningCallback
+from dtypeguard.integrations.transformers import DtypeGuardCallback as TrainerCallback
 
 
 @dtypeguard.enforce
@@ -108,6 +110,14 @@ assert_type(dtypeguard.casts()[0], dtypeguard.CastRecord)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
+with dtypeguard.mode("lenient", casting="promote"), dtypeguard.mode(casting="safe"):
+    pass
+with dtypeguard.guarded(Net(), mode="strict", skip_args="x", skip_modules=[nn.LayerNorm, "a"]) as net:
+    assert_type(net, Net)
+with dtypeguard.install_import_hook("mypackage", mode="strict", casting="safe") as hook:
+    assert_type(hook, dtypeguard.ImportHook)
+LightningCallback(mode="strict", depth="all", watch={"every": 10, "ignore": "DG309"})
+TrainerCallback(casting="promote", skip_args=("x",), watch=False)
 
 # What a type checker must refuse; each ignore is an error by itself if there is nothing to ignore.
 bare("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -115,6 +125,11 @@ bare(t, m=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 with_options(t)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 dtypeguard.mode("loud")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.guard(1)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+dtypeguard.guarded(nn.Linear(1, 1), moode="strict")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+dtypeguard.install_import_hook("a", "b")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+LightningCallback(depth="deep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+TrainerCallback(modus="strict")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+TrainerCallback(watch={"evry": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
 dtypeguard.describe(step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.describe(nn.Linear(1, 1), depth="deep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -227,8 +227,9 @@ def _project_says(what: str, file: str | None) -> str | None:
     """The name of the mode or casting that the project sets for what is written in a file."""
     told, _ = project()
     chosen = getattr(told, what)
-    known = chosen is not None and told.under is not None and _is_below(file, told.under)
-    return chosen.name.lower() if known else None
+    if chosen is None or told.under is None or not _is_below(file, told.under):
+        return None
+    return str(chosen.name).lower()
 
 
 def scoped() -> bool:
@@ -307,9 +308,9 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             'promote' or 'unsafe'. None leaves the rule as it is.
 
     Raises:
-        ValueError: for an unknown value; the message lists the legal ones.
-        TypeError: if there is neither a mode nor a casting; if it decorates a class, a module, a property or a
-            generator function. The mode of a generator would stay set in its caller.
+        ValueError: for an unknown value, and if there is neither a mode nor a casting.
+        TypeError: if it decorates a class, a module, a property or a generator function. The mode of a generator
+            would stay set in its caller.
 
     >>> import dtypeguard
     >>> with dtypeguard.mode("strict"):
@@ -321,9 +322,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
     """
 
     def __init__(self, value: ModeName | Mode | None = None, *, casting: CastingName | Casting | None = None) -> None:
-        if value is None and casting is None:
-            raise TypeError("mode() changes nothing: write mode('strict'), or mode(casting='promote')")
-        self._mode = as_mode(value)
+        self._mode = None if value is None and casting is not None else choose(Mode, value, "mode")
         self._casting = None if casting is None else choose(Casting, casting, "casting")
 
     def __enter__(self) -> "mode":

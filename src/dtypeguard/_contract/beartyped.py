@@ -1,6 +1,11 @@
 """Hints without tensors: beartype's verdict, and the class that a method's `Self` is."""
 
-from typing import Any
+import contextlib
+import random
+import types
+import warnings
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
 
@@ -16,12 +21,30 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
         return True
     from beartype import BeartypeConf
     from beartype.door import is_bearable
-    from beartype.roar import BeartypeException
+    from beartype.roar import BeartypeDecorHintPep585DeprecationWarning, BeartypeException
 
-    try:
-        return bool(is_bearable(value, spec.annotation, conf=BeartypeConf(is_pep484_tower=True)))
-    except BeartypeException:  # a hint that beartype has no check for
-        return True
+    first = spec.sampled is None
+    if first:
+        spec.sampled = _is_sampled(spec.annotation)
+    state = random.getstate() if spec.sampled else None
+    with warnings.catch_warnings() if first else contextlib.nullcontext():
+        if first:  # then beartype advises on how to spell a hint (`typing.Callable`), which is the author's matter
+            warnings.simplefilter("ignore", BeartypeDecorHintPep585DeprecationWarning)
+        try:
+            return bool(is_bearable(value, spec.annotation, conf=BeartypeConf(is_pep484_tower=True)))
+        except BeartypeException:  # a hint that beartype has no check for
+            return True
+        finally:
+            if state is not None:  # which item beartype looks at it draws from the program's random numbers
+                random.setstate(state)
+
+
+def _is_sampled(hint: Any) -> bool:
+    """Whether beartype may look at a random item of a value; False where the hint surely has no items."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType, Annotated):
+        return any(map(_is_sampled, get_args(hint)))
+    return origin not in (Literal, Callable) and type(hint) is not type and hint is not None
 
 
 def is_own(function: str, values: tuple[Any, ...], value: Any) -> bool:

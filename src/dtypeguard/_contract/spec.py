@@ -136,6 +136,7 @@ class OtherSpec:
     hint: str
     annotation: Any
     alone: Any = None  # the class, where nothing else of the annotation can be checked
+    sampled: bool | None = None  # whether beartype may look at a random item only; not known before the first check
 
     @property
     def classes(self) -> tuple[type, ...] | None:

@@ -6,7 +6,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable
-from types import CellType, FrameType
+from types import CellType, FrameType, FunctionType
 from typing import Any, TypeVar, overload
 
 import torch
@@ -30,6 +30,7 @@ from .._wrap.script import scriptable
 T = TypeVar("T")
 _P = inspect.Parameter
 ContractOptions = dict[str, Any]
+_METHODS = (FunctionType, property, classmethod, staticmethod)
 UNCHECKED = "install_import_hook leaves it unchecked"
 
 
@@ -335,6 +336,8 @@ def _fill(contract: Contract, fn: Any, options: ContractOptions, local: dict[str
     """
     inner = inspect.unwrap(fn)
     annotations = annotations_of(inner)
+    # A method is no type: `float` is Python's own, beside a method of that name.
+    local = {name: value for name, value in local.items() if not isinstance(value, _METHODS)}
     unknown: dict[str, NameError] = {}
     for param in contract.params:
         if param.name in annotations:

@@ -95,7 +95,7 @@ class ImportHook:
         return [name for name in self.packages if name not in self._finder.met]
 
     def remove(self) -> None:
-        """Remove the hook, if it is installed."""
+        """`uninstall` without a warning."""
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import inspect
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -284,7 +283,7 @@ class Recipe:
             try:
                 drawn = self._drawn(draw)
                 # An option of a union may bind an axis that another one was drawn for.
-                if self.shared or not judged(self.contract, self._filled(drawn)).violations:
+                if self.shared or not check(self.contract, self._filled(drawn)).violations:
                     return drawn[0] if self.signature is None else self._bound(self.signature, drawn)
             except Unfit:
                 pass
@@ -366,15 +365,6 @@ def _strategy(name: str) -> Callable[[Recipe], st.SearchStrategy[Any]]:
 
 
 _STRATEGIES = {name: _strategy(name) for name in ("tensors", "inputs_for", "violations_of", "from_type")}
-
-
-def judged(contract: Contract, values: tuple[Any, ...]) -> Call:
-    """What the checker says; beartype looks at random items, and that must not show."""
-    state = random.getstate()
-    try:
-        return check(contract, values)
-    finally:
-        random.setstate(state)
 
 
 # ---------------------------------------------------------------- options

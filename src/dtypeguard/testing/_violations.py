@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._base.dtypes import TABLE
 from .._base.errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
+from .._check.reference import check
 from .._contract.beartyped import bearable
 from .._contract.dims import DimKind
 from .._contract.hints import show
@@ -29,7 +30,7 @@ from .._contract.spec import (
     UnionSpec,
 )
 from ._elements import allocatable
-from ._inputs import Recipe, contract_of, judged, options_of
+from ._inputs import Recipe, contract_of, options_of
 from ._sizes import SIZE, Axes, Draw, Unfit, every, tensors_in
 from ._values import NUMPY, Maker, Options, array_of, dtypes_for, is_numpy, weighed
 
@@ -159,7 +160,7 @@ class _Breaches(Recipe):
     def _breach(self, draw: Draw, target: Spec, kind: str, skip: int) -> Breach | None:
         maker = _Breaker(draw, self.sizes(draw), self.options, None, 0, target, kind, skip)
         value = maker.value(self.contract.params[0].spec)
-        found = judged(self.contract, (value,)).violations if maker.done else []
+        found = check(self.contract, (value,)).violations if maker.done else []
         as_meant = len(found) == 1 and found[0].error is _WAYS[kind].error  # options of a union may see it otherwise
         return Breach(value, kind, headline(found[0]), found[0].error) if as_meant else None
 
