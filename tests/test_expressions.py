@@ -1,6 +1,7 @@
 """What the caller wrote for an argument is named in errors and warnings, where that is certain."""
 
 import functools
+import logging
 import warnings
 
 import pytest
@@ -172,7 +173,8 @@ def test_what_mends_one_value_is_chained():
 
 def test_a_cast_warning_names_the_line_once(caplog):
     dtypeguard.reset_casts()
-    with dtypeguard.mode("lenient"), warnings.catch_warnings(record=True) as said:
+    told = caplog.at_level(logging.WARNING, logger="dtypeguard")
+    with told, dtypeguard.mode("lenient"), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         mse(good, steps / 10)
     (warning,) = said
