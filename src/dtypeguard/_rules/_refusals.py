@@ -89,7 +89,8 @@ class Refused:
         floats = [operand.dtype for operand in self.operands if operand.dtype.is_floating_point]
         self.audit.refuse(
             event, rule.id, event.site, [operand.node for operand in self.operands if operand.node is not None],
-            module=event.module, op=event.op, facts={"what": what, "reason": event.reason, "operands": blamed, **facts},
+            dtypes=not self.devices, module=event.module, op=event.op,
+            facts={"what": what, "reason": event.reason, "operands": blamed, **facts},
             origin=odd[0].node.line() if odd and odd[0].node is not None else (),
             from_dtype=odd[0].dtype if odd else None,
             to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),
