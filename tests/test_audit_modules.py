@@ -464,3 +464,23 @@ def test_what_is_blamed_later_is_counted_once():
     report = run(a_table_grows_in_float32)
     (grown,) = [f for f in report.findings if f.rule == "DG504"]
     assert grown.count == 1
+
+
+class Masked(nn.Module):
+    """Its mask is float32 in a model of any dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.last = nn.BatchNorm1d(8).eval(), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(self.norm(x) * torch.ones(len(x), 1))
+
+
+def test_a_buffer_is_not_to_blame_for_a_wider_tensor_that_is_refused():
+    """The statistics became bfloat16 with the model; what is refused is float32, and has that from the mask."""
+    with pytest.raises(RuntimeError, match="same dtype"), audit() as report:
+        Masked().to(BF16)(torch.rand(4, 8, dtype=BF16))
+    assert {(f.rule, f.severity) for f in report.findings} == {
+        ("DG501", "info"), ("DG102", "warning"), ("DG110", "error"),
+    }  # fmt: skip

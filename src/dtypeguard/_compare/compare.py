@@ -12,6 +12,7 @@ from .._audit.audit import audit
 from .._base.dtypes import BY_NAME, FLOATING, HALF, name_of
 from .._base.errors import CompareError, DeviceError, HintError
 from .._base.progress import task
+from .._watch.unrecorded import unrecorded
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
@@ -21,6 +22,7 @@ _BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses th
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 
+@unrecorded
 def compare(
     model: nn.Module,
     batch: Any,

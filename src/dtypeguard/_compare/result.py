@@ -14,6 +14,7 @@ import torch
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
 from .._base.progress import task
+from .._watch.unrecorded import unrecorded
 from .bisect import bisect
 from .keep import Kept, Search, together, units_of
 from .measure import DECIDED, INPUTS, Measured, Part
@@ -133,6 +134,7 @@ class Comparison:
             self._search = Search(self._subject, self._found)
         return self._search
 
+    @unrecorded
     def keep(self, error: float) -> Kept:
         """Find the fewest modules that must stay in float32 for the outputs to have at most this error.
 

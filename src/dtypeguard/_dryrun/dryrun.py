@@ -17,6 +17,7 @@ from .._contract.anchor import anchor_of
 from .._doors.forward import root_of
 from .._watch.apart import apart
 from .._watch.mode import unheard
+from .._watch.unrecorded import unrecorded
 from .cells import DryrunCell, Runner
 from .table import DryrunTable
 from .twin import Original
@@ -25,6 +26,7 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REGIONS = (None, torch.float16, torch.bfloat16)
 
 
+@unrecorded
 def dryrun(
     model: nn.Module,
     /,

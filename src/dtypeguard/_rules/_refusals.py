@@ -90,7 +90,8 @@ class Refused:
         origin = odd[0].node.line() if odd and odd[0].node is not None else ()
         self.audit.refuse(
             event, rule.id, event.site, [operand.node for operand in self.operands if operand.node is not None],
-            module=event.module, op=event.op, facts={"what": what, "reason": event.reason, "operands": blamed, **facts},
+            dtypes=not self.devices, module=event.module, op=event.op,
+            facts={"what": what, "reason": event.reason, "operands": blamed, **facts},
             origin=tuple(map(str, origin)) if self.devices else origin,  # the birth of a dtype is no fault of a device
             from_dtype=odd[0].dtype if odd else None,
             to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),

@@ -45,6 +45,7 @@ class Caught:
     rule: str
     site: Site
     nodes: list[Node]
+    dtypes: bool
     fields: dict[str, Any]
 
 
@@ -139,10 +140,16 @@ class Recorder:
         """The same, past installed packages, where there is such a line."""
         return user(sys._getframe(1))
 
-    def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause) -> None:
-        """Something harmful came of tensors: the causes of their dtypes are no mere information any more."""
+    def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause, *, own_dtype: bool = False) -> None:
+        """Something harmful came of tensors: the causes of their dtypes are no mere information any more.
+
+        Args:
+            own_dtype: only causes that made something of the dtype that the tensor has; no other gave it that dtype.
+        """
         for node in nodes:
             for ancestor in node.ancestors():
+                if own_dtype and ancestor.dtype.to_real() is not node.dtype.to_real():
+                    continue
                 if isinstance(ancestor.cause, kind):
                     ancestor.cause.blame(self, effect)
 
@@ -256,12 +263,15 @@ class Recorder:
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
+            RUNNING.append(self)
         except BaseException:
             self._put_back()
             raise
 
     def stop(self, error: BaseException | None) -> None:
         self.running = False
+        if self in RUNNING:
+            RUNNING.remove(self)
         self._leave()
         try:
             if error is not None:
@@ -395,20 +405,26 @@ class Recorder:
         )  # fmt: skip
         self.emit("refused", event)
 
-    def refuse(self, event: Refusal, rule: str, site: Site, nodes: list[Node], **fields: Any) -> None:
-        """Enter what explains an exception: an error if it ends the program, else an info until it does."""
+    def refuse(
+        self, event: Refusal, rule: str, site: Site, nodes: list[Node], *, dtypes: bool = False, **fields: Any
+    ) -> None:
+        """Enter what explains an exception: an error if it ends the program, else an info until it does.
+
+        Args:
+            dtypes: whether the dtypes of the tensors were refused.
+        """
         if event.final:
-            self._condemn(rule, site, nodes, fields)
+            self._condemn(rule, site, nodes, dtypes, fields)
         elif self.find(rule, site, severity=Severity.INFO, **fields) is not None:
-            caught = Caught(id(event.error), str(event.error), rule, site, nodes, {**fields, "again": True})
+            caught = Caught(id(event.error), str(event.error), rule, site, nodes, dtypes, {**fields, "again": True})
             self.local.caught.append(caught)
 
-    def _condemn(self, rule: str, site: Site, nodes: list[Node], fields: dict[str, Any]) -> None:
+    def _condemn(self, rule: str, site: Site, nodes: list[Node], dtypes: bool, fields: dict[str, Any]) -> None:
         self.find(rule, site, severity=Severity.ERROR, **fields)
         for node in nodes:
             for debt in node.debts:
                 debt.refused()
-        self.blame(nodes, f"refused at {site}")
+        self.blame(nodes, f"refused at {site}", own_dtype=dtypes)
 
     def _died_of(self, error: BaseException) -> bool:
         """Whether the program ends with an exception that was seen when it left a module."""
@@ -419,7 +435,7 @@ class Recorder:
             chain.append(one)
             for caught in self.local.caught:
                 if caught.error == id(one) and caught.text == str(one):
-                    self._condemn(caught.rule, caught.site, caught.nodes, caught.fields)
+                    self._condemn(caught.rule, caught.site, caught.nodes, caught.dtypes, caught.fields)
                     found = True
             one = one.__cause__ or one.__context__
         return found
@@ -442,3 +458,6 @@ class Recorder:
         """The line in forward that the running node of backward belongs to."""
         node = torch._C._current_autograd_node()
         return None if node is None else self._causes.get(node._sequence_nr())
+
+
+RUNNING: list[Recorder] = []  # audits, in the order in which they began

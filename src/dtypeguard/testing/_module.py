@@ -18,6 +18,7 @@ from .._base.errors import AnnotationError
 from .._base.options import several
 from .._base.progress import progress
 from .._calls import Inputs, aside, call_of, leaf, seed
+from .._watch.unrecorded import unrecorded
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
 from ._properties import PROPERTIES, Property, judge
@@ -31,6 +32,7 @@ _ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may
 _LESS = 5  # inside autocast a fifth of the inputs is drawn
 
 
+@unrecorded
 def check_module(
     factory: Callable[[], nn.Module] | nn.Module,
     *,

@@ -204,7 +204,8 @@ def rows(audit: Recorder) -> Iterator[Promotions]:
 def blame(audit: Recorder) -> None:
     for row in rows(audit):
         if row.harms:
-            audit.blame(row.nodes, f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}")
+            effect = f"{name_of(row.wide)} met {name_of(row.narrow)} at {row.site}"
+            audit.blame(row.nodes, effect, own_dtype=True)
 
 
 def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
