@@ -1205,3 +1205,23 @@ def test_a_module_that_holds_itself_is_no_trouble():
         net.half()
     assert report.faults == []
     json.loads(report.to_json())
+
+
+@pytest.mark.parametrize("values", [None, True])
+def test_what_dtypeguard_runs_by_itself_is_no_work_of_the_program(values):
+    """`compare`, `dryrun` and `check_module` run copies of a model in dtypes that are too narrow for it, on purpose."""
+
+    class Variance(nn.Module):
+        def forward(self, x):
+            return (x * x).mean(-1) - x.mean(-1) ** 2
+
+    model = nn.Sequential(nn.Linear(4, 4), Variance())
+    x = torch.randn(8, 4) + 100
+    with dtypeguard.audit(values=values) as report:
+        dtypeguard.compare(model, x, dtype=BF16).keep(error=0.1)
+        dtypeguard.dryrun(model, x)
+        with contextlib.suppress(dtypeguard.testing.CheckError):
+            dtypeguard.testing.check_module(lambda: copy.deepcopy(model), example=x, dtypes=BF16)
+        x.half()
+    assert [finding.rule for finding in report.findings] == ["DG103"]
+    assert report.faults == []

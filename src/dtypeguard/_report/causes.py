@@ -108,7 +108,7 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
             place = (spot.file, spot.line, born or (finding.from_dtype, finding.to_dtype))
         groups.setdefault((finding.rule, *place), []).append(finding)
     causes = [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
-    return sorted(causes, key=lambda cause: _rank(cause.first))
+    return sorted(causes, key=lambda cause: (_rank(cause.first), RULES[cause.rule].follows))
 
 
 def edits_of(causes: Iterable[Cause]) -> list[Edit]:
@@ -123,12 +123,16 @@ def edits_of(causes: Iterable[Cause]) -> list[Edit]:
     return sorted(edits, key=lambda edit: -sum(len(cause.findings) for cause in edit.causes))
 
 
-def verdict(edits: list[Edit]) -> str:
-    """`FAIL: 3 edits remove 11 warnings`, or `Clean`."""
+def verdict(edits: list[Edit], causes: Iterable[Cause] = ()) -> str:
+    """`FAIL: 3 edits remove 11 warnings; 2 info`, or `Clean`."""
+    mere = counted(f for cause in causes for f in cause.findings if f.severity == Severity.INFO.value)
+    rest = f"; {mere}" if mere else ""
     if not edits:
-        return "Clean"
+        return f"Clean{rest}"
     removed = counted(f for edit in edits for cause in edit.causes for f in cause.findings if f.severity != "info")
-    return f"FAIL: {len(edits)} edit{'s' if len(edits) > 1 else ''} remove{'' if len(edits) > 1 else 's'} {removed}"
+    return (
+        f"FAIL: {len(edits)} edit{'s' if len(edits) > 1 else ''} remove{'' if len(edits) > 1 else 's'} {removed}{rest}"
+    )
 
 
 def counted(findings: Iterable[Finding]) -> str:

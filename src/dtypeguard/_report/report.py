@@ -178,7 +178,7 @@ class AuditReport:
             "program": self.program,
             "command": self.command,
             "date": self.date,
-            "verdict": verdict(edits),
+            "verdict": verdict(edits, causes),
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
@@ -226,7 +226,7 @@ class AuditReport:
     def _repr_html_(self) -> str:
         causes = causes_of(self.findings)
         edits = edits_of(causes)
-        said, table = verdict_parts(verdict(edits), edits)
+        said, table = verdict_parts(verdict(edits, causes), edits)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
         return findings_cell(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
@@ -255,7 +255,7 @@ class AuditReport:
         causes = causes_of(self.findings if findings is None else findings)
         edits = edits_of(causes)
         over = not self._recorder.running
-        lines = [*verdict_lines(verdict(edits), edits, style), ""] if causes and over else []
+        lines = [*verdict_lines(verdict(edits, causes), edits, style), ""] if causes and over else []
         lines += [*paragraphs(causes, style), ""] if causes else ["nothing found", ""]
         if casts and self.casts:
             lines += [*cast_lines(self.casts, style), ""]

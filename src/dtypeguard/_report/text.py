@@ -95,12 +95,17 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     where = f"in {cause.where}" if cause.where else ""
     yield f"{arrow} {', '.join(filter(None, [place, often, where]))}"
     yield from _code(cause, spots, gutter, style)
-    edit = cause.edit
+    yield from _help(cause, style)
+
+
+def _help(cause: Cause, style: Style, indent: str = "") -> Iterator[str]:
+    """What to write, and where, if that is another line than the first that is shown."""
+    edit, spots = cause.edit, cause.spots
     line = ""
     if edit is not None and spots and edit.line != spots[0].line:
         line = f"line {edit.line}: " if edit.file == spots[0].file else f"{edit.path}:{edit.line}: "
-    head, *rest = style.fold(line + first.fix, "help: ", "      ")
-    yield style.paint("help:", "help") + head.removeprefix("help:")
+    head, *rest = style.fold(line + cause.first.fix, f"{indent}help: ", f"{indent}      ")
+    yield indent + style.paint("help:", "help") + head.removeprefix(f"{indent}help:")
     yield from rest
 
 
@@ -163,6 +168,7 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         place = (first.site or "an unknown line").replace(", in ", " in ")
         yield f"{style.paint(tag, cause.severity)} {place}{often}{where}"
         yield from style.fold(first.message, "    ", "    ")
+        yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:
         yield f"... {len(causes) - _BRIEF} more: --severity info, or `report.findings`, shows all"
 

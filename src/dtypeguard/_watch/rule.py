@@ -43,6 +43,7 @@ class Rule:
         why: prose for the rule's page.
         sources: addresses of what it rests on.
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
+        follows: whether it tells what another fault did, so that it is listed behind the others.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
     """
 
@@ -56,6 +57,7 @@ class Rule:
     sources: tuple[str, ...]
     guesses: bool = False
     at_birth: bool = False
+    follows: bool = False
 
     @property
     def docs(self) -> str:

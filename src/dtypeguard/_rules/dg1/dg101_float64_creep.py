@@ -20,7 +20,8 @@ RULE = Rule(
     why=(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
         "result float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a "
-        "layer refuses it."
+        "layer refuses it. Where all that comes of it is cast back, it is an info: nothing leaves in float64, but the "
+        "time and the memory are lost all the same."
     ),
     at_birth=True,
     sources=(

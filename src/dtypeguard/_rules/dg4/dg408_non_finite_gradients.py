@@ -23,6 +23,7 @@ RULE = Rule(
         "GradScaler skips such steps"
     ),
     why="One step with a NaN or infinite gradient makes the parameter NaN, and every later result with it.",
+    follows=True,
     sources=("https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",),
 )
 
