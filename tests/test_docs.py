@@ -8,7 +8,8 @@ A page has a folder of its own. In it,
 - examples/ is on the path;
 - in a ```console block the lines after `$ python` and `$ pytest` are run, and what they print stands below them.
 
-Blocks of Sphinx's doctest are run by `make docs`, the programs of rules by `test_rule_programs`.
+Blocks of Sphinx's doctest are run by `make docs`, the programs of rules by `test_rule_programs`,
+those of errors by `test_error_pages`, those of found.md by `test_found`.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ def blocks(page):
 def pages():
     every = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for path in every:
-        made = path.parent.name in ("rules", "errors", "_build")
+        made = path.parent.name in ("rules", "errors", "_build") or path.name == "found.md"
         if not made and any(kind in ("python", "console") for kind, *_ in blocks(path.read_text())):
             yield pytest.param(path, id=str(path.relative_to(ROOT)))
 
