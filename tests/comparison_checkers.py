@@ -418,10 +418,13 @@ def body(tool: Checker) -> Answer:
 
 def hook(tool: Checker) -> Answer:
     """checks all annotated functions of a package, without a decorator on each"""
-    names = {peers.BEARTYPE: "beartype.beartype", peers.OURS: "dtypeguard.enforce"}
-    if tool.name not in names:
+    hooks = {
+        peers.BEARTYPE: lambda package: jaxtyping.install_import_hook(package, "beartype.beartype"),
+        peers.OURS: lambda package: dtypeguard.install_import_hook(package, mode="strict"),
+    }
+    if tool.name not in hooks:
         return any("hook" in name for name in dir(tool.module)) if tool.peer else False
-    name = f"hooked_by_{names[tool.name].partition('.')[0]}"
+    name = f"hooked_by_{'dtypeguard' if tool.name == peers.OURS else 'jaxtyping'}"
     text = (
         'from jaxtyping import Float32\nfrom torch import Tensor\ndef mean(x: Float32[Tensor, "n"]): return x.mean()\n'
     )
@@ -429,13 +432,12 @@ def hook(tool: Checker) -> Answer:
         Path(folder, f"{name}.py").write_text(text)
         sys.path.append(folder)
         try:
-            with jaxtyping.install_import_hook(name, names[tool.name]):
+            with hooks[tool.name](name):
                 hooked = importlib.import_module(name)
         finally:
             sys.path.remove(folder)
             sys.modules.pop(name, None)
-    answer = verdict(hooked.mean, (torch.ones(2),), (torch.ones(2, dtype=F64),))
-    return "yes: with jaxtyping's import hook" if answer else False
+    return verdict(hooked.mean, (torch.ones(2),), (torch.ones(2, dtype=F64),))
 
 
 def off(tool: Checker) -> Answer:
