@@ -20,7 +20,7 @@ from rich.text import Text
 import dtypeguard
 
 HERE = Path(__file__).parent
-COLUMNS, WIDTH = 88, 1100
+COLUMNS, WIDTH = 96, 1100
 PROGRAM = """\
 import numpy as np
 import torch
@@ -63,13 +63,13 @@ def report() -> str:
 
 def main() -> None:
     console = Console(record=True, width=COLUMNS + 2, file=io.StringIO())
-    console.print(Text("$ python -m dtypeguard audit train.py\n"), Text.from_ansi(report()), sep="\n")
+    console.print(Text("$ python -m dtypeguard audit train.py\n"), Text.from_ansi(report() + "\n "), sep="\n")
     svg = console.export_svg(title="train.py", theme=MONOKAI)
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(f"<style>body {{ margin: 0 }} svg {{ width: {WIDTH}px; display: block }}</style>{svg}")
         width, height = map(float, re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
-        size = f"{WIDTH},{int(WIDTH * height / width) + 12}"
+        size = f"{WIDTH},{int(WIDTH * height / width)}"
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--force-device-scale-factor=2"]
         options += [f"--user-data-dir={folder}/profile", f"--window-size={size}", "--default-background-color=00000000"]
         picture = HERE / "images" / "report.png"
