@@ -208,7 +208,15 @@ def test_a_finding_that_became_worse_is_said_once_more_and_no_more():
     from dtypeguard._watch.rule import RULES, Severity
 
     ledger = Ledger(dtypeguard._base.config.Mode.LENIENT)
-    facts = {"names": "`a`", "share": 0.95, "found": "bfloat16", "optimizer": "SGD", "lr": 0.1, "looks": ""}
+    facts = {
+        "names": "`a`",
+        "share": 0.95,
+        "found": "bfloat16",
+        "optimizer": "SGD",
+        "lr": 0.1,
+        "looks": "",
+        "sampled": "",
+    }
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for severity in (Severity.INFO, None, Severity.INFO, None):

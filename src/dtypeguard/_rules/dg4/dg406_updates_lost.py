@@ -22,7 +22,7 @@ RULE = Rule(
     summary="Updates are smaller than the spacing of the parameters' dtype, so most weights do not move.",
     says=(
         "{share:.0%} of the elements of {found} parameters with a non-zero gradient did not move in a step "
-        "of {optimizer} (lr={lr:g}){looks}: {names}"
+        "of {optimizer} (lr={lr:g}){looks}: {names}{sampled}"
     ),
     fix=(
         "keep float32 parameters and use autocast, or an optimizer with float32 master weights or stochastic rounding"
@@ -63,7 +63,7 @@ def compare(watched: WatchedOptimizer) -> None:
         share, parameters = _lost(group).compare(group)
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
-            facts = {"share": share, "found": plain(dtype), "lr": _rate_of(group), "looks": ""}
+            facts = _facts(group, share, dtype, "")
             # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
             # Norms' weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
             minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in watched.parameters())
@@ -76,11 +76,21 @@ def compare(watched: WatchedOptimizer) -> None:
 def unsure(watched: WatchedOptimizer) -> None:
     """A short run says what it saw, and how long it takes to be sure."""
     for group in watched.groups():
-        lost, half = _lost(group), [p for p in group.parameters() if p.dtype in HALF]
+        lost, half = _lost(group), _half(group)
         if lost.share >= _LOST and half and watched.steps < _SURE:
             looks = f", in {lost.looks} looks; {_SURE} steps are needed to be sure"
-            facts = {"share": lost.share, "found": plain(half[0].dtype), "lr": _rate_of(group), "looks": looks}
-            group.add(RULE, facts, half, from_dtype=half[0].dtype, severity=Severity.INFO, site=lost.site)
+            facts, seen = _facts(group, lost.share, half[0].dtype, looks), spread(half, _SAMPLED)
+            group.add(RULE, facts, seen, from_dtype=half[0].dtype, severity=Severity.INFO, site=lost.site)
+
+
+def _facts(group: Group, share: float, dtype: torch.dtype, looks: str) -> dict[str, Any]:
+    of = len(_half(group))
+    sampled = f" ({_SAMPLED} of {of} parameters looked at)" if of > _SAMPLED else ""
+    return {"share": share, "found": plain(dtype), "lr": _rate_of(group), "looks": looks, "sampled": sampled}
+
+
+def _half(group: Group) -> list[Tensor]:
+    return [parameter for parameter in group.parameters() if parameter.dtype in HALF]
 
 
 class Lost:
@@ -110,7 +120,7 @@ class Lost:
         if self._patient and self._kept:
             return
         self._since = group.watched.steps
-        half = [p for p in group.parameters() if p.dtype in HALF and not _has_master(p, group.watched)]
+        half = [p for p in _half(group) if not _has_master(p, group.watched)]
         samples = [(parameter, sample(parameter)) for parameter in spread(half, _SAMPLED)]
         self._kept = [(weakref.ref(p), values.clone()) for p, values in samples if values is not None]
 
