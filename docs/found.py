@@ -12,10 +12,12 @@ import io
 import re
 import runpy
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dtypeguard
+from dtypeguard._report.causes import causes_of
+from dtypeguard._report.text import Style, paragraphs
 from dtypeguard.amp import Finding, Report
 
 HERE = Path(__file__).parent
@@ -85,7 +87,15 @@ def run(name: str) -> tuple[str, Report]:
 
 
 def said(findings: list[Finding]) -> str:
-    return _inside(str(Report(findings))) + "\n"
+    return "\n".join(paragraphs(causes_of(map(_short, findings)), Style(width=100))) + "\n"
+
+
+def _short(finding: Finding) -> Finding:
+    """The finding with paths as the page has them, so that lines are folded alike on every machine."""
+    texts = {name: _inside(getattr(finding, name) or "") for name in ("message", "label", "fix", "site")}
+    spots = tuple(replace(spot, file=_inside(spot.file), label=_inside(spot.label)) for spot in finding.spots)
+    edit = None if finding.edit is None else spots[finding.spots.index(finding.edit)]
+    return replace(finding, **texts, spots=spots, edit=edit)
 
 
 def _inside(text: str) -> str:
