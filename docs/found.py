@@ -91,8 +91,12 @@ def said(findings: list[Finding]) -> str:
 
 
 def _short(finding: Finding) -> Finding:
-    """The finding with paths as the page has them, so that lines are folded alike on every machine."""
-    texts = {name: _inside(getattr(finding, name) or "") for name in ("message", "label", "fix", "site")}
+    """The finding with paths as the page has them, so that lines are folded alike on every machine.
+
+    A model has a number behind its class (`Net#2`) if another of the class is still alive, which differs between runs.
+    """
+    names = ("message", "label", "fix", "site", "module_path")
+    texts = {name: re.sub(r"(?<=\w)#\d+\b", "", _inside(getattr(finding, name) or "")) for name in names}
     spots = tuple(replace(spot, file=_inside(spot.file), label=_inside(spot.label)) for spot in finding.spots)
     edit = None if finding.edit is None else spots[finding.spots.index(finding.edit)]
     return replace(finding, **texts, spots=spots, edit=edit)

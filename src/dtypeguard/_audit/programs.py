@@ -1,7 +1,6 @@
 """What an audit prints of the program beside a rule, for its page."""
 
 import contextlib
-import linecache
 import os
 import re
 import tempfile
@@ -24,7 +23,6 @@ def printed(module: Any) -> str:
     rule, program = module.RULE, module.BAD[0]
     source = _WATCH.sub("\n", program.source)  # what `amp.watch` looks for, an audit finds by itself
     dtype, state, folder = torch.get_default_dtype(), torch.get_rng_state(), os.getcwd()
-    linecache.clearcache()
     with tempfile.TemporaryDirectory() as name:
         os.chdir(name)
         file = Path(name, "program.py").resolve()
