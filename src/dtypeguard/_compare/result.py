@@ -1,6 +1,5 @@
 """What `compare` found: to print, to keep, and to ask what must stay in float32."""
 
-import json
 import math
 import os
 import textwrap
@@ -14,6 +13,7 @@ import torch
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
 from .._base.progress import task
+from .._show.files import as_json
 from .._watch.unrecorded import unrecorded
 from .bisect import bisect
 from .keep import Kept, Search, together, units_of
@@ -263,10 +263,7 @@ class Comparison:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The result as JSON, which is written to a file too if a path is given."""
-        text = json.dumps(self.to_dict(), indent=2, allow_nan=False)
-        if path is not None:
-            Path(path).write_text(text + "\n", "utf-8")
-        return text
+        return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """The result as a self-contained HTML page, which is written to a file too if a path is given."""

@@ -1,7 +1,6 @@
 """What `describe` found: to print, to ask, to keep, to look at."""
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch
 from .._base.config import current_casting, current_mode
 from .._base.dtypes import name_of
 from .._doors.forward import Options
+from .._show.files import as_json
 from .._show.text import number
 from .held import HeldArgument, HeldModule
 from .words import demands, folded, held, listed, row, shown, some
@@ -64,10 +64,7 @@ class Description:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The description as JSON. It is also written to `path`, if given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page."""

@@ -1,6 +1,5 @@
 """What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
 
-import json
 import os
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ import torch
 from .._base.dtypes import BY_NAME, name_of
 from .._base.errors import render
 from .._show.chips import short
+from .._show.files import as_json
 from .._show.text import number
 from .cells import DryrunCell, named
 
@@ -92,10 +92,7 @@ class DryrunTable:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The table as JSON. It is also written to `path`, if given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import json
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .._base.dtypes import name_of
+from .._show.files import as_json
 from .._show.fragment import joined
 from .._show.text import number
 from .._watch.events import ModuleRow
@@ -212,10 +212,7 @@ class AuditReport:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """The report as JSON. It is also written to `path`, if given."""
-        text = json.dumps(self.to_dict(), indent=1)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained HTML page: modules, casts and findings."""

@@ -170,7 +170,7 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         yield from style.fold(first.message, "    ", "    ")
         yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:
-        yield f"... {len(causes) - _BRIEF} more: --severity info, or `report.findings`, shows all"
+        yield f"... {len(causes) - _BRIEF} more: `report.findings` and --format json have all"
 
 
 def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
