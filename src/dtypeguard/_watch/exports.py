@@ -1,9 +1,8 @@
-"""torch.export, torch.jit.trace, torch.jit.script: while torch works on a program, the audit is out of the way.
+"""torch.export and torch.jit.trace: while torch works on a program, the audit is out of the way.
 
 What comes out is what would have come out without it.
 """
 
-import contextlib
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -41,10 +40,3 @@ def _exporting(audit: Recorder, original: Callable[..., Any], *args: Any, **kwar
     if program is not source:
         audit.emit("exported", source, program, audit.user())
     return program
-
-
-@around("torch.jit._script", "_script_impl", always=True)
-def _scripting(audit: Recorder, original: Callable[..., Any], *args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
-    """It compiles the source of torch's own functions, and looks for names in the frames around it: two more now."""
-    with audit.aside() if audit.live else contextlib.nullcontext():
-        return original(*args, _frames_up=_frames_up + 2, **kwargs)

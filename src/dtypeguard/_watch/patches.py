@@ -1,26 +1,42 @@
-"""Functions of torch that are replaced for the time of an audit, each put back as it was."""
+"""Functions of torch that are replaced while anybody listens.
 
-import contextlib
+At each place stands one replacement, however many listen: the first listener sets it, the last one puts back what was
+there. It asks whether anybody listens in this thread, and otherwise calls the original: other threads notice nothing.
+"""
+
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ClassMethodDescriptorType, ModuleType
 from typing import Any
 
 import torch
 
-from .compiler import unseen
+from .compiler import seen_through, unseen
 from .rule import Rule
 
 _jit: Any = torch.jit  # which torch leaves untyped
 _builtins: Any = _jit._builtins
 _lock = threading.RLock()
-# Of each place, those that stand one on another: audits may end in another order than they began.
-_stacks: dict[tuple[int, str], list["_Patch"]] = {}
 Around = Callable[..., Any]
+Make = Callable[[Any], Any]  # of what is called next, what is called before it
 _AROUND: list[tuple[Any, str, Rule | None, bool, Around]] = []
+# What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
+_FOREIGN: list[Any] = [None]
+
+
+class Here(threading.local):
+    """Who listens in this thread."""
+
+    def __init__(self) -> None:
+        self.foreign = isinstance(threading.current_thread(), threading._DummyThread)
+        self.listeners: list[Any] = _FOREIGN if self.foreign else []
+
+
+here = Here()
 
 
 def around(owner: Any, *names: str, rule: Rule | None = None, always: bool = False) -> Callable[[Around], Around]:
@@ -30,7 +46,7 @@ def around(owner: Any, *names: str, rule: Rule | None = None, always: bool = Fal
         owner: a class or module; the name of a module that may be imported later.
         names: of its functions.
         rule: that needs it; where that is not wanted, torch's own function stays. None: it is always replaced.
-        always: call it in threads that take no part too, and in what the audit does itself.
+        always: call it in what the audit does itself, too, and in threads of torch's own.
     """
 
     def register(function: Around) -> Around:
@@ -41,110 +57,165 @@ def around(owner: Any, *names: str, rule: Rule | None = None, always: bool = Fal
     return register
 
 
-def _stand_in(audit: Any, function: Around, always: bool, original: Any) -> Any:
-    """What calls the function in place of the original."""
-    of_class = isinstance(original, classmethod | ClassMethodDescriptorType)  # C's, from torch 2.15 on
-    local, inner = audit.local, original.__func__ if isinstance(original, classmethod) else original
+def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
+    """Calls the function of an audit in place of what follows."""
+    local = audit.local
 
-    @functools.wraps(inner)
+    @functools.wraps(following)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if always or (audit.running and local.on and not local.paused):
-            return function(audit, inner, *args, **kwargs)
+        if (audit.live and not local.paused) or (always and audit.hears(here.listeners)):
+            return function(audit, following, *args, **kwargs)
+        return following(*args, **kwargs)
+
+    return call
+
+
+@dataclass(eq=False)
+class _Place:
+    """An attribute that is replaced, or several that are one function.
+
+    Attributes:
+        homes: owner and name of each, and whether the owner inherits it.
+        original: what stood there.
+        inner: the same as a function.
+        links: who listens, and how; the first is the innermost.
+        chain: all of them around the original.
+    """
+
+    original: Any
+    inner: Any
+    replacement: Any = None
+    chain: Any = None
+    homes: list[tuple[Any, str, bool]] = field(default_factory=list)
+    links: list[tuple["Patches", Make]] = field(default_factory=list)
+
+    def join(self) -> None:
+        chain = self.inner
+        for _, make in self.links:
+            chain = make(chain)
+            unseen(chain)
+        self.chain = chain
+
+    def put_back(self) -> None:
+        """Where somebody else replaced it meanwhile, and holds ours, ours stays and only hands on."""
+        for home in list(self.homes):
+            owner, name, inherited = home
+            if vars(owner).get(name) is self.replacement:
+                if inherited:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, self.original)
+                self.homes.remove(home)
+        if not self.homes:
+            _builtins._get_builtin_table().pop(id(self.replacement), None)
+            _places.remove(self)
+
+
+_places: list[_Place] = []  # where something of ours stands, or is held
+
+
+def _replacement(place: _Place) -> Any:
+    inner, threads = place.inner, here
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if threads.listeners:
+            return place.chain(*args, **kwargs)
         return inner(*args, **kwargs)
 
-    return classmethod(call) if of_class else call
+    # TorchScript compiles the source of what is wrapped, and looks for its names among the globals of what wraps.
+    names = getattr(inner, "__globals__", globals())
+    code = call.__code__.replace(co_name=getattr(inner, "__name__", "call"))
+    made = functools.update_wrapper(types.FunctionType(code, names, None, None, call.__closure__), inner)
+    unseen(made)
+    seen_through(made, inner)
+    of_class = isinstance(place.original, classmethod | ClassMethodDescriptorType)  # C's, from torch 2.15 on
+    return classmethod(made) if of_class else staticmethod(made) if isinstance(place.original, staticmethod) else made
 
 
-@dataclass(slots=True, eq=False)
-class _Patch:
-    owner: Any
-    name: str
-    original: Any
-    replacement: Any
-    inherited: bool
-    over: bool = False
+def _place_of(owner: Any, name: str) -> _Place:
+    """What stands at an attribute: ours, or from now on ours."""
+    own = vars(owner)
+    inherited = name not in own
+    original = getattr(owner, name) if inherited else own[name]
+    for place in _places:
+        if place.replacement is original:
+            return place
+        if place.original is original and isinstance(owner, ModuleType):  # torch.from_dlpack stands in two places
+            break
+    else:
+        bare = isinstance(original, classmethod | staticmethod)
+        place = _Place(original, original.__func__ if bare else original)
+        place.replacement, place.chain = _replacement(place), place.inner
+        _pass_for(owner, name, place)
+        _places.append(place)
+    place.homes.append((owner, name, inherited))
+    setattr(owner, name, place.replacement)
+    return place
 
-    @property
-    def stands(self) -> bool:
-        """Not where somebody else replaced it meanwhile, and holds ours."""
-        return vars(self.owner).get(self.name) is self.replacement
 
-    def undo(self) -> None:
-        if self.inherited:
-            delattr(self.owner, self.name)
-        else:
-            setattr(self.owner, self.name, self.original)
+def _pass_for(owner: Any, name: str, place: _Place) -> None:
+    """A function written in C is found by TorchScript by its identity, and pickled by its name."""
+    op = _builtins._find_builtin(place.original)
+    if op is not None and isinstance(owner, ModuleType):
+        _builtins._register_builtin(place.replacement, op)
+        place.replacement.__module__, place.replacement.__qualname__ = owner.__name__, name
 
 
 class Patches:
-    """What one audit replaced, so that it can be undone."""
+    """What one listener has replaced, and the threads in which it listens."""
 
-    def __init__(self) -> None:
-        self._patches: list[_Patch] = []
-        self._around: set[int] = set()  # rows that are replaced
-        self._made: dict[tuple[int, int], Any] = {}
-        self._scripted: list[int] = []
+    def __init__(self, listener: Any) -> None:
+        self._listener = listener
+        self._places: list[_Place] = []
+        self._around: dict[Around, Make] = {}
+        self._rows: set[int] = set()  # of `around` that are replaced
+        self._threads: list[list[Any]] = []
 
     def begin(self, audit: Any) -> None:
         """Replace all that `around` names, and that is imported by now."""
         for row, (place, name, rule, always, function) in enumerate(_AROUND):
             owner = sys.modules.get(place) if isinstance(place, str) else place
-            if row not in self._around and owner is not None and (rule is None or rule.id in audit.findings.wanted):
-                self._around.add(row)
-                audit.guarded(self.replace, owner, name, functools.partial(self._instead, audit, function, always))
+            wanted = rule is None or rule.id in audit.findings.wanted
+            if row not in self._rows and wanted and owner is not None and hasattr(owner, name):
+                self._rows.add(row)
+                make = self._around.setdefault(function, functools.partial(_link, audit, function, always))
+                audit.guarded(self.replace, owner, name, make)
 
-    def _instead(self, audit: Any, function: Around, always: bool, original: Any) -> Any:
-        key = id(function), id(original)  # torch.from_dlpack stands in two places
-        if key not in self._made:
-            self._made[key] = _stand_in(audit, function, always, original)
-        return self._made[key]
-
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Set `owner.name` to `make(original)`. An attribute that `owner` inherits is taken off again at the end."""
+    def replace(self, owner: Any, name: str, make: Make) -> None:
+        """Call `make(following)` in place of `owner.name`, where `following` is the original or another listener's."""
         with _lock:
-            own = vars(owner)
-            inherited = name not in own
-            original = getattr(owner, name) if inherited else own[name]
-            replacement = make(getattr(owner, name) if isinstance(original, staticmethod) else original)
-            unseen(replacement)
-            self._pass_for(owner, name, original, replacement)
-            setattr(owner, name, replacement)
-            patch = _Patch(owner, name, original, replacement, inherited)
-            self._patches.append(patch)
-            _stacks.setdefault((id(owner), name), []).append(patch)
-
-    def _pass_for(self, owner: Any, name: str, original: Any, replacement: Any) -> None:
-        """A function written in C is found by TorchScript by its identity, and pickled by its name."""
-        op = _builtins._find_builtin(original)
-        if op is not None and isinstance(owner, ModuleType):
-            _builtins._register_builtin(replacement, op)
-            self._scripted.append(id(replacement))
-            replacement.__module__, replacement.__qualname__ = owner.__name__, name
+            place = _place_of(owner, name)
+            if (self, make) not in place.links:
+                place.links.append((self, make))
+                self._places.append(place)
+                place.join()
 
     def undo(self) -> None:
+        """Listen no more, in no thread; the last one who listens at a place puts back what was there."""
         with _lock:
-            while self._scripted:
-                _builtins._get_builtin_table().pop(self._scripted.pop(), None)
-            while self._patches:
-                patch = self._patches.pop()
-                patch.over = True
-                stack = _stacks[id(patch.owner), patch.name]
-                while stack and stack[-1].over:
-                    last = stack.pop()
-                    if last.stands:
-                        last.undo()
-                if not stack:
-                    del _stacks[id(patch.owner), patch.name]
+            while self._threads:
+                self._threads.pop().remove(self._listener)
+            self._rows.clear()
+            for place in reversed(self._places):
+                place.links = [link for link in place.links if link[0] is not self]
+                place.join()
+            self._places.clear()
+            for place in [place for place in reversed(_places) if not place.links]:
+                place.put_back()
 
-    @contextlib.contextmanager
-    def lifted(self) -> Iterator[None]:
-        """In here everything is as it was."""
-        lifted = [patch for patch in reversed(self._patches) if patch.stands]
-        for patch in lifted:
-            patch.undo()
-        try:
-            yield
-        finally:
-            for patch in reversed(lifted):
-                setattr(patch.owner, patch.name, patch.replacement)
+    # ------------------------------------------------------------ threads
+
+    def enter_thread(self) -> None:
+        """Listen in this thread."""
+        if not here.foreign:
+            with _lock:
+                here.listeners.append(self._listener)
+                self._threads.append(here.listeners)
+
+    def leave_thread(self) -> None:
+        with _lock:
+            if any(listeners is here.listeners for listeners in self._threads):
+                self._threads = [listeners for listeners in self._threads if listeners is not here.listeners]
+                here.listeners.remove(self._listener)

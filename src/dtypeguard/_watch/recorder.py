@@ -20,12 +20,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .apart import apart
-from .compiler import Eager
 from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
 from .operations import NARROW
-from .patches import Patches
+from .patches import Patches, here as threads
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, user
 from .text import inside, size_of, tensors_of, walk
@@ -67,8 +66,7 @@ class Local(threading.local):
     """What each thread has of its own."""
 
     def __init__(self) -> None:
-        # Those that the program had before go on by themselves; autograd's are no threads of Python.
-        self.on = isinstance(threading.current_thread(), threading._DummyThread)
+        self.on = False  # threads that the program had before go on by themselves
         self.modules: list[str] = []
         self.doors: list[Door] = []  # of these modules
         self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
@@ -83,11 +81,10 @@ class Recorder:
     """One audit, while it runs; the families of rules use what is public here."""
 
     def __init__(self, findings: Findings, mode: Callable[["Recorder"], TorchDispatchMode]) -> None:
-        self.findings, self.patches, self.lineage, self.local = findings, Patches(), Lineage(), Local()
+        self.findings, self.patches, self.lineage, self.local = findings, Patches(self), Lineage(), Local()
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
-        self.eager = Eager()
         self.running = False
         self.promotions = 0  # that are open
         self.integers = {*NARROW}  # dtypes of which every operation is told
@@ -109,8 +106,12 @@ class Recorder:
 
     @property
     def live(self) -> bool:
-        """Whether it runs, and this thread takes part."""
-        return self.running and self.local.on
+        """Whether it runs, and this thread takes part; a thread of autograd has the mode of the one that waits."""
+        return self.running and (self.local.on or (threads.foreign and self._mode in _stack()))
+
+    def hears(self, listeners: list[Any]) -> bool:
+        """Whether it is among those that listen in this thread."""
+        return self.running and (self in listeners or threads.foreign)
 
     # ------------------------------------------------------------ for the families
 
@@ -209,12 +210,15 @@ class Recorder:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
-        self.eager.over()
+        on, self.local.on = self.local.on, False
+        self.patches.leave_thread()
         try:
-            with self.patches.lifted(), self.unseen():
+            with self.unseen():
                 yield
         finally:
-            self.eager.needed()
+            self.local.on = on
+            if on and self.running:
+                self.patches.enter_thread()
 
     def emit(self, kind: str, *event: Any) -> None:
         """Call the functions for a kind of event; what they raise never reaches the program."""
@@ -254,6 +258,7 @@ class Recorder:
 
     def start(self) -> None:
         self.local.on = True
+        self.patches.enter_thread()
         for device in ("cuda", "cpu"):
             self.local.regions[device] = torch.is_autocast_enabled(device)
         try:
@@ -263,15 +268,12 @@ class Recorder:
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
-            RUNNING.append(self)
         except BaseException:
             self._put_back()
             raise
 
     def stop(self, error: BaseException | None) -> None:
         self.running = False
-        if self in RUNNING:
-            RUNNING.remove(self)
         self._leave()
         try:
             if error is not None:
@@ -287,6 +289,7 @@ class Recorder:
         """Record in a thread that the program started."""
         _python_dispatch._push_mode(self._mode)
         self.local.on = True
+        self.patches.enter_thread()
         try:
             yield
         except Exception as error:
@@ -294,13 +297,14 @@ class Recorder:
                 self.guarded(self.leaves, error, True)
             raise
         finally:
+            self.patches.leave_thread()
             self._leave()
 
     def _leave(self) -> list[Any]:
         """Take the mode off this thread's stack; what was popped: those that the program entered since, and ours."""
         modes: Any = _python_dispatch
         popped: list[Any] = []
-        stack = [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
+        stack = _stack()
         while self._mode in stack and (not popped or popped[-1] is not self._mode):
             popped.append(modes._pop_mode())
         for mode in reversed(popped[:-1]):
@@ -308,7 +312,6 @@ class Recorder:
         return popped
 
     def _put_back(self) -> None:
-        self.eager.over()
         self.patches.undo()
         while self.handles:
             self.handles.pop().remove()
@@ -460,4 +463,12 @@ class Recorder:
         return None if node is None else self._causes.get(node._sequence_nr())
 
 
-RUNNING: list[Recorder] = []  # audits, in the order in which they began
+def _stack() -> list[Any]:
+    """The dispatch modes of this thread."""
+    modes: Any = _python_dispatch
+    return [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
+
+
+def listening() -> list[Recorder]:
+    """The audits that take part in this thread, the innermost first."""
+    return [one for one in reversed(threads.listeners) if isinstance(one, Recorder) and one.live]

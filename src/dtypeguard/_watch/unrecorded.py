@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from .recorder import RUNNING
+from .recorder import listening
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,9 +18,8 @@ def unrecorded(function: Callable[P, T]) -> Callable[P, T]:
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True
         with contextlib.ExitStack() as stack:
-            for audit in reversed(RUNNING):
-                if audit.live:
-                    stack.enter_context(audit.aside())
+            for audit in listening():
+                stack.enter_context(audit.aside())
             return function(*args, **kwargs)
 
     return alone
