@@ -16,9 +16,9 @@ from torch.nn import Parameter
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base.compiler import unseen
 from .._base.dtypes import HALF
 from .apart import apart
-from .compiler import unseen
 from .events import Op
 from .lineage import FIRST, Node
 from .operations import Trait, trait_of

@@ -1,42 +1,17 @@
-"""Functions of torch that are replaced while anybody listens.
-
-At each place stands one replacement, however many listen: the first listener sets it, the last one puts back what was
-there. It asks whether anybody listens in this thread, and otherwise calls the original: other threads notice nothing.
-"""
+"""Functions of torch that an audit replaces."""
 
 import functools
 import sys
-import threading
-import types
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import ClassMethodDescriptorType, ModuleType
 from typing import Any
 
-import torch
-
-from .compiler import seen_through, unseen
+from .._base.compiler import unseen
+from .._base.patches import Make, here
+from .._base.patches import Patches as _Patches
 from .rule import Rule
 
-_jit: Any = torch.jit  # which torch leaves untyped
-_builtins: Any = _jit._builtins
-_lock = threading.RLock()
 Around = Callable[..., Any]
-Make = Callable[[Any], Any]  # of what is called next, what is called before it
 _AROUND: list[tuple[Any, str, Rule | None, bool, Around]] = []
-# What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
-_FOREIGN: list[Any] = [None]
-
-
-class Here(threading.local):
-    """Who listens in this thread."""
-
-    def __init__(self) -> None:
-        self.foreign = isinstance(threading.current_thread(), threading._DummyThread)
-        self.listeners: list[Any] = _FOREIGN if self.foreign else []
-
-
-here = Here()
 
 
 def around(owner: Any, *names: str, rule: Rule | None = None, always: bool = False) -> Callable[[Around], Around]:
@@ -71,107 +46,13 @@ def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
     return call
 
 
-@dataclass(eq=False)
-class _Place:
-    """An attribute that is replaced, or several that are one function.
+class Patches(_Patches):
+    """Those of one audit."""
 
-    Attributes:
-        homes: owner and name of each, and whether the owner inherits it.
-        original: what stood there.
-        inner: the same as a function.
-        links: who listens, and how; the first is the innermost.
-        chain: all of them around the original.
-    """
-
-    original: Any
-    inner: Any
-    replacement: Any = None
-    chain: Any = None
-    homes: list[tuple[Any, str, bool]] = field(default_factory=list)
-    links: list[tuple["Patches", Make]] = field(default_factory=list)
-
-    def join(self) -> None:
-        chain = self.inner
-        for _, make in self.links:
-            chain = make(chain)
-            unseen(chain)
-        self.chain = chain
-
-    def put_back(self) -> None:
-        """Where somebody else replaced it meanwhile, and holds ours, ours stays and only hands on."""
-        for home in list(self.homes):
-            owner, name, inherited = home
-            if vars(owner).get(name) is self.replacement:
-                if inherited:
-                    delattr(owner, name)
-                else:
-                    setattr(owner, name, self.original)
-                self.homes.remove(home)
-        if not self.homes:
-            _builtins._get_builtin_table().pop(id(self.replacement), None)
-            _places.remove(self)
-
-
-_places: list[_Place] = []  # where something of ours stands, or is held
-
-
-def _replacement(place: _Place) -> Any:
-    inner, threads = place.inner, here
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        if threads.listeners:
-            return place.chain(*args, **kwargs)
-        return inner(*args, **kwargs)
-
-    # TorchScript compiles the source of what is wrapped, and looks for its names among the globals of what wraps.
-    names = getattr(inner, "__globals__", globals())
-    code = call.__code__.replace(co_name=getattr(inner, "__name__", "call"))
-    made = functools.update_wrapper(types.FunctionType(code, names, None, None, call.__closure__), inner)
-    unseen(made)
-    seen_through(made, inner)
-    of_class = isinstance(place.original, classmethod | ClassMethodDescriptorType)  # C's, from torch 2.15 on
-    return classmethod(made) if of_class else staticmethod(made) if isinstance(place.original, staticmethod) else made
-
-
-def _place_of(owner: Any, name: str) -> _Place:
-    """What stands at an attribute: ours, or from now on ours."""
-    own = vars(owner)
-    inherited = name not in own
-    original = getattr(owner, name) if inherited else own[name]
-    for place in _places:
-        if place.replacement is original:
-            return place
-        if place.original is original and isinstance(owner, ModuleType):  # torch.from_dlpack stands in two places
-            break
-    else:
-        bare = isinstance(original, classmethod | staticmethod)
-        place = _Place(original, original.__func__ if bare else original)
-        place.replacement, place.chain = _replacement(place), place.inner
-        _pass_for(owner, name, place)
-        _places.append(place)
-    place.homes.append((owner, name, inherited))
-    setattr(owner, name, place.replacement)
-    return place
-
-
-def _pass_for(owner: Any, name: str, place: _Place) -> None:
-    """A function written in C is found by TorchScript by its identity, and pickled by its name."""
-    op = _builtins._find_builtin(place.original)
-    if op is not None and isinstance(owner, ModuleType):
-        _builtins._register_builtin(place.replacement, op)
-        place.replacement.__module__, place.replacement.__qualname__ = owner.__name__, name
-
-
-class Patches:
-    """What one listener has replaced, and the threads in which it listens."""
-
-    def __init__(self, listener: Any) -> None:
-        self._listener = listener
-        self._places: list[_Place] = []
-        self._around: dict[Around, Make] = {}
+    def __init__(self, audit: Any) -> None:
+        super().__init__(audit)
+        self._makes: dict[Around, Make] = {}
         self._rows: set[int] = set()  # of `around` that are replaced
-        self._threads: list[list[Any]] = []
 
     def begin(self, audit: Any) -> None:
         """Replace all that `around` names, and that is imported by now."""
@@ -180,42 +61,9 @@ class Patches:
             wanted = rule is None or rule.id in audit.findings.wanted
             if row not in self._rows and wanted and owner is not None and hasattr(owner, name):
                 self._rows.add(row)
-                make = self._around.setdefault(function, functools.partial(_link, audit, function, always))
+                make = self._makes.setdefault(function, functools.partial(_link, audit, function, always))
                 audit.guarded(self.replace, owner, name, make)
 
-    def replace(self, owner: Any, name: str, make: Make) -> None:
-        """Call `make(following)` in place of `owner.name`, where `following` is the original or another listener's."""
-        with _lock:
-            place = _place_of(owner, name)
-            if (self, make) not in place.links:
-                place.links.append((self, make))
-                self._places.append(place)
-                place.join()
-
     def undo(self) -> None:
-        """Listen no more, in no thread; the last one who listens at a place puts back what was there."""
-        with _lock:
-            while self._threads:
-                self._threads.pop().remove(self._listener)
-            self._rows.clear()
-            for place in reversed(self._places):
-                place.links = [link for link in place.links if link[0] is not self]
-                place.join()
-            self._places.clear()
-            for place in [place for place in reversed(_places) if not place.links]:
-                place.put_back()
-
-    # ------------------------------------------------------------ threads
-
-    def enter_thread(self) -> None:
-        """Listen in this thread."""
-        if not here.foreign:
-            with _lock:
-                here.listeners.append(self._listener)
-                self._threads.append(here.listeners)
-
-    def leave_thread(self) -> None:
-        with _lock:
-            if any(listeners is here.listeners for listeners in self._threads):
-                self._threads = [listeners for listeners in self._threads if listeners is not here.listeners]
-                here.listeners.remove(self._listener)
+        self._rows.clear()
+        super().undo()

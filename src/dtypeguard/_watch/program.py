@@ -23,6 +23,7 @@ _LEAVES, _ROWS = 64, 20_000
 @on("start")
 def replace(audit: Recorder) -> None:
     audit.patches.replace(nn.Module, "__call__", functools.partial(_module_call, audit))
+    audit.patches.eager()
 
 
 # ---------------------------------------------------------------- compiled functions
@@ -30,25 +31,10 @@ def replace(audit: Recorder) -> None:
 
 @around(torch, "compile", always=True)
 def _compile(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """It imports Dynamo, which takes seconds; then Dynamo can be replaced too."""
+    """It imports Dynamo."""
     result = original(*args, **kwargs)
-    audit.guarded(audit.patches.begin, audit)
+    audit.guarded(audit.patches.eager)
     return result
-
-
-@around("torch._dynamo.eval_frame", "_callback_from_stance", always=True)
-def _callback(audit: Recorder, original: Callable[..., Any], callback: Any) -> Any:
-    """Compiled functions run as written, in this thread: what the stance "force_eager" does in all of them.
-
-    Where an unknown dispatch mode is active torch compiles nothing, but refuses `fullgraph=True`.
-    """
-    return None
-
-
-@around("torch._dynamo.eval_frame", "set_fullgraph_compiled_frame_count", always=True)
-def _count(audit: Recorder, original: Callable[..., Any], count: int) -> int:
-    """Nor are they counted: with `fullgraph=True` torch refuses a function of which it has compiled nothing."""
-    return max(count, 0)
 
 
 # ---------------------------------------------------------------- modules
