@@ -1,16 +1,12 @@
 """One call of a model: what goes in, what comes out, and whether two calls came to the same.
 
 A call starts from the same random numbers as every other, gets its own copies of the inputs, and leaves
-nothing behind: not in the caller's tensors, nor in the registry of repairs.
+nothing behind: not in the caller's tensors, nor in the registry of repairs, and nothing that another thread would feel.
 """
 
 import contextlib
 import copy
 import inspect
-import logging
-import random
-import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +18,10 @@ from torch.utils import _pytree
 from ._base import config as _config
 from ._base.config import mode
 from ._base.dtypes import FLOATING
-from ._base.errors import DtypeGuardWarning, summary
+from ._base.errors import summary
+from ._base.numbers import Numbers, Seeded, pushed, seed
+from ._base.patches import Patches
+from ._base.quiet import hearing, quiet
 from ._contract.containers import children, leaves
 from ._contract.model import Path, written
 from ._repair import records as _records
@@ -194,6 +193,7 @@ def run(
     by_hand: Change | None = None,
     region: tuple[str, torch.dtype] | None = None,
     grads: bool = False,
+    compiled: bool = False,
 ) -> Outcome:
     """Call a model that nobody else has: twice in a row, or once and back.
 
@@ -202,12 +202,14 @@ def run(
         by_hand: changes the inputs on their way, as the caller could have done.
         region: an autocast region's device type and dtype.
         grads: one call, and the gradients of its floating inputs and of the parameters.
+        compiled: whether it is; its graphs draw by themselves.
     """
     outcome = Outcome()
     seed(0)
     reset_casts()
     with (
-        warnings.catch_warnings(record=True, action="always") as said,
+        hearing() as said,
+        contextlib.nullcontext() if compiled else pushed(Seeded()),
         under(guarded),
         autocast(region),
         torch.set_grad_enabled(grads or torch.is_grad_enabled()),  # it acts when it is called
@@ -217,7 +219,7 @@ def run(
                 _call(model, inputs.fresh(), by_hand, grads, outcome)
         except Exception as error:
             outcome.error = error
-    outcome.said = [w.message for w in said if isinstance(w.message, DtypeGuardWarning)]
+    outcome.said = list(said)
     outcome.casts = casts()
     return outcome
 
@@ -244,16 +246,12 @@ def _number(tensor: Tensor) -> Tensor:
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).sum()
 
 
-@contextlib.contextmanager
-def under(name: _config.ModeName) -> Iterator[None]:
+def under(name: _config.ModeName) -> contextlib.AbstractContextManager[Any]:
     """A mode for all contracts that name none themselves; 'off' is above those that do."""
-    before = _config.base()
-    _config.rebase(before.but(mode="off") if name == "off" else before)
-    try:
-        with mode(name):
-            yield
-    finally:
-        _config.rebase(before)
+    stack = contextlib.ExitStack()
+    stack.enter_context(_config.apart(_config.base().but(mode="off") if name == "off" else _config.base()))
+    stack.enter_context(mode(name))
+    return stack
 
 
 def autocast(region: tuple[str, torch.dtype] | None) -> contextlib.AbstractContextManager[Any]:
@@ -261,49 +259,35 @@ def autocast(region: tuple[str, torch.dtype] | None) -> contextlib.AbstractConte
     return contextlib.nullcontext() if region is None else torch.autocast(region[0], dtype=region[1])
 
 
-def seed(number: int) -> None:
-    """The same random numbers from here on, of Python, NumPy and torch."""
-    random.seed(number)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(number)
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        torch.cuda.manual_seed_all(number)
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """What is run in here has random numbers, a base mode, a registry of repairs and a log of its own, in this thread.
+
+    Nothing that other threads share is changed: no number of threads, no default dtype, no generator.
+    """
+    off = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]  # the caller's region is no cell's
+    with _default_dtype(), _config.apart(_config.alike()), _records.apart(), quiet(), Numbers().here(), off[0], off[1]:
+        yield
 
 
 @contextlib.contextmanager
-def aside() -> Iterator[None]:
-    """Whatever happens inside, random numbers, default dtype, mode, log and registry of repairs stay the caller's.
+def _default_dtype() -> Iterator[None]:
+    """Where what runs in here sets the default dtype, it is set back at the end."""
+    before: list[torch.dtype] = []
 
-    torch uses one thread inside, which is seven to nine times as fast for models of a few kilobytes.
-    """
-    logger, numpy = logging.getLogger("dtypeguard"), sys.modules.get("numpy")
-    dtype, silent, state = torch.get_default_dtype(), logger.disabled, random.getstate()
-    numbers = numpy.random.get_state() if numpy is not None else None
-    with _records.record_lock:
-        records, warned = dict(_records.records), set(_records.warned)
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    devices = range(torch.cuda.device_count()) if started else ()
-    base, threads = _config.base(), torch.get_num_threads()
-    _config.rebase(_config.alike())
-    torch.set_num_threads(1)
-    logger.disabled = True
+    def setting(following: Any, dtype: Any) -> None:
+        before.append(torch.get_default_dtype())
+        following(dtype)
+
+    patches = Patches()
     try:
-        off = [torch.autocast(kind, enabled=False) for kind in ("cpu", "cuda")]  # the caller's region is no cell's
-        with torch.random.fork_rng(devices), off[0], off[1]:
-            yield
+        patches.instead(torch, "set_default_dtype", setting)
+        patches.enter_thread()
+        yield
     finally:
-        logger.disabled = silent
-        torch.set_num_threads(threads)
-        _config.rebase(base)
-        random.setstate(state)
-        if numpy is not None:
-            numpy.random.set_state(numbers)
-        torch.set_default_dtype(dtype)
-        reset_casts()
-        with _records.record_lock:
-            _records.records.update(records)
-            _records.warned.update(warned)
+        patches.undo()
+        if before:
+            torch.set_default_dtype(before[0])
 
 
 # ---------------------------------------------------------------- sameness

@@ -4,12 +4,12 @@ import contextlib
 import os
 import re
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from .._base.quiet import quiet
 from .._report.causes import causes_of
 from .._report.text import Style, paragraphs
 from .audit import audit
@@ -29,9 +29,9 @@ def printed(module: Any) -> str:
         file.write_text(source)
         torch.manual_seed(0)
         running = audit(rules=rule.id, values=rule.id.startswith("DG9"))
-        quiet = contextlib.redirect_stdout(None), warnings.catch_warnings(action="ignore")
+        silent = contextlib.redirect_stdout(None), quiet()
         try:
-            with contextlib.suppress(Exception), quiet[0], quiet[1], running:
+            with contextlib.suppress(Exception), silent[0], silent[1], running:
                 exec(compile(source, file, "exec"), {"__name__": "__main__", "__file__": str(file)})
             found = [finding for finding in running.report.findings if finding.line == program.at]
             return "\n".join(paragraphs(causes_of(found), Style(width=_WIDTH)))

@@ -4,6 +4,7 @@ They are read only after a check has failed, so they may be looked up
 in three places without any call that keeps its contract paying for it.
 """
 
+import contextlib
 import contextvars
 import enum
 import functools
@@ -11,7 +12,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -131,6 +132,8 @@ OFF_AT_IMPORT = _base.mode is _OFF and _base.under is None
 _Modes = tuple[Mode | None, Casting | None, Any]
 _NO_MODE: _Modes = (None, None, None)
 _context: contextvars.ContextVar[_Modes] = contextvars.ContextVar("dtypeguard.mode", default=_NO_MODE)
+# The base for what a tool runs by itself, in its thread; None: that of the process.
+_apart: contextvars.ContextVar[Base | None] = contextvars.ContextVar("dtypeguard.base", default=None)
 
 modes_around = _context.get  # the same object as long as no block of `mode` begins or ends
 
@@ -140,6 +143,7 @@ class _Mirror(threading.local):
 
     def __init__(self) -> None:  # in each thread; an attribute that appears later would not be guarded on
         self.modes: _Modes = _NO_MODE
+        self.base: Base | None = None
 
 
 _mirror = _Mirror()
@@ -176,14 +180,26 @@ def set_mode(
 
 def base() -> Base:
     """What is in force at the base; another object whenever that has changed."""
-    return _base
+    return _apart.get() or _base
 
 
 def rebase(other: Base) -> None:
-    """Put another base in force."""
+    """Put another base in force, for the process."""
     global _base
     if other != _base:
         _base = other
+
+
+@contextlib.contextmanager
+def apart(other: Base) -> Iterator[None]:
+    """Put another base in force in here, in this thread."""
+    token, before = _apart.set(other), _mirror.base
+    _mirror.base = other
+    try:
+        yield
+    finally:
+        _apart.reset(token)
+        _mirror.base = before
 
 
 def written_in(frame: FrameType | None) -> str | None:
@@ -197,7 +213,7 @@ def written_in(frame: FrameType | None) -> str | None:
 
 def _base_for(file: str | None) -> Base:
     """The base that counts for what is written in a file."""
-    now = _base
+    now = (_mirror.base or _base) if torch.compiler.is_compiling() else base()
     return now if now.under is None or _is_below(file, now.under) else _NO_BASE
 
 
@@ -209,7 +225,7 @@ def project() -> tuple[Base, Path | None]:
     Raises:
         ValueError: for an unknown mode or casting, and for a file that cannot be read.
     """
-    return read_project(_base.under)
+    return read_project(base().under)
 
 
 @functools.cache
@@ -235,12 +251,13 @@ def _project_says(what: str, file: str | None) -> str | None:
 def scoped() -> bool:
     """Whether mode and casting depend on the file in which a contract is written."""
     told, _ = project()
-    return (_base.under or told.mode or told.casting) is not None
+    return (base().under or told.mode or told.casting) is not None
 
 
 def alike() -> Base:
     """The base for code that stands in for the user's: no mode, and the casting whatever the file."""
-    return Base(casting=project()[0].casting if _base.casting is None else _base.casting)
+    now = base()
+    return Base(casting=project()[0].casting if now.casting is None else now.casting)
 
 
 def _is_below(file: str | None, directory: str) -> bool:

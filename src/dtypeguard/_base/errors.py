@@ -18,7 +18,6 @@ DtypeGuardWarning (UserWarning)
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ import torch
 
 from . import codes
 from .dtypes import name_of
+from .quiet import quiet
 
 
 class DtypeGuardError(TypeError):
@@ -258,8 +258,7 @@ def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
         shape = tuple(tensor.shape)
         if torch._C._get_tracing_state() is None:
             return shape
-        with warnings.catch_warnings():  # torch.jit.trace has tensors for sizes, and warns of looking at them
-            warnings.simplefilter("ignore")
+        with quiet():  # torch.jit.trace has tensors for sizes, and warns of looking at them
             return tuple(int(size) for size in shape)
     except RuntimeError:  # strided nested tensors and uninitialized parameters have none
         return ("?",)

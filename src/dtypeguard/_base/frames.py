@@ -17,6 +17,7 @@ import jaxtyping
 import torch
 
 from .errors import DtypeGuardError, DtypeGuardWarning
+from .quiet import hears
 
 known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
 # dtypeguard's own files, and the code that it generates.
@@ -117,6 +118,8 @@ def is_own(file: str) -> bool:
 
 def warn_at(frame: FrameType | None, warning: Warning) -> None:
     """Warn at the user's own line."""
+    if hears(warning):
+        return
     if frame is None:
         warnings.warn(warning, stacklevel=2)
     else:

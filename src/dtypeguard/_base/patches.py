@@ -19,10 +19,11 @@ from .compiler import seen_through, unseen
 
 _jit: Any = torch.jit  # which torch leaves untyped
 _builtins: Any = _jit._builtins
+_modes = torch._C._len_torch_dispatch_stack
 _lock = threading.RLock()
 Make = Callable[[Any], Any]  # of what is called next, what is called before it
 # What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
-_FOREIGN: list[Any] = [None]
+_FOREIGN: list["Patches | None"] = [None]
 
 
 class Here(threading.local):
@@ -30,7 +31,7 @@ class Here(threading.local):
 
     def __init__(self) -> None:
         self.foreign = isinstance(threading.current_thread(), threading._DummyThread)
-        self.listeners: list[Any] = _FOREIGN if self.foreign else []
+        self.listeners: list[Patches | None] = _FOREIGN if self.foreign else []
 
 
 here = Here()
@@ -131,10 +132,9 @@ def _pass_for(owner: Any, name: str, place: _Place) -> None:
 class Patches:
     """What one listener has replaced, and the threads in which it listens."""
 
-    def __init__(self, listener: Any) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
         self._places: list[_Place] = []
-        self._threads: list[list[Any]] = []
+        self._threads: list[list[Patches | None]] = []
         self._eager = False
 
     def replace(self, owner: Any, name: str, make: Make) -> None:
@@ -150,7 +150,7 @@ class Patches:
         """Listen no more, in no thread; the last one who listens at a place puts back what was there."""
         with _lock:
             while self._threads:
-                self._threads.pop().remove(self._listener)
+                self._threads.pop().remove(self)
             for place in reversed(self._places):
                 place.links = [link for link in place.links if link[0] is not self]
                 place.join()
@@ -165,19 +165,19 @@ class Patches:
         """Listen in this thread."""
         if not here.foreign:
             with _lock:
-                here.listeners.append(self._listener)
+                here.listeners.append(self)
                 self._threads.append(here.listeners)
 
     def leave_thread(self) -> None:
         with _lock:
             if any(listeners is here.listeners for listeners in self._threads):
                 self._threads = [listeners for listeners in self._threads if listeners is not here.listeners]
-                here.listeners.remove(self._listener)
+                here.listeners.remove(self)
 
     @property
     def heard(self) -> bool:
         """Whether the listener listens in this thread."""
-        return self._listener in here.listeners
+        return self in here.listeners
 
     def instead(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """In threads in which the listener listens, call `function(following, ...)` in place of `owner.name`."""
@@ -192,9 +192,10 @@ class Patches:
         self.replace(owner, name, make)
 
     def eager(self) -> None:
-        """Let compiled functions run as written, in these threads: what torch does for all of them in "force_eager".
+        """Let compiled functions run as written where a dispatch mode is on, in these threads.
 
-        Where an unknown dispatch mode is active torch compiles nothing, but refuses `fullgraph=True`.
+        There torch compiles nothing, but refuses `fullgraph=True`, and it goes by flags of the process. Its stance
+        "force_eager" does the same for all threads.
         """
         owner = None if self._eager else sys.modules.get("torch._dynamo.eval_frame")
         if owner is not None:  # once the program has imported it
@@ -206,7 +207,7 @@ class Patches:
 
 # Private functions of Dynamo's. Without the first, compiled functions are compiled; without the second, torch has none.
 _EAGER: dict[str, Callable[..., Any]] = {
-    "_callback_from_stance": lambda following, callback: None,
+    "_callback_from_stance": lambda following, callback: None if _modes() else following(callback),
     # With `fullgraph=True` torch counts what it has compiled, and refuses if that is nothing.
-    "set_fullgraph_compiled_frame_count": lambda following, count: max(count, 0),
+    "set_fullgraph_compiled_frame_count": lambda following, count: max(count, 0) if _modes() else following(count),
 }

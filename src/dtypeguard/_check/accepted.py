@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Container, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 from .._base.dtypes import AUTOCAST, FLOATING, TABLE, Kind
 from .._base.errors import AnnotationError, DtypeError
+from .._base.quiet import quiet
 from .._contract.model import Contract, Param
 from .._contract.spec import Spec, TensorSpec, walk
 from .reference import check
@@ -54,7 +54,7 @@ def accepted(
 def _probes(dtypes: Container[torch.dtype], device: torch.device) -> Iterator[tuple[torch.dtype, torch.Tensor]]:
     for dtype in (dtype for dtype in TABLE if dtype in dtypes):
         # Some devices have no such tensors, and of complex32 PyTorch warns.
-        with contextlib.suppress(RuntimeError, TypeError), warnings.catch_warnings(action="ignore"):
+        with contextlib.suppress(RuntimeError, TypeError), quiet():
             yield dtype, torch.empty(1, dtype=dtype, device=device)
 
 

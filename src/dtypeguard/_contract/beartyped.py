@@ -3,12 +3,12 @@
 import contextlib
 import random
 import types
-import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import torch
 
+from .._base.quiet import quiet
 from .spec import OtherSpec
 
 
@@ -21,15 +21,14 @@ def bearable(spec: OtherSpec, value: Any) -> bool:
         return True
     from beartype import BeartypeConf
     from beartype.door import is_bearable
-    from beartype.roar import BeartypeDecorHintPep585DeprecationWarning, BeartypeException
+    from beartype.roar import BeartypeException
 
     first = spec.sampled is None
     if first:
         spec.sampled = _is_sampled(spec.annotation)
     state = random.getstate() if spec.sampled else None
-    with warnings.catch_warnings() if first else contextlib.nullcontext():
-        if first:  # then beartype advises on how to spell a hint (`typing.Callable`), which is the author's matter
-            warnings.simplefilter("ignore", BeartypeDecorHintPep585DeprecationWarning)
+    # At first beartype advises on how to spell a hint (`typing.Callable`), which is the author's matter.
+    with quiet() if first else contextlib.nullcontext():
         try:
             return bool(is_bearable(value, spec.annotation, conf=BeartypeConf(is_pep484_tower=True)))
         except BeartypeException:  # a hint that beartype has no check for

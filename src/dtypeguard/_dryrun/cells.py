@@ -1,7 +1,6 @@
 """One cell of a dry run: the twin is called bare and, if that is refused, with a guard around it."""
 
 import dataclasses
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,8 @@ import torch
 from .._audit.audit import Audit
 from .._base.config import ModeName
 from .._base.dtypes import name_of
-from .._calls import Inputs, autocast, converted, flat, seed, under
+from .._base.numbers import pushed, seed
+from .._calls import Inputs, autocast, converted, flat, under
 from .._doors.guard import guard
 from .._repair.records import casts, reset_casts
 from .._rules._refusals import explaining
@@ -158,7 +158,7 @@ class Runner:
         region = None if cell.autocast is None else (self._device.type, cell.autocast)
         seed(0)
         reset_casts()  # the caller's are put back by `aside`
-        with warnings.catch_warnings(action="ignore"), unread(ghosts), watching:
+        with unread(ghosts), pushed(watching):
             model = converted(model, cell.parameters, self._device)
             if mode != "off":
                 model = guard(model, mode=mode, verify="never")

@@ -6,13 +6,13 @@ a ghost past the dispatcher reads numbers, and not what is elsewhere.
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._base.patches import Patches
 from .paths import unknown
 
 _READERS = ("tolist", "numpy", "__array__")  # methods that give the numbers to Python, and no operation does it
@@ -66,23 +66,16 @@ def _address(tensor: Tensor) -> int:
 def unread(ghosts: Ghosts) -> Iterator[None]:
     """Whoever reads the memory of a ghost past the dispatcher is stopped too; other tensors are read as ever."""
 
-    def stopped(original: Any) -> Any:
-        @functools.wraps(original)
-        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-            if tensor in ghosts:
-                raise unknown("asks for values that are not computed")
-            return original(tensor, *args, **kwargs)
+    def read(following: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if tensor in ghosts:
+            raise unknown("asks for values that are not computed")
+        return following(tensor, *args, **kwargs)
 
-        return read
-
-    own = {name: vars(Tensor).get(name) for name in _READERS}
-    for name in _READERS:
-        setattr(Tensor, name, stopped(getattr(Tensor, name)))
+    patches = Patches()
     try:
+        for name in _READERS:
+            patches.instead(Tensor, name, read)
+        patches.enter_thread()
         yield
     finally:
-        for name, function in own.items():
-            if function is None:
-                delattr(Tensor, name)
-            else:
-                setattr(Tensor, name, function)
+        patches.undo()

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base.numbers import drawn
 from .._watch.operations import trait_of
 from .._watch.recorder import Recorder
 from .._watch.sites import here
@@ -97,7 +98,7 @@ class Mode(TorchDispatchMode):
             return func(*args, **kwargs)
         operation = _operation(func)
         if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
-            return func(*args, **kwargs)
+            return drawn(func, args, kwargs)
         odd = next((t for t in tensors if t.is_nested or t.layout is not torch.strided), None) if ghostly else None
         if odd is not None:
             raise unknown(f"{func} of {_kind(odd)} tensors is not followed")

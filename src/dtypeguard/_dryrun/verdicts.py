@@ -17,13 +17,15 @@ import itertools
 import math
 import operator
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree
+
+from .._base.numbers import Numbers
+from .._base.quiet import quiet
 
 AFFORDABLE = 2**24  # elements of a call that is made as it is
 _KEPT = 50_000  # answers
@@ -104,7 +106,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
 
     def call(args: Any, kwargs: Any) -> Any:
         with alone(region):
-            return func(*args, **kwargs)
+            return _NUMBERS.draw(func, args, kwargs)
 
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     numbers = {leaf for leaf in leaves if type(leaf) is int and leaf > 1}
@@ -186,9 +188,12 @@ def ordinary(dtype: torch.dtype) -> torch.dtype:
     return _ORDINARY[dtype.is_floating_point] if dtype.is_floating_point or dtype.is_complex else dtype
 
 
+_NUMBERS = Numbers()  # what kernels draw here is nobody's
+
+
 @contextlib.contextmanager
 def alone(region: Region) -> Iterator[None]:
     """A call that nobody hears of. Below a dispatch mode no autocast is on; kernels that call others ask for it."""
     inside = contextlib.nullcontext() if region is None else torch.autocast(region[0], dtype=region[1])
-    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(()), torch.no_grad(), inside:
+    with quiet(), torch.no_grad(), inside:
         yield

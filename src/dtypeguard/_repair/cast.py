@@ -24,7 +24,7 @@ from .._check.sides import need
 from .._check.state import CallState, Edit
 from .._contract.model import Contract, Path, argument_of, written
 from .containers import with_leaves
-from .records import CastRecord, Key, record_lock, records, warn_once
+from .records import CastRecord, Key, record_lock, registry, warn_once
 from .verify import changed, compact, narrowing, size, whole
 
 logger = logging.getLogger("dtypeguard")
@@ -113,6 +113,7 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
         outer, wrapper = found.call, found.frame
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
     key = (function, alike, source.dtype, fresh.dtype, *devices, same_line(frame))
+    records = registry().records
     record = records.get(key)
     if record is None:
         call.first.add(key)
@@ -174,6 +175,7 @@ def _record_traced(argument: str, function: str, old: str, new: str, old_device:
     old_dtype, new_dtype = (BY_NAME.get(name.removeprefix("torch.")) for name in (old, new))
     site = place(caller())
     key = (function, argument, old, new, old_device, new_device, site)
+    records = registry().records
     with record_lock:
         known = key in records
         record = records.setdefault(

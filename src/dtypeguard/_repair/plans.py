@@ -25,9 +25,8 @@ from .._check.reference import evident, region_of
 from .._check.state import CallState, Edit
 from .._contract.anchor import floating, owner_of
 from .._contract.model import Contract
-from . import records as _records
 from .cast import warn_of_copy
-from .records import CastRecord, record_lock
+from .records import CastRecord, record_lock, registry
 from .verify import changed, narrows, whole
 
 _MOST = 64  # plans for one function, and lines for one plan
@@ -48,7 +47,7 @@ class RepairPlan:
     call: Callable[["RepairPlan", tuple[Any, ...], FrameType], Any]  # written for these arguments
     devices: frozenset[str]  # that these arguments come from and go to
     regions: frozenset[tuple[str, torch.dtype]]  # of these devices, where autocast was on
-    generation: int
+    generation: object
     base: Base  # whose casting allowed them
     modes: Any  # in force around it
     casting: Casting
@@ -104,7 +103,7 @@ def _records_for(
 
 def _current(plan: RepairPlan) -> bool:
     """Whether nothing was set or reset since a plan was made."""
-    return plan.generation == _records.generation and plan.base is base()
+    return plan.generation is registry().generation and plan.base is base()
 
 
 def _regions(devices: frozenset[str]) -> frozenset[tuple[str, torch.dtype]]:
@@ -150,7 +149,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
     if plan is None:
         written = _written(contract, indexes, edits)
         plan = RepairPlan(
-            key, written, devices, regions, _records.generation, base(), modes_around(), call.casting, scoped()
+            key, written, devices, regions, registry().generation, base(), modes_around(), call.casting, scoped()
         )
         if module is not None:
             plan.module = weakref.ref(module, functools.partial(_forget, contract, plan))

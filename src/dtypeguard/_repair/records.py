@@ -1,7 +1,10 @@
 """The registry of repairs: what was repaired, how often, and which warnings were given."""
 
+import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -71,9 +74,47 @@ class Casts(list[CastRecord]):
 CastRecord.__module__ = Casts.__module__ = "dtypeguard"
 Key = tuple[Any, ...]
 record_lock = threading.Lock()
-records: dict[Key, CastRecord] = {}
-warned: set[Key] = set()
-generation = 0  # of the registry: plans made before `reset_casts` are void
+
+
+class Registry:
+    """Repairs that are counted together.
+
+    Attributes:
+        records: by what makes two repairs the same.
+        warned: what was said already.
+        generation: another object after each reset; plans that were made before it are void.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[Key, CastRecord] = {}
+        self.warned: set[Key] = set()
+        self.generation = object()
+
+    def reset(self) -> None:
+        with record_lock:
+            self.records.clear()
+            self.warned.clear()
+            self.generation = object()
+
+
+_PROCESS = Registry()
+# Of what a tool runs by itself, in its thread; None: that of the process.
+_apart: ContextVar[Registry | None] = ContextVar("dtypeguard.registry", default=None)
+
+
+def registry() -> Registry:
+    """Where repairs are counted, here."""
+    return _apart.get() or _PROCESS
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """In here, in this thread, repairs are counted by themselves."""
+    token = _apart.set(Registry())
+    try:
+        yield
+    finally:
+        _apart.reset(token)
 
 
 def casts() -> Casts:
@@ -96,14 +137,14 @@ Mark = dict[Key, tuple[CastRecord, int, int]]  # with count and bytes as they we
 def mark() -> Mark:
     """Where the registry stands, for `since`."""
     with record_lock:
-        return {key: (record, record.count, record.bytes) for key, record in records.items()}
+        return {key: (record, record.count, record.bytes) for key, record in registry().records.items()}
 
 
 def since(begin: Mark | None) -> Casts:
     """The repairs after a mark, and after a reset that came later; all of them for None."""
     fresh = Casts()
     with record_lock:
-        for key, record in records.items():
+        for key, record in registry().records.items():
             before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
             if before is not record:  # it was forgotten meanwhile, and begun anew
                 count = nbytes = 0
@@ -114,15 +155,12 @@ def since(begin: Mark | None) -> Casts:
 
 def reset_casts() -> None:
     """Clear all records. Each repair then warns again, and each narrowing repair is verified again."""
-    global generation
-    with record_lock:
-        records.clear()
-        warned.clear()
-        generation += 1
+    registry().reset()
 
 
 def warn_once(key: Key, warning: Warning, frame: FrameType | None = None) -> None:
     """Warn at the caller's own line, or at another frame's, once; the registry of Python's warnings is not used."""
+    warned = registry().warned
     with record_lock:
         if key in warned:
             return

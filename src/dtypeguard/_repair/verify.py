@@ -151,7 +151,8 @@ def _readable(tensor: Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
         return False
-    if torch._C._get_tracing_state() is not None or torch._C._len_torch_dispatch_stack():
+    modes = map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack()))
+    if torch._C._get_tracing_state() is not None or not all(getattr(mode, "computes", False) for mode in modes):
         return False  # a dispatch mode may trace or fake, and would see the looking in any case
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False

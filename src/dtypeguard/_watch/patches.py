@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._base.compiler import unseen
-from .._base.patches import Make, here
+from .._base.patches import Make
 from .._base.patches import Patches as _Patches
 from .rule import Rule
 
@@ -39,7 +39,7 @@ def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
     @functools.wraps(following)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if (audit.live and not local.paused) or (always and audit.hears(here.listeners)):
+        if (audit.live and not local.paused) or (always and audit.heard):
             return function(audit, following, *args, **kwargs)
         return following(*args, **kwargs)
 
@@ -50,7 +50,8 @@ class Patches(_Patches):
     """Those of one audit."""
 
     def __init__(self, audit: Any) -> None:
-        super().__init__(audit)
+        super().__init__()
+        self.audit = audit
         self._makes: dict[Around, Make] = {}
         self._rows: set[int] = set()  # of `around` that are replaced
 

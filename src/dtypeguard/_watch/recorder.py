@@ -110,9 +110,10 @@ class Recorder:
         """Whether it runs, and this thread takes part; a thread of autograd has the mode of the one that waits."""
         return self.running and (self.local.on or (threads.foreign and self._mode in _stack()))
 
-    def hears(self, listeners: list[Any]) -> bool:
-        """Whether it is among those that listen in this thread."""
-        return self.running and (self in listeners or threads.foreign)
+    @property
+    def heard(self) -> bool:
+        """Whether it listens in this thread, even in what it does itself."""
+        return self.running and (self.patches.heard or threads.foreign)
 
     # ------------------------------------------------------------ for the families
 
@@ -472,4 +473,5 @@ def _stack() -> list[Any]:
 
 def listening() -> list[Recorder]:
     """The audits that take part in this thread, the innermost first."""
-    return [one for one in reversed(threads.listeners) if isinstance(one, Recorder) and one.live]
+    audits = [one.audit for one in reversed(threads.listeners) if isinstance(one, Patches)]
+    return [audit for audit in audits if audit.live]

@@ -7,7 +7,6 @@ many dtypes (float4, the bits and quantized ones) cannot be made from numbers.
 import cmath
 import functools
 import math
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from .._base.dtypes import BY_NAME, TABLE, Kind
+from .._base.quiet import quiet
 
 # Integers as wide as the elements of a dtype, of those that torch computes in.
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -196,8 +196,7 @@ def tensor_of(
 
 def _quietly(make: Callable[[], Tensor]) -> Tensor:
     """Quantized tensors are deprecated, small complex dtypes experimental; as long as they are there they are met."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         return make()
 
 

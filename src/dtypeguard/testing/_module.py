@@ -15,9 +15,10 @@ from torch import nn
 
 from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
+from .._base.numbers import Seeded, pushed, seed
 from .._base.options import several
 from .._base.progress import progress
-from .._calls import Inputs, aside, call_of, leaf, seed
+from .._calls import Inputs, aside, call_of, leaf
 from .._watch.unrecorded import unrecorded
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
@@ -141,7 +142,8 @@ class _Given:
     def __init__(self, bench: Bench, example: Any) -> None:
         self._bench = bench
         seed(0)
-        args, kwargs = call_of(example() if callable(example) else example)
+        with pushed(Seeded()):
+            args, kwargs = call_of(example() if callable(example) else example)
         try:
             inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:

@@ -22,6 +22,7 @@ from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError
 from .._calls import Outcome, difference, run
 from .._doors.guard import is_held
 from .._watch.rule import Finding
+from ._default import as_default
 from ._matrix import Failure
 from ._trial import Trial, moved
 
@@ -320,20 +321,17 @@ def half(trial: Trial) -> Iterator[Fault]:
 def default_dtype(trial: Trial) -> Iterator[Fault]:
     before = torch.get_default_dtype()
     other = torch.float64 if before is not torch.float64 else torch.float32
-    then, faults = trial.bare.outputs(), []
-    torch.set_default_dtype(other)
-    try:
+    then = trial.bare.outputs()
+    with as_default(other):
         outcome = trial.call()
         now = outcome.outputs()
         odd = [path for path in then if now.get(path, then[path]) is not then[path]]  # random layers may be skipped
-        if odd or (outcome.error is None) is not (trial.bare.error is None):
-            text = f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}"
-            got = outcome.raised or _dtypes(odd, now)
-            expected = f"{trial.bare.raised or _dtypes(odd or then, then)}, as under {name_of(before)}"
-            faults.append(Fault(text, got, expected, _birth(trial)))
-    finally:
-        torch.set_default_dtype(before)
-    yield from faults
+        born = _birth(trial) if odd else _WRITE
+    if odd or (outcome.error is None) is not (trial.bare.error is None):
+        text = f"what comes out depends on torch.get_default_dtype(): it was set to {name_of(other)}"
+        got = outcome.raised or _dtypes(odd, now)
+        expected = f"{trial.bare.raised or _dtypes(odd or then, then)}, as under {name_of(before)}"
+        yield Fault(text, got, expected, born)
 
 
 def _dtypes(paths: Iterable[str], outputs: dict[str, torch.dtype]) -> str:
@@ -433,21 +431,16 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
 
 def compiled(trial: Trial) -> Iterator[Fault]:
     for whole in (True, False):
-        expected = trial.call(model=_compile(trial, trial.fresh(), whole), cast_by_hand=trial.wrong)
+        expected = trial.call(model=trial.bench.compiled(trial.fresh(), whole), cast_by_hand=trial.wrong, compiled=True)
         if expected.error is None:
             break
     else:  # the bare model does not compile, or does not compute
         return
-    outcome = trial.call("lenient", model=_compile(trial, trial.fresh("lenient"), whole))
+    outcome = trial.call("lenient", model=trial.bench.compiled(trial.fresh("lenient"), whole), compiled=True)
     found = difference(outcome, expected)
     if found is not None:
         how = f"torch.compile(backend={trial.bench.compiler!r}, fullgraph={whole})"
         yield Fault(f"{how} of the guarded model is not that of the bare one", *found, "torch._dynamo.explain")
-
-
-def _compile(trial: Trial, model: nn.Module, whole: bool) -> Any:
-    torch.compiler.reset()  # copies of a model share their code, and Dynamo counts the graphs of each code
-    return torch.compile(model, backend=trial.bench.compiler or "", fullgraph=whole)
 
 
 PROPERTIES: tuple[Property, ...] = (

@@ -6,6 +6,7 @@ Everything is computed when a property asks for it, once.
 import contextlib
 import copy
 import inspect
+import types
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 
 from .._base.config import Autocast, ModeName, current_casting
 from .._base.dtypes import AUTOCAST, FLOATING, may_cast
-from .._calls import Inputs, Leaf, Outcome, converted, difference, run, seed
+from .._base.numbers import Seeded, pushed, seed
+from .._calls import Inputs, Leaf, Outcome, converted, difference, run
 from .._check.reference import check, is_mask, same_device
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.model import Contract
@@ -46,7 +48,8 @@ class Bench:
     def make(self, number: int = 0) -> nn.Module:
         """A new model, whose random numbers start from `number`; a guard of its own is taken off, and remembered."""
         seed(number)
-        model: Any = self._factory()
+        with pushed(Seeded()):
+            model: Any = self._factory()
         with contextlib.suppress(Exception):  # what cannot be copied is made anew each time
             model = copy.deepcopy(model)  # the caller may keep it
         if not isinstance(model, nn.Module):
@@ -77,6 +80,30 @@ class Bench:
 
     def guard(self, model: nn.Module, mode: ModeName) -> nn.Module:
         return guard(model, **self._options, mode=mode)
+
+    def compiled(self, model: nn.Module, whole: bool) -> Any:
+        """A compiled call of a model; Dynamo counts the graphs of each code, and all models of a class share theirs."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return model(*args, **kwargs)
+
+        own: Any = types.FunctionType(call.__code__.replace(), globals(), "call", None, call.__closure__)
+        return torch.compile(own, backend=_drawing_apart(self.compiler or ""), fullgraph=whole)
+
+
+def _drawing_apart(name: str) -> Callable[..., Any]:
+    """A backend whose graphs draw from the numbers of this tool."""
+
+    def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        ready = torch._dynamo.lookup_backend(name)(graph, inputs)
+
+        def call(*args: Any) -> Any:
+            with pushed(Seeded()):
+                return ready(*args)
+
+        return call
+
+    return backend
 
 
 class Trial:
@@ -205,6 +232,7 @@ class Trial:
         cast_by_hand: Mapping[str, Leaf] = MappingProxyType({}),
         model: nn.Module | None = None,
         grads: bool = False,
+        compiled: bool = False,
     ) -> Outcome:
         """A call of a fresh model, or of the one given."""
 
@@ -217,7 +245,8 @@ class Trial:
         if cell.autocast is not None and not disabled:
             region = cell.parameter_device.type, cell.autocast
         model = self.fresh(mode) if model is None else model
-        return run(model, self.given, mode, by_hand=by_hand if cast_by_hand else None, region=region, grads=grads)
+        change = by_hand if cast_by_hand else None
+        return run(model, self.given, mode, by_hand=change, region=region, grads=grads, compiled=compiled)
 
     @cached_property
     def bare(self) -> Outcome:
