@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .patches import Patches
 
+Mark = tuple[Any, Any, dict[torch.device, Tensor]]
 _aten: Any = torch.ops.aten
 _STATES = ("manual_seed", "seed", "initial_seed", "get_rng_state", "set_rng_state")
 _current: ContextVar["Numbers | None"] = ContextVar("dtypeguard.numbers", default=None)
@@ -34,6 +35,36 @@ class Numbers:
         numpy: Any = sys.modules.get("numpy")
         self._numpy = None if numpy is None else numpy.random.RandomState(0)
         self._number = 0
+
+    @classmethod
+    def taken(cls, device: torch.device) -> "Numbers":
+        """Numbers that go on from those of the process, which stay where they are."""
+        numbers = cls()
+        numbers._cpu.set_state(torch.get_rng_state())
+        other = numbers.generator(device)
+        if other is not None and device.type != "cpu":
+            other.set_state(torch.get_device_module(device).get_rng_state(device))
+        numbers._python.setstate(random.getstate())
+        if numbers._numpy is not None:
+            numbers._numpy.set_state(sys.modules["numpy"].random.get_state())
+        return numbers
+
+    def mark(self) -> Mark:
+        """Where they are."""
+        numpy = None if self._numpy is None else self._numpy.get_state()
+        torchs = {device: one.get_state() for device, one in self._torch.items() if one is not None}
+        return self._python.getstate(), numpy, torchs
+
+    def back(self, mark: Mark) -> None:
+        """Go back to where they were."""
+        python, numpy, torchs = mark
+        self._python.setstate(python)
+        if numpy is not None and self._numpy is not None:
+            self._numpy.set_state(numpy)
+        for device, state in torchs.items():
+            generator = self.generator(device)
+            assert generator is not None
+            generator.set_state(state)
 
     def seed(self, number: int) -> None:
         """The same numbers from here on."""
@@ -55,8 +86,11 @@ class Numbers:
         return self._torch[device]
 
     @contextlib.contextmanager
-    def here(self) -> Iterator["Numbers"]:
-        """In here, and in this thread, these are drawn; by operations where `Seeded` or another mode asks `draw`."""
+    def here(self) -> Iterator[Patches]:
+        """In here, and in this thread, these are drawn; by operations where `Seeded` or another mode asks `drawn`.
+
+        It gives the patches, for others that are needed where the same is run.
+        """
         token, patches = _current.set(self), self._patches
         try:
             for name in _STATES:
@@ -69,7 +103,7 @@ class Numbers:
                         patches.instead(sys.modules[module], name, _of(getattr(own, name)))
             patches.eager()
             patches.enter_thread()
-            yield self
+            yield patches
         finally:
             patches.undo()
             _current.reset(token)

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base.numbers import drawn as draw
+
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Keeps the random numbers of the first run, and gives them to each later one, in the dtype of that run.
@@ -26,7 +28,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
         return self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = draw(func, args, kwargs or {})
         if torch.Tag.nondeterministic_seeded not in func.tags or torch._C._current_autograd_node() is not None:
             return out
         if func is torch.ops.aten.native_dropout.default:

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn import functional as F
 
 from .._base.dtypes import FLOATING, name_of
 from .._base.errors import CompareError
+from .._base.numbers import Numbers, pushed
 from .._base.progress import tell
 from .batches import Batch, tensors_of
 from .draws import Draws
@@ -46,7 +47,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         self.draws = [Draws() for _ in self.batches]
-        self._state = _states(self.device)
+        self._numbers = Numbers.taken(self.device)
+        self._mark = self._numbers.mark()
 
     @property
     def low(self) -> torch.dtype:
@@ -112,7 +114,7 @@ class Subject:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
         tell(lambda: f"run {self.runs}")
-        with self._region(low), self._drawn(number), mode or contextlib.nullcontext():
+        with self._region(low), self._drawn(number), pushed(mode) if mode else contextlib.nullcontext():
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
                 out = self.loss(out, batch)
@@ -126,29 +128,24 @@ class Subject:
     @contextlib.contextmanager
     def _drawn(self, number: int) -> Iterator[None]:
         """Random numbers as in the first run; the program's own generators stay as they are."""
-        before, fused = _states(self.device), torch.backends.mha.get_fastpath_enabled()
-        _set_states(self.device, self._state)
-        torch.backends.mha.set_fastpath_enabled(False)  # where a hook or a gradient is, it is off anyway
-        # Fused attention drops out with a mask that nobody sees.
-        plain = sdpa_kernel(SDPBackend.MATH) if self.model.training else contextlib.nullcontext()
-        try:
-            with plain, self.draws[number]:
+        self._numbers.back(self._mark)
+        with self._numbers.here() as patches, pushed(self.draws[number]):
+            # Where a hook or a gradient is, the fast path is off anyway.
+            patches.instead(torch.backends.mha, "get_fastpath_enabled", lambda following: False)
+            patches.instead(F, "scaled_dot_product_attention", _plainly)
+            try:
                 yield
-        finally:
-            self.draws[number].again()
-            torch.backends.mha.set_fastpath_enabled(fused)
-            _set_states(self.device, before)
+            finally:
+                self.draws[number].again()
 
 
-def _states(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    other = None if device.type in ("cpu", "meta") else torch.get_device_module(device).get_rng_state(device)
-    return torch.get_rng_state(), other
-
-
-def _set_states(device: torch.device, states: tuple[Tensor, Tensor | None]) -> None:
-    torch.set_rng_state(states[0])
-    if states[1] is not None:
-        torch.get_device_module(device).set_rng_state(states[1], device)
+def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+             is_causal: bool = False, **kwargs: Any) -> Any:  # fmt: skip
+    """Fused attention drops out with a mask that nobody sees."""
+    if not dropout_p or query.is_cpu:  # where there is no fused one that drops out
+        return following(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
+    math: Any = torch.ops.aten._scaled_dot_product_attention_math
+    return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
 
 
 def widest(model: nn.Module) -> torch.dtype:
