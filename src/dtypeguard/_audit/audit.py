@@ -31,7 +31,7 @@ class Audit:
     """The context manager of `with dtypeguard.audit() as report`. It can be entered once."""
 
     def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
-        self._recorder, self._models = recorder, list(models)
+        self._recorder, self._models = recorder, list(models)  # until it ends
         self._report = AuditReport(recorder)
         self._used = False
         self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
@@ -50,18 +50,20 @@ class Audit:
         if self._recorder.values is not None:  # which takes its time
             self._task = task("audit", alone=False)
         self._task.__enter__()
-        _errors.origins.append(self._recorder.origin_of)
+        _errors.origins.append(self._recorder.origin_here)
         return self._report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        _errors.origins.remove(self._recorder.origin_of)
+        _errors.origins.remove(self._recorder.origin_here)
         try:
             self._recorder.stop(error)
         finally:
             self._report._close(error)
             self._task.__exit__(None, None, None)
+            self._models.clear()
+            del self._recorder
         return False
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,6 +35,39 @@ from .text import Style, cast_lines, paragraphs, verdict_lines
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
 
+class _Ended:
+    """What stays of a recorder when its audit has ended: data, and nothing that the program made."""
+
+    running = False
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.findings, self.operations = recorder.findings, recorder.operations
+        self.broken = [_without_frames(error) for error in recorder.broken]
+        self.origin_of, self._summary = recorder.lineage.alone().origin_of, None
+        if recorder.values is not None:
+            self._summary = dict(recorder.values.summary())
+
+    @property
+    def values(self) -> "_Ended | None":
+        return None if self._summary is None else self
+
+    def summary(self) -> dict[str, Any]:
+        return self._summary or {}
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """An exception whose traceback is text: frames hold what the program made."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    if error.__traceback__ is not None:
+        error.add_note("".join(traceback.format_tb(error.__traceback__)))
+    while one is not None and one not in chain:
+        chain.append(one)
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
 class AuditReport:
     """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
@@ -48,7 +82,7 @@ class AuditReport:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self._recorder: Recorder | _Ended = recorder
         self._began = time.perf_counter()
         self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         program, *arguments = sys.orig_argv
@@ -62,7 +96,9 @@ class AuditReport:
     def _close(self, error: BaseException | None) -> None:
         self.seconds = time.perf_counter() - self._began
         self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
-        self._modules = self._recorder.guarded(_tree, self._recorder) or []
+        if isinstance(self._recorder, Recorder):
+            self._modules = self._recorder.guarded(_tree, self._recorder) or []
+            self._recorder = _Ended(self._recorder)
 
     @property
     def elapsed(self) -> float:
@@ -205,7 +241,7 @@ class AuditReport:
             ],
             "findings": found,
             "casts": casts,
-            "modules": _tree(self._recorder) if self._modules is None else self._modules,
+            "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,
             "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
             "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
         }

@@ -181,6 +181,23 @@ class Lineage:
         """The same for a parameter or buffer of a module."""
         self._of[id(tensor)] = (_Held(module, key), node)
 
+    def alone(self) -> "Lineage":
+        """The lines, without why: causes hold what rules know of the program."""
+        nodes = [node for _, node in self._of.values()]
+        seen: set[int] = set()
+        while nodes:
+            node = nodes.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                node.cause, node.debts = None, ()
+                nodes += [*node.parents, node.birth]
+        return self
+
+    def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now."""
+        node = self.get(tensor)
+        return () if node is None else node.line()
+
     def _sweep(self) -> None:
         known = self._of
         for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:

@@ -172,8 +172,11 @@ class Recorder:
 
     def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
         """The lines from the birth of a tensor to now."""
-        node = self.lineage.get(tensor)
-        return () if node is None else node.line()
+        return self.lineage.origin_of(tensor)
+
+    def origin_here(self, tensor: Tensor) -> tuple[str, ...]:
+        """The same for errors; those of a thread that takes no part are not the audit's."""
+        return self.origin_of(tensor) if self.live else ()
 
     def state(self, kind: type[State]) -> State:
         """What a family keeps for the time of the audit."""
