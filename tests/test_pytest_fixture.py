@@ -141,7 +141,8 @@ def test_the_lowest_severity_that_fails(outcomes):
 # --- what is said
 
 
-def test_the_failure_lists_the_findings(outcomes):
+def test_the_failure_lists_the_findings(outcomes, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     result = outcomes("def test(dtype_audit): bad()", failed=1)
     result.stdout.fnmatch_lines(
         [

@@ -1,0 +1,374 @@
+"""What one thread asks of dtypeguard is felt by no other."""
+
+import concurrent.futures
+import contextlib
+import copy
+import gc
+import itertools
+import logging
+import random
+import sys
+import threading
+import time
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from jaxtyping import Float32
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _python_dispatch
+
+import dtypeguard
+from dtypeguard import audit, compare, dryrun, enforce, guard
+from dtypeguard.testing import check_module
+
+F64 = torch.float64
+X = torch.ones(2, 4)
+
+
+class Meets(nn.Module):
+    """A model in whose forward its thread waits, once, for another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x):
+        meet()
+        y = self.norm(self.layer(x) + torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=x.dtype))
+        z = self.drop(y) + F.scaled_dot_product_attention(y[None], y[None], y[None])[0]
+        return z * random.random() if self.training else z
+
+
+MODEL = Meets()  # which draws numbers in training
+meeting = threading.local()
+
+
+def meet():
+    inside, done = getattr(meeting, "events", (None, None))
+    if inside is not None and not inside.is_set():
+        inside.set()
+        assert done.wait(60)
+
+
+def an_audit(**options):
+    """Of a program that draws no numbers itself."""
+    with audit(**options):
+        copy.deepcopy(MODEL).eval()(X).sum().backward()
+
+
+def a_trace_in_an_audit():
+    with audit():
+        torch.jit.trace(copy.deepcopy(MODEL).eval(), X, check_trace=False)
+
+
+def an_export_in_an_audit():
+    with audit():
+        torch.export.export(copy.deepcopy(MODEL).eval(), (X,), strict=False)
+
+
+TOOLS = {
+    "audit": an_audit,
+    "audit of values": lambda: an_audit(values=True),
+    "jit.trace in an audit": a_trace_in_an_audit,
+    "export in an audit": an_export_in_an_audit,
+    "compare": lambda: compare(MODEL, X, dtype=torch.bfloat16),
+    "dryrun": lambda: dryrun(MODEL, X, dtypes=torch.bfloat16, autocast=None),
+    "check_module": lambda: check_module(MODEL, example=X, dtypes=torch.float32, autocast=None),
+}
+
+
+@contextlib.contextmanager
+def in_the_midst_of(tool):
+    """In here the tool is at work in another thread, in the forward of a model; at the end it has come to its end."""
+    inside, done, failed = threading.Event(), threading.Event(), []
+
+    def work():
+        meeting.events = inside, done
+        try:
+            tool()
+        except BaseException as error:
+            failed.append(error)
+            inside.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert inside.wait(60)
+        yield
+    finally:
+        done.set()
+        thread.join()
+    assert failed == []
+
+
+def installed():
+    """All that stands in torch, Python's and NumPy's generators and threads, and flags of the whole process."""
+    owners = (torch, nn.Module, Tensor, F, torch.autograd, torch.random, torch.jit, torch.jit._trace, random, np.random,
+              torch.optim.Optimizer, torch.amp.GradScaler, torch.autograd.profiler.record_function, threading.Thread,
+              torch._dynamo.eval_frame, torch.backends.mha)  # fmt: skip
+    standing = {(owner, name): thing for owner in owners for name, thing in vars(owner).items() if callable(thing)}
+    flags = {name: value for name, value in vars(_python_dispatch).items() if name.startswith("_is_in")}
+    return standing, flags, [*warnings.filters], torch.get_num_threads(), torch.get_default_dtype()
+
+
+@enforce
+def takes(x: Float32[Tensor, "2 4"]):
+    return x
+
+
+class Heard(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
+@contextlib.contextmanager
+def heard():
+    handler, logger = Heard(), logging.getLogger("dtypeguard")
+    logger.addHandler(handler)
+    try:
+        yield handler.records
+    finally:
+        logger.removeHandler(handler)
+
+
+def numbers():
+    return torch.rand(3).tolist(), random.random(), np.random.rand(2).tolist(), torch.randint(9, (2,)).tolist()
+
+
+def seed():
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+
+
+@pytest.fixture(autouse=True)
+def torchs_own_modules():
+    """What torch imports when it is first needed is no change."""
+    import torch._dynamo.eval_frame
+    import torch.export._trace  # noqa: F401
+
+
+quiet = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
+
+@quiet
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=list(TOOLS))
+def test_a_tool_is_felt_by_no_other_thread(tool):
+    dtypeguard.set_mode("lenient")
+    dtypeguard.reset_casts()
+    before, guarded = installed(), guard(nn.Linear(4, 4))
+    seed()
+    expected = numbers(), numbers()
+    seed()
+    with in_the_midst_of(tool):
+        assert installed()[3:] == before[3:]
+        drawn = [numbers()]
+        with dtypeguard.mode("strict"):
+            with pytest.raises(dtypeguard.DtypeError, match="argument `x` is float64"):
+                takes(X.double())
+            with pytest.raises(dtypeguard.DtypeError):
+                guarded(X.double())
+        with pytest.warns(dtypeguard.CastWarning) as said, heard() as logged:
+            dtypes = [takes(X.double()).dtype for _ in range(3)]
+        assert dtypes == [torch.float32] * 3
+        assert len(said) == len(logged) == 1
+        with pytest.warns(UserWarning, match="mine"):
+            warnings.warn("mine", UserWarning, stacklevel=1)
+        assert torch.zeros(1).dtype is torch.float32
+        drawn.append(numbers())
+    assert tuple(drawn) == expected
+    assert [record.count for record in dtypeguard.casts()] == [3]
+    assert installed() == before
+
+
+@quiet
+@pytest.mark.parametrize("other", TOOLS.values(), ids=list(TOOLS))
+def test_an_audit_that_ends_in_the_midst_of_a_tool_sees_its_own_thread_and_leaves_nothing(other):
+    before = installed()
+    with in_the_midst_of(other), audit() as report:
+        X.half()
+    assert installed() == before
+    assert [(finding.rule, finding.line) for finding in report.findings] == [("DG103", sys._getframe().f_lineno - 2)]
+    assert report.faults == []
+
+
+def test_a_tool_in_the_midst_of_an_audit_is_none_of_its_business():
+    before = installed()
+    with audit() as report, in_the_midst_of(TOOLS["dryrun"]):
+        X.half()
+        nn.Linear(4, 4)(X)
+    assert [row["class"] for row in report.to_dict()["modules"]] == ["Linear"]
+    assert [finding.rule for finding in report.findings] == ["DG103"]
+    assert installed() == before
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+def test_audits_of_several_threads_end_in_any_order(order):
+    """Each sees its own thread, as long as it lasts."""
+    before = installed()
+    audits = [audit() for _ in range(3)]
+    begun, ends = threading.Barrier(4), [threading.Event() for _ in range(3)]
+
+    def work(number):
+        with audits[number]:
+            begun.wait(60)
+            ends[number].wait(60)
+            for _ in range(number + 1):
+                X.half()
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(3)]
+    reports = [one.report for one in audits]
+    for thread in threads:
+        thread.start()
+    begun.wait(60)
+    assert torch.tensor is not before[0][torch, "tensor"]
+    for number in order:
+        ends[number].set()
+        threads[number].join()
+    assert [[finding.count for finding in report.findings] for report in reports] == [[1], [2], [3]]
+    assert installed() == before
+
+
+def test_what_somebody_set_on_top_stays_and_reaches_the_original():
+    real = torch.tensor
+    with audit():
+        ours = torch.tensor
+        torch.tensor = lambda *args, **kwargs: ours(*args, **kwargs)
+        theirs = torch.tensor
+    try:
+        assert torch.tensor is theirs
+        assert torch.tensor([1.0]).tolist() == [1.0]
+        with audit(rules="DG112") as report:
+            torch.tensor(np.ones(2))
+        assert [finding.rule for finding in report.findings] == ["DG112"]
+        assert torch.tensor is theirs
+    finally:
+        torch.tensor = ours  # as they found it
+    with audit():
+        pass
+    assert torch.tensor is real
+
+
+def test_other_threads_compile_and_script_while_an_audit_runs():
+    """And an audit runs what is compiled as it is written."""
+
+    class Net(Meets):
+        def forward(self, x):
+            return self.layer(x) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def script():
+        return torch.jit.script(Net())(X)
+
+    net = Net()
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
+    for make in (lambda: compiled(X), lambda: torch.jit.trace(net, X)(X), script):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(int).result()  # its thread is there before the audit
+            with warnings.catch_warnings(action="ignore"), audit() as report:  # TorchScript is deprecated
+                out = pool.submit(make).result(60)
+                assert torch.equal(compiled(X), net(X))
+        assert out.shape == X.shape
+        assert report.faults == []
+
+
+# ---------------------------------------------------------------- what stays of a report
+
+
+def a_step(net):
+    loss = net(X).square().sum()
+    loss.backward()
+    torch.optim.AdamW(net.parameters()).step()
+
+
+def raises(net):
+    with contextlib.suppress(RuntimeError):
+        net(X.double())
+
+
+@pytest.mark.parametrize("values", [None, "range", True])
+@pytest.mark.parametrize(
+    "program", [a_step, raises, lambda net: net.bfloat16()(X.bfloat16())], ids=["step", "raises", "half"]
+)
+def test_a_report_keeps_nothing_of_the_program_alive(program, values):
+    net = Meets()
+    refs = [weakref.ref(one) for one in (*net.modules(), *net.parameters())]
+    watch = audit(net, values=values)
+    with watch as report:
+        program(net)
+    texts = str(report), report.to_json()
+    del net
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * len(refs)
+    assert (str(report), report.to_json()) == texts
+
+
+# ---------------------------------------------------------------- all at once
+
+
+class Serves(threading.Thread):
+    """Calls a guarded model, right and wrong, and counts what it finds wrong."""
+
+    def __init__(self, over, mode, draws):
+        super().__init__()
+        self.over, self.mode, self.draws = over, mode, draws
+        self.model, self.calls, self.wrong, self.numbers = guard(nn.Linear(4, 4), mode=mode), 0, [], []
+
+    def run(self):
+        while not self.over.is_set():
+            self.calls += 1
+            if self.draws:
+                self.numbers.append(numbers())
+            try:
+                out = self.model(X)
+                repaired = self.model(X.double())
+                if self.mode == "strict":
+                    self.wrong.append("a wrong call passed")
+                elif not torch.equal(out, repaired):
+                    self.wrong.append("other numbers")
+            except dtypeguard.DtypeError:
+                if self.mode != "strict":
+                    self.wrong.append("a call was refused")
+            if torch.zeros(1).dtype is not torch.float32 or torch.get_num_threads() != 1:
+                self.wrong.append("a setting of the process changed")
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning", "ignore:.*jit")
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_four_threads_serve_while_one_uses_every_tool(seconds):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        dtypeguard.reset_casts()
+        before, over = installed(), threading.Event()
+        servers = [Serves(over, mode, draws=not n) for n, mode in enumerate(["strict", "lenient", "strict", "lenient"])]
+        seed()
+        for server in servers:
+            server.start()
+        end = time.monotonic() + seconds
+        rounds = 0
+        while time.monotonic() < end:
+            for tool in TOOLS.values():
+                tool()
+            rounds += 1
+        over.set()
+        for server in servers:
+            server.join()
+        assert [server.wrong for server in servers] == [[]] * 4
+        assert rounds
+        assert all(server.calls > 10 for server in servers)
+        counts = sum(record.count for record in dtypeguard.casts())
+        assert counts == sum(server.calls for server in servers if server.mode == "lenient")
+        seed()
+        assert [numbers() for _ in range(servers[0].calls)] == servers[0].numbers
+        assert installed() == before
+    finally:
+        torch.set_num_threads(threads)
