@@ -1,6 +1,9 @@
 """The anchor: which parameter says what dtype and device a module wants, and when none does."""
 
+import copy
+import pickle
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -534,3 +537,31 @@ def test_the_policy_of_fsdp2_says_in_which_dtype_a_root_computes():
     assert caught.value.expected is BF16
     model.policy = None
     assert accepted(model) == {F32}
+
+
+class Early(nn.Module):
+    """Methods that are called before the module has tables of parameters."""
+
+    def __init__(self):
+        self.look(torch.ones(2))
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    @enforce(mode="strict")
+    def look(self, x: Float[Tensor, "n"]):
+        return x
+
+    @enforce(mode="strict")
+    def __setstate__(self, state: dict[str, Float[Tensor, "..."] | Any]):
+        self.look(torch.ones(2, dtype=F64))
+        self.__dict__.update(state)
+
+
+def test_a_module_that_is_not_initialized_has_no_anchor():
+    net = Early()
+    twin = copy.deepcopy(net)
+    for one in (net, twin, pickle.loads(pickle.dumps(net))):
+        with pytest.raises(DtypeError, match="argument `x` is float64, the module's parameters are float32"):
+            one.look(torch.ones(2, dtype=F64))
+    x = torch.ones(2, dtype=F64)
+    assert Early.__new__(Early).look(x) is x

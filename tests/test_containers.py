@@ -993,3 +993,20 @@ def test_what_a_cached_property_leaves_behind_is_no_change():
 def _inside(container):
     items = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
     return [part for pair in [*items, *vars(container).items()] for part in pair]
+
+
+@enforce
+def takes_named(batch: dict[str, Row], rows: list[dict[str, Row]] | None = None):
+    return batch
+
+
+def test_the_keys_of_a_dict_are_no_part_of_what_is_told_once():
+    reset_casts()
+    one, other = [[{f"sample{n}": torch.ones(2, dtype=torch.float64)} for n in range(5)] for _ in range(2)]
+    with mode("lenient"), pytest.warns(CastWarning) as told:
+        [takes_named(batch, [row]) for batch, row in zip(one, other, strict=True)]
+    assert len(told) == 2
+    assert [(record.argument, record.count) for record in casts()] == [
+        ("batch['sample0']", 5),
+        ("rows[0]['sample0']", 5),
+    ]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -517,3 +517,100 @@ def test_an_error_is_rendered_whatever_the_value_is(value, hint, mode):
 def test_keys_that_are_hard_to_print_are_named_by_their_class():
     with pytest.raises(dtypeguard.DtypeError, match=r"argument `value\[<Silent>\]` is float64"):
         check({Silent(): torch.zeros(1, dtype=torch.float64)}, dict[Silent, Row], mode="strict")
+
+
+# ---------------------------------------------------------------- wrong annotations and wrong tensors
+
+
+@enforce
+def one_axis_too_many(x: Float32[Tensor, "n"], y: Float32[Tensor, "n+k"]):
+    return x
+
+
+@pytest.mark.parametrize("name", ["lenient", "warn"])
+def test_a_wrong_annotation_is_told_although_a_tensor_before_it_is_wrong_too(name):
+    words = "axis `n\\+k` cannot be computed: k is not bound yet"
+    with (
+        mode(name),
+        pytest.warns(dtypeguard.DtypeGuardWarning, match="float64"),
+        pytest.raises(AnnotationError) as told,
+    ):
+        one_axis_too_many(torch.ones(2, dtype=torch.float64), torch.ones(3))
+    assert told.match(words)
+    assert (told.value.function, told.value.argument) == ("one_axis_too_many", "y")
+    with mode(name), pytest.raises(AnnotationError, match=words):
+        one_axis_too_many(torch.ones(2), torch.ones(3))
+
+
+def test_a_wrong_tensor_is_told_before_a_wrong_annotation():
+    with mode("strict"), pytest.raises(dtypeguard.DtypeError, match="argument `x` is float64"):
+        one_axis_too_many(torch.ones(2, dtype=torch.float64), torch.ones(3))
+    with mode("lenient"), pytest.raises(dtypeguard.ShapeError, match="`x` has 2 axes"):  # without its n nobody knows
+        one_axis_too_many(torch.ones(2, 2), torch.ones(3))
+
+
+def test_a_list_that_a_wrong_annotation_left_half_checked_is_checked_as_the_next_argument():
+    @enforce(mode="strict")
+    def f(x: Row, rows: list[Float32[Tensor, "n+k"]], same: list[Row]):
+        return x
+
+    rows = [torch.ones(2, dtype=torch.float64)]
+    with pytest.raises(dtypeguard.DtypeError) as told:
+        f(torch.ones(2, dtype=torch.float64), rows, rows)
+    assert [violation.partition(" is ")[0] for violation in told.value.violations] == [
+        "argument `x`",
+        "argument `rows[0]`",
+        "argument `same[0]`",
+    ]
+
+
+# ---------------------------------------------------------------- names and values are never code
+
+RAN: list[str] = []
+CODE = "x or RAN.append('here')"
+
+
+def a_dataclass():
+    made = dataclass(init=False)(type("Odd", (), {"__annotations__": {CODE: Row}}))
+    value = made()
+    setattr(value, CODE, torch.ones(2))
+    return made, value
+
+
+def a_typed_dict():
+    return TypedDict("Odd", {CODE: Row}), {CODE: torch.ones(2)}
+
+
+@pytest.mark.parametrize("make", [a_dataclass, a_typed_dict])
+def test_the_name_of_a_field_is_no_code(make):
+    hint, value = make()
+
+    @enforce(mode="strict")
+    def f(held: hint):
+        return held
+
+    assert f(value) is value
+    wrong = torch.ones(2, dtype=torch.float64)
+    value.__setitem__(CODE, wrong) if isinstance(value, dict) else setattr(value, CODE, wrong)
+    with pytest.raises(dtypeguard.DtypeError, match=r"argument `held.* is float64"):
+        f(value)
+    assert RAN == []
+
+
+@enforce(mode="strict")
+def sized(x: Float32[Tensor, "{size} {size}+1"], size: Any):
+    return x
+
+
+@pytest.mark.parametrize("size", [3, "3", 3.0, np.int64(3), torch.tensor(3)], ids=repr)
+def test_a_value_in_an_annotation_is_a_number(size):
+    sized(torch.ones(3, 4), size)
+    with pytest.raises(dtypeguard.ShapeError):
+        sized(torch.ones(4, 4), size)
+
+
+@pytest.mark.parametrize("size", ["RAN.append('here')", "3 if RAN.append('here') else 3", "n", "3+0", "", 2.5, None])
+def test_a_value_in_an_annotation_is_no_code(size):
+    with pytest.raises(AnnotationError, match=r"\{size\} is .*, which is no integer"):
+        sized(torch.ones(3, 4), size)
+    assert RAN == []

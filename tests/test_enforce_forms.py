@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import operator
 import pickle
 import random
 import sys
@@ -1596,3 +1597,33 @@ def test_a_check_draws_no_random_numbers_of_the_program(hint):
     for _ in range(2):
         random.seed(0)
         assert f(torch.ones(3), {"a": [1, 2, 3]} if hint == dict[str, list[int]] else [1, 2, 3]) == expected
+
+
+class Declines:
+    """Operators that leave the answer to the other operand."""
+
+    @enforce(mode="strict")
+    def __eq__(self, other: object) -> Float32[Tensor, ""]:
+        return NotImplemented
+
+    __hash__ = object.__hash__
+
+    @enforce(mode="strict")
+    def __add__(self, other: object) -> Float32[Tensor, ""]:
+        return NotImplemented
+
+    __radd__ = __iadd__ = __add__
+
+    @enforce(mode="strict")
+    def add(self, other: object) -> Float32[Tensor, ""]:
+        return NotImplemented
+
+
+def test_an_operator_may_return_not_implemented_and_no_other_function():
+    one = Declines()
+    assert (one == 3) is False
+    for call in (lambda: one + 3, lambda: 3 + one, lambda: operator.iadd(one, 3)):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            call()
+    with pytest.raises(dtypeguard.HintError, match=r"Declines\.add: the result is a NotImplementedType"):
+        one.add(3)

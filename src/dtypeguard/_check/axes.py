@@ -1,5 +1,7 @@
 """The axes of one array against those bound so far, with jaxtyping's verdict."""
 
+import ast
+import re
 from typing import Any
 
 import torch
@@ -107,13 +109,30 @@ def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
     try:
         if dim.function is not None and dim.names is not None:
             return dim.function(*[axis_argument(name, axes) for name in dim.names])
-        expression = eval(f"f'{dim.text}'", call.arguments())
-        return eval(expression, dict(axes))
+        return eval(_filled(dim.text, call.arguments()), dict(axes))
+    except AnnotationError:
+        raise
     except Exception as error:
         reason = f"{error.name or error} is not bound yet" if isinstance(error, NameError) else repr(error)
         raise AnnotationError(
             f"axis `{dim.text}` cannot be computed: {reason}; it may use axes of arguments to its left only"
         ) from error
+
+
+def _filled(text: str, arguments: dict[str, Any]) -> str:
+    """An axis with its braces filled; what stands in them is the author's code, what comes of it is a number only."""
+    parts: list[str] = []
+    for part in ast.parse(f"f{text!r}", mode="eval").body.values:  # type: ignore[attr-defined]  # of an f-string
+        if isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+            continue
+        alone = ast.fix_missing_locations(ast.Expression(ast.JoinedStr([part])))
+        value = eval(compile(alone, "<axis>", "eval"), arguments)
+        if not re.fullmatch(r"-?[0-9]+(\.0*)?", value):
+            braces = ast.unparse(part.value)
+            raise AnnotationError(f"axis `{text}` cannot be computed: {{{braces}}} is {value!r}, which is no integer")
+        parts.append(value)
+    return "".join(parts)
 
 
 def _check_variadic(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .._base.codes import UNBOUND
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
-from .._base.errors import AnnotationError, DeviceError, HintError
+from .._base.errors import AnnotationError, DeviceError, DtypeError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
 from .._contract.containers import children, leaves, members
@@ -39,6 +39,14 @@ from .state import CallState
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
+_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split()
+# Methods that may return NotImplemented, upon which Python asks the other operand
+# (https://docs.python.org/3/library/constants.html#NotImplemented).
+DECLINES = frozenset(
+    [f"__{way}{name}__" for name in _OPERATORS for way in ("", "r", "i")]
+    + [f"__{name}__" for name in ("lt", "le", "eq", "ne", "gt", "ge", "length_hint")]
+)
+
 
 def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of one call; `values` stand in the order of `contract.params`.
@@ -56,6 +64,8 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
     contract = call.contract
+    if result is NotImplemented and contract.function.rpartition(".")[2] in DECLINES:
+        return dataclasses.replace(call, violations=[], edits={}, leaving=True)
     outcome = dataclasses.replace(call, violations=[], edits={}, evident=False, leaving=True)
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
@@ -125,10 +135,12 @@ def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) 
         elif call.contract.guarded:
             _check_guarded(value, path, call)
     except AnnotationError as error:
+        error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
         if not call.violations:
-            error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
             raise
-        # An argument before this one was bad, so the axes it would have bound are missing: it is the culprit.
+        # Of a bad shape before this one the axes are missing, so that is the culprit; other faults bind theirs.
+        if all(violation.error in (DtypeError, DeviceError) for violation in call.violations):
+            call.unbound = call.unbound or error
 
 
 # ---------------------------------------------------------------- arrays
@@ -365,14 +377,16 @@ def _check_items(
     """Check what a container holds, by specs or (None) as of an unannotated argument; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
-    for spec, step, item in items:
-        if spec is None:
-            _check_guarded(item, (*path, step), call)
-        else:
-            _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    try:
+        for spec, step, item in items:
+            if spec is None:
+                _check_guarded(item, (*path, step), call)
+            else:
+                _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    finally:
+        call.open.pop()
     if not rebuildable:
         _not_repairable(before, call)
-    call.open.pop()
 
 
 def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: CallState) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._base.config import Mode
 from .._base.dtypes import Casting
-from .._base.errors import Violation
+from .._base.errors import AnnotationError, Violation
 from .._contract.anchor import Anchor
 from .._contract.model import Contract, Path, PathStep
 
@@ -39,6 +39,7 @@ class CallState:
     violations: list[Violation] = field(default_factory=list)
     edits: dict[Path, Edit] = field(default_factory=dict)
     open: list[Any] = field(default_factory=list)
+    unbound: AnnotationError | None = None  # of a wrong annotation; wrong tensors before it are told first
     evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(default_factory=list)  # container, the new in it, rebuilt

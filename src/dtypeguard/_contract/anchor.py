@@ -126,6 +126,8 @@ def _walk(
     module: nn.Module, path: tuple[str, ...], group: nn.Module | None
 ) -> Iterator[tuple[tuple[str, ...], nn.Module, nn.Module | None]]:
     """The modules of a subtree, their paths, and the FSDP2 group that each belongs to."""
+    if not all(hasattr(module, table) for table in ("_parameters", "_buffers", "_modules")):
+        return  # before `super().__init__()`, or in `__setstate__`
     group = group if _policy(module) is None else module
     yield path, module, group
     for name, child in module._modules.items():

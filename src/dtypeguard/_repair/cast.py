@@ -5,7 +5,7 @@ Nothing here ever writes to the caller's tensors.
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -136,10 +136,10 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
 
 
 def _alike(path: Path, value: Any) -> Path:
-    """The path that all elements of a list share: one kind of repair, however long the list is."""
+    """The path that all elements of a list or dict share: one kind of repair, however many there are."""
     steps = [path[0]]
     for kind, key in path[1:]:
-        steps.append((kind, ... if isinstance(value, list) else key))
+        steps.append((kind, ... if kind == "item" and isinstance(value, (list, Mapping)) else key))
         value = value[key] if kind == "item" else getattr(value, key)
     return tuple(steps)
 

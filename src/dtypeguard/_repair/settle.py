@@ -34,6 +34,8 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
         _arm(values[0])
     if call.violations:
         call.values = tuple(_settle(call, mode, call.arguments()).values())
+    if call.unbound is not None:
+        raise call.unbound
     return call
 
 
@@ -65,9 +67,11 @@ def leave(call: CallState, result: Any) -> Any:
     if call.passive:
         return result
     outcome = check_result(call, result)
-    if not outcome.violations:
-        return result
-    return _settle(outcome, call.mode, {"result": result})["result"]
+    if outcome.violations:
+        result = _settle(outcome, call.mode, {"result": result})["result"]
+    if outcome.unbound is not None:
+        raise outcome.unbound
+    return result
 
 
 def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import ast
 import builtins
 import dataclasses
 import itertools
+import keyword
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -369,6 +370,11 @@ class Writer:
         function, first = self.const(self.contract.function, "function"), params[0].name if params else "None"
         self.miss_if(f"not {self.const(is_own, 'own')}({function}, ({first},), {var})")
 
+    def attribute(self, var: str, name: str) -> str:
+        """A field by its name, which may be any string."""
+        plain = name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+        return f"{var}.{name}" if plain else f"{self.const(getattr, 'getattr')}({var}, {name!r})"
+
     def fields(self, spec: FieldsSpec, var: str) -> None:
         self.instance(var, spec.origin)
         for name in sorted(spec.required):  # of a TypedDict
@@ -377,7 +383,7 @@ class Writer:
         for name, field_spec in spec.fields.items():
             item = self.fresh("i")
             with self.block_if(typed and name not in spec.required, f"{name!r} in {var}"):
-                self.line(f"{item} = {var}[{name!r}]" if typed else f"{item} = {var}.{name}")
+                self.line(f"{item} = {var}[{name!r}]" if typed else f"{item} = {self.attribute(var, name)}")
                 self.spec(field_spec, item)
 
     def guarded(self, var: str, extra: bool) -> None:
