@@ -133,11 +133,14 @@ class Heard(logging.Handler):
 @contextlib.contextmanager
 def heard():
     handler, logger = Heard(), logging.getLogger("dtypeguard")
+    before = logger.disabled, logger.level  # which other libraries set
+    logger.disabled, logger.level = False, logging.WARNING
     logger.addHandler(handler)
     try:
         yield handler.records
     finally:
         logger.removeHandler(handler)
+        logger.disabled, logger.level = before
 
 
 def numbers():

@@ -61,8 +61,8 @@ _EXACT = frozenset(
     channel_shuffle pixel_shuffle cummax cummin
     """.split()
 )
-# A batch norm in training writes to its running statistics, whatever its schema says.
-_BESIDES = {"native_batch_norm": (3, 4), "_native_batch_norm_legit": (3, 4)}
+# A batch norm in training writes to its running statistics, whatever its schema says. They are no result.
+BESIDES = {"native_batch_norm": (3, 4), "_native_batch_norm_legit": (3, 4)}
 _LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])  # arguments of fused kernels
 
 
@@ -90,13 +90,15 @@ class Spread(enum.Enum):
     LOST = enum.auto()  # the error is judged by the values themselves
     CARRIED = enum.auto()
     DIFFERENCE = enum.auto()
-    LOSS = enum.auto()  # a difference inside
+    LOSS = enum.auto()  # a difference inside: of a loss, a distance, a deviation
     PRODUCT = enum.auto()
     NUMERATOR = enum.auto()
     SUM = enum.auto()
     SQUARE = enum.auto()
+    ROOT = enum.auto()  # of squares that is a norm, which is judged as what was squared
 
 
+SUMS = frozenset("sum mean _to_copy clone".split())  # of squares they are squares
 _SPREADS = {
     **dict.fromkeys(_DIFFERENCES, Spread.DIFFERENCE),
     **dict.fromkeys(_PRODUCTS, Spread.PRODUCT),
@@ -104,7 +106,9 @@ _SPREADS = {
     **dict.fromkeys(("div", "div_"), Spread.NUMERATOR),
     **dict.fromkeys(("sum", "mean"), Spread.SUM),
     **dict.fromkeys(("square", "pow"), Spread.SQUARE),
+    "sqrt": Spread.ROOT,
     **dict.fromkeys("mse_loss l1_loss smooth_l1_loss huber_loss".split(), Spread.LOSS),
+    **dict.fromkeys("dist cdist _cdist_forward var std".split(), Spread.LOSS),
     **dict.fromkeys([f"{name}_backward" for name in "mse_loss l1_loss smooth_l1_loss huber_loss".split()], Spread.LOSS),
 }
 
@@ -203,7 +207,7 @@ def _look(func: Any) -> Known:
     writes = [
         n for n, argument in enumerate(arguments) if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    writes += _BESIDES.get(name, ()) if library == "aten" else ()
+    writes += BESIDES.get(name, ()) if library == "aten" else ()
     decides = name in _DECIDES or (name in _PICKS and len(results) == 2)
     return Known(
         func=func,

@@ -22,7 +22,9 @@ _wrapped = _C._functorch.is_functorch_wrapped_tensor
 class Held:
     """The shadow of one storage."""
 
-    __slots__ = ("buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread", "writes")
+    __slots__ = (
+        "buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread", "squared", "writes",
+    )  # fmt: skip
 
     def __init__(self, ref: "weakref.ref[Any]", tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
         self.ref, self.dtype, self.size = ref, tensor.dtype, size
@@ -32,6 +34,7 @@ class Held:
         self.floor = 0.0  # the size that counts where the values are nearly zero
         self.error = 0.0  # when it was measured last, as a share of what they were computed from
         self.read = False
+        self.squared = False  # a square, or a sum of squares
         self.writes = 1  # the first, and those in place
 
     def like(self, tensor: Tensor) -> Tensor:

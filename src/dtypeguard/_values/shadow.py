@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from .._watch.text import LARGEST
-from .known import ACCUMULATES, WIDER, Known, Spread, Way
-from .measure import Error, error_of, flushed, norm, worst
+from .known import ACCUMULATES, BESIDES, WIDER, Known, Spread, Way
+from .measure import error_of, flushed, norm, worst
 from .memory import Held, Memory, shadowed
 from .rows import Cause, Row
+from .spread import Came, are_squares, spread_of
 
-_WIDEST = 1e15  # a spread; what is larger says no more
 _EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
 _FAR = 2.0  # times a spread that came in
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
@@ -31,17 +31,6 @@ _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
 
 RowOf = Callable[[Known, torch.dtype], Row]
-
-
-@dataclass(slots=True)
-class Came:
-    """An input: its error, and where it was computed."""
-
-    tensor: Tensor
-    error: float  # as a share of what it was computed from
-    held: Held
-    row: Row | None
-    spread: float
 
 
 @dataclass(slots=True)
@@ -185,7 +174,8 @@ class Shadow:
         if known.way is Way.ROUND:
             for one in writing.came:
                 one.held.like(one.tensor).copy_(one.tensor)
-        return [*((one.tensor, None) for one in writing.came), *(_pairs(out, results, made) if made else ())]
+        changed, results = [(one.tensor, None) for one in writing.came], _pairs(out, results, made) if made else []
+        return [*results, *changed] if known.name in BESIDES else [*changed, *results]  # the first one is rated
 
     def wider(
         self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None
@@ -234,30 +224,37 @@ class Shadow:
         tensor, held = pairs[0]
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
-        spread, floor = _spread(known, args, came, error)
+        spread, floor = spread_of(known, args, came, error)
         relative = error.relative(floor)
         if known.spread is Spread.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in came if one.tensor is not args[0]), default=0.0)
             spread = max(1.0, min(spread, relative / below if below else spread))
         effective = relative / spread
         source = max(came, key=_suspect, default=None)
-        if known.spread is Spread.LOST and came:  # from here on a difference is judged by itself
+        squares = are_squares(known, args, came)
+        lost = known.spread is Spread.LOST or (known.spread is Spread.ROOT and not squares)
+        if lost and came:  # from here on a difference is judged by itself
             source = max(came, key=lambda one: one.error * one.spread)
             for one in came:
                 if one.spread > 1 and one.held.origin is not None and effective:
                     one.held.origin.convict(one.error * one.spread)
-        carried = 0.0 if source is None else source.error * (source.spread if known.spread is Spread.LOST else 1.0)
+        carried = 0.0 if source is None else source.error * (source.spread if lost else 1.0)
         origin = None if source is None or spread == 1 else source.held.origin
         if spread > _FAR * max((one.spread for one in came), default=1.0):
             origin = row
         for _, other in pairs:
             other.spread, other.floor, other.error, other.origin = spread, floor, effective, origin
+            other.squared = squares and known.spread is not Spread.ROOT
+        if known.name in BESIDES and writing is not None and len(writing.came) > 1:  # a mean is as good as zero by its
+            mean, variance = writing.came[:2]  # deviation
+            mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example = worst(tensor, shadow)
         if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
-            self._stalls(known, row, effective, tensor, shadow, came, writing)
+            if spread <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
+                self._stalls(known, row, effective, tensor, shadow, came, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
@@ -317,16 +314,19 @@ class Shadow:
         if not isinstance(other, Tensor) or other.shape != out.shape:
             return
         differ = out != other
+        exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
+        if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
+            whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
+            if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
+                count = int((differ & whole).sum())
+                row.wrong = (count, out.numel()) if count else row.wrong
+            else:  # a quantizer rounds: one unit is its resolution
+                differ = (out.double() - other.double()).abs() > 1
         row.decided += out.numel()
         row.flipped += int(differ.sum())
         if bool(differ.any()):
             place = int(differ.reshape(-1).nonzero()[0])
             row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
-            exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
-            if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
-                whole = (exact - exact.round()).abs() <= 1e-6 * exact.abs()
-                count = int((differ & whole.reshape(differ.shape)).sum())
-                row.wrong = (count, out.numel()) if count else row.wrong
 
     def _extreme(self, known: Known, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
         shadow = self.memory.read(args[0], WIDER[args[0].dtype])
@@ -433,49 +433,3 @@ def _suspect(one: Came) -> float:
 
 def _carried(came: list[Came]) -> float:
     return max((one.spread for one in came), default=1.0)
-
-
-def _spread(known: Known, args: Any, came: list[Came], error: Error) -> tuple[float, float]:
-    """How much larger than the result is what it was computed from; and what size of the result that counts as zero.
-
-    A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the
-    size of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
-    """
-    spreads = {id(one.tensor): one.spread for one in came}
-    spread = max(spreads.values(), default=1.0)
-    whole = 0.0  # the size of what the result was computed from
-    match known.spread:
-        case Spread.DIFFERENCE if isinstance(args[0], Tensor) and isinstance(args[1], Tensor):
-            whole = max(_level(tensor) * spreads.get(id(tensor), 1.0) for tensor in args[:2])
-            whole, spread = whole * math.sqrt(error.count), 1.0
-        case Spread.LOSS:
-            values, target = args[1:3] if known.name.endswith("_backward") else args[:2]
-            if isinstance(values, Tensor) and isinstance(target, Tensor):
-                spread *= _ratio(_level(values), _level(values - target)) ** (2 if known.name == "mse_loss" else 1)
-        case Spread.SUM if not known.writes:
-            one = next((one for one in came if one.tensor is args[0]), None)
-            whole = norm(known.func((args[0] if one is None else one.held.like(one.tensor)).abs(), *args[1:]))
-        case Spread.PRODUCT:
-            spread = math.prod(spreads.values())
-        case Spread.NUMERATOR:
-            spread = spreads.get(id(args[0]), 1.0)
-        case Spread.SQUARE:
-            spread **= 2
-        case Spread.LOST:
-            spread = 1.0
-    floor = max((one.held.floor for one in came), default=0.0) if known.spread is not Spread.LOST else 0.0
-    if 0 < whole < math.inf:
-        floor = whole / _WIDEST
-        spread *= _ratio(whole, max(error.size, floor))
-    return min(max(spread, 1.0), _WIDEST), floor
-
-
-def _level(tensor: Tensor) -> float:
-    """The root of the mean square."""
-    return (
-        norm(tensor) / math.sqrt(max(1, tensor.numel())) if tensor.is_floating_point() or tensor.is_complex() else 0.0
-    )
-
-
-def _ratio(one: float, other: float) -> float:
-    return one / other if other else _WIDEST

@@ -1,0 +1,107 @@
+"""What was subtracted: how much larger than a result is what it was computed from.
+
+A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the size
+of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .known import SUMS, Known, Spread
+from .measure import Error, norm
+from .memory import Held
+from .rows import Row
+
+_WIDEST = 1e15  # a spread; what is larger says no more
+_ZERO = 16  # roundings of the wider dtype
+
+
+@dataclass(slots=True)
+class Came:
+    """An input: its error, and where it was computed."""
+
+    tensor: Tensor
+    error: float  # as a share of what it was computed from
+    held: Held
+    row: Row | None
+    spread: float
+
+
+def spread_of(known: Known, args: Any, came: list[Came], error: Error) -> tuple[float, float]:
+    """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
+    spreads = {id(one.tensor): one.spread for one in came}
+    spread = max(spreads.values(), default=1.0)
+    floor = max((one.held.floor for one in came), default=0.0)
+    whole = 0.0  # the size of what the result was computed from
+    match known.spread:
+        case Spread.DIFFERENCE:
+            shown = {id(one.tensor): _level(one.held.like(one.tensor)) for one in came}  # the program's may be all gone
+            whole = max(max(_level(one), shown.get(id(one), 0.0)) * spreads.get(id(one), 1.0) for one in args[:2])
+            whole *= math.sqrt(error.count)
+            numbers = not all(isinstance(one, Tensor) for one in args[:2])
+            if numbers and error.size > _ZERO * max((_eps(one.held) for one in came), default=0.0) * whole:
+                whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
+            else:
+                spread = 1.0
+        case Spread.LOSS if known.name.endswith("_backward"):
+            values, target = args[1:3]
+            if isinstance(values, Tensor) and isinstance(target, Tensor):
+                spread *= _ratio(_level(values), _level(values - target)) ** (2 if known.name == "mse_loss" else 1)
+        case Spread.LOSS if isinstance(args[0], Tensor):
+            size, together = _level(args[0]), error.count and args[0].numel() / error.count
+            whole = (size**2 if known.name in ("mse_loss", "var") else size) * math.sqrt(error.count)
+            if known.name in ("dist", "cdist", "_cdist_forward"):
+                whole *= math.sqrt(together if known.name == "dist" else args[0].shape[-1])
+            elif args[2:3] == (2,):  # of torch's codes of reductions: the sum
+                whole *= together
+        case Spread.SUM if not known.writes:
+            one = next((one for one in came if one.tensor is args[0]), None)
+            values = args[0] if one is None else one.held.like(one.tensor)
+            whole = norm(known.func(values.abs(), *args[1:]))
+            together = math.sqrt(values.numel() / max(1, error.count))  # of as many that count as zero
+            floor = floor * together if known.name == "sum" else floor / max(1.0, together)
+        case Spread.PRODUCT:
+            spread = math.prod(spreads.values())
+        case Spread.NUMERATOR:
+            spread = spreads.get(id(args[0]), 1.0)
+        case Spread.SQUARE:
+            spread, floor = spread**2, floor**2 * _WIDEST
+        case Spread.ROOT if are_squares(known, args, came):
+            spread = spread if spread >= _WIDEST else math.sqrt(spread)
+            floor = math.sqrt(floor / _WIDEST)
+        case Spread.LOST | Spread.ROOT:
+            return 1.0, 0.0
+    if 0 < whole < math.inf:
+        floor = max(floor, whole / _WIDEST) if known.spread is Spread.SUM else whole / _WIDEST
+        spread *= max(1.0, _ratio(whole, max(error.size, floor)))
+    return min(max(spread, 1.0), _WIDEST), floor
+
+
+def are_squares(known: Known, args: Any, came: list[Came]) -> bool:
+    """Whether an operation makes squares, or sums or roots of squares."""
+    squared = bool(came) and came[0].held.squared
+    twice = known.name in ("mul", "mul_") and args[0] is args[1]
+    if twice or known.spread is Spread.SQUARE or known.name in ("mse_loss", "var"):
+        return True
+    return squared and (known.name in SUMS or known.spread is Spread.ROOT)
+
+
+def _eps(held: Held) -> float:
+    return torch.finfo(held.buffer.dtype).eps
+
+
+def _level(value: Any) -> float:
+    """The root of the mean square."""
+    if not isinstance(value, Tensor):
+        return abs(value) if isinstance(value, (int, float)) else 0.0
+    if not (value.is_floating_point() or value.is_complex()):
+        return 0.0
+    return norm(value) / math.sqrt(max(1, value.numel()))
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else _WIDEST
