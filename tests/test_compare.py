@@ -803,3 +803,59 @@ def test_the_text_and_the_data_agree(tmp_path):
     assert dtypeguard.Kept.from_dict(data["kept"]) == kept
     assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
     json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity
+
+
+# ---------------------------------------------------------------- a kept model beside guards
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + self.second(self.norm(self.first(x)).relu())
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """A model in bfloat16 of which some modules are kept, and what it gives."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Block(), Block(), nn.Linear(8, 4)), torch.randn(4, 8)
+    found = compare(model, x, dtype=torch.bfloat16).keep(error=0.001)
+    found.apply(model)
+    assert 0 < len(found.names) < 5
+    return model, x.bfloat16()
+
+
+def through_a_block(model, mode):
+    with dtypeguard.guarded(model, mode=mode):
+        pass
+    return model
+
+
+GUARDS = {
+    "guard": lambda model, mode: dtypeguard.guard(model, mode=mode),
+    "depth": lambda model, mode: dtypeguard.guard(model, mode=mode, depth="all"),
+    "unguard": lambda model, mode: dtypeguard.unguard(dtypeguard.guard(model, mode=mode)),
+    "a block": through_a_block,
+    "twice": lambda model, mode: dtypeguard.guard(dtypeguard.guard(model), mode=mode),
+    "a copy": lambda model, mode: copy.deepcopy(dtypeguard.guard(model, mode=mode)),
+    "a pickle": lambda model, mode: pickle.loads(pickle.dumps(dtypeguard.guard(model, mode=mode))),
+}
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("way", GUARDS.values(), ids=list(GUARDS))
+def test_the_borders_of_a_kept_model_stay_beside_guards_and_without_them(kept, way, mode):
+    model, x = kept
+    expected = model(x)
+    assert not dtypeguard.is_guarded(model)
+    assert torch.equal(way(copy.deepcopy(model), mode)(x), expected)  # warnings are errors here
+
+
+def test_the_borders_of_a_kept_model_are_given_up_on_purpose(kept):
+    model, x = kept
+    bare = dtypeguard.unguard(copy.deepcopy(model), borders=True)
+    with pytest.raises(RuntimeError, match="dtype"):
+        bare(x)

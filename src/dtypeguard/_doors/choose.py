@@ -26,8 +26,8 @@ def choices(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterato
     """All modules of a model: the root, which is guarded in any case, and by depth those inside."""
     shallow = shallow_by(root, options)
     for path, module in list(root.named_modules()):
-        why = None
-        if path:
+        why = BORDER if is_border(module) else None
+        if path and why is None:
             why = no_owner(path, module, skip) or shallow
         if path and why is None and options.depth != "all" and not refuses_wider(module):
             # In a model of several dtypes the authors cast at the borders, in code of their own. What PyTorch's own
@@ -35,6 +35,15 @@ def choices(root: nn.Module, options: Options, skip: tuple[Any, ...]) -> Iterato
             own = is_torch_own(type(module))
             why = "takes input of other dtypes" if own else "is not one of PyTorch's modules, so its code may cast"
         yield Choice(path, module, why)
+
+
+BORDER = "casts what enters it, as `keep` asked, guarded or not"
+
+
+def is_border(module: nn.Module) -> bool:
+    """Whether a module stands where a kept part of a model meets the rest; its casts are a part of the model."""
+    card: Any = vars(module).get("_dtypeguard")
+    return card is not None and bool(card.key.options.border)
 
 
 def shallow_by(root: nn.Module, options: Options) -> str | None:

@@ -26,7 +26,7 @@ from .._contract.hints import annotations_of
 from .._contract.model import Contract
 from .._wrap.build import build, sign, signed
 from .._wrap.script import shallow
-from .choose import choices, owners, refuse, refuses_wider
+from .choose import choices, is_border, owners, refuse, refuses_wider
 from .enforce import enforce
 from .forward import (
     Key,
@@ -226,7 +226,7 @@ def guard(
         targets = [(f"{name}.{path}" if path else name, module) for path, module, why in chosen if why is None]
         file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
-        if depth == "auto" and len(targets) == 1:
+        if depth == "auto" and [module for _, module in targets] == [root]:
             card = root.__dict__["_dtypeguard"]
             card.skip, card.armed = skip, False
         check_names(root, options, contracts)
@@ -237,8 +237,9 @@ def guard(
 
 
 def state(root: nn.Module) -> list[tuple[nn.Module, Card]]:
-    """The guards in a model."""
-    return [(module, vars(module)["_dtypeguard"]) for module in root.modules() if "_dtypeguard" in vars(module)]
+    """The guards in a model, but for borders, which stay."""
+    guarded = [module for module in root.modules() if "_dtypeguard" in vars(module) and not is_border(module)]
+    return [(module, vars(module)["_dtypeguard"]) for module in guarded]
 
 
 def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
@@ -388,10 +389,15 @@ def _constructors(base: Any) -> dict[str, Any]:
     return made
 
 
-def unguard(model: M, /) -> M:
+def unguard(model: M, /, *, borders: bool = False) -> M:
     """Remove the guard from a model and all its submodules. Returns the same model.
 
     Functions that `enforce` decorates, and the forward of a class that derives from `GuardedModule`, still check.
+
+    Args:
+        model: guarded or not.
+        borders: remove the casts of a model that `Kept.apply` has changed, too. Without them it does not run where
+            its modules of two dtypes meet.
 
     >>> import torch, dtypeguard
     >>> model = dtypeguard.unguard(dtypeguard.guard(torch.nn.Linear(3, 1)))
@@ -402,7 +408,8 @@ def unguard(model: M, /) -> M:
     if not isinstance(root, nn.Module):
         refuse(root)
     for module in list(root.modules()):
-        _unguard_one(module)
+        if borders or not is_border(module):
+            _unguard_one(module)
     return model
 
 
@@ -448,6 +455,8 @@ def is_held(model: nn.Module) -> bool:
         return False
     card = vars(root).get("_dtypeguard")
     hooks = card.hooks if card is not None else ()
+    if is_border(root):
+        return False
     there = {*root._forward_pre_hooks, *root._forward_hooks}  # a pickled GraphModule has lost them
     return _generated(type(root)) is not None or (bool(hooks) and all(hook.id in there for hook in hooks))
 
