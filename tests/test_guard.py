@@ -1531,3 +1531,45 @@ def test_options_of_guard_have_one_list():
         params = inspect.signature(function).parameters.values()
         given = {param.name: param.annotation for param in params if param.kind is inspect.Parameter.KEYWORD_ONLY}
         assert given == options.__annotations__
+
+
+# ---------------------------------------------------------------- ids and labels
+
+
+class Speaks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 1)
+
+    def forward(self, input_ids=None, labels=None, batch=None):
+        out = self.head(self.table(batch["input_ids"] if input_ids is None else input_ids)).squeeze(-1)
+        return out if labels is None else torch.nn.functional.mse_loss(out.float(), labels.float())
+
+
+IDS = torch.tensor([1, 2])
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("given", [{"input_ids": IDS.float()}, {"batch": {"input_ids": IDS.float()}}], ids=list)
+def test_ids_are_integers(given, mode):
+    model = guard(Speaks().half(), mode=mode)
+    with pytest.raises(dtypeguard.DtypeGuardError, match="ids'?]?` is float32, ids of an embedding are integers") as told:
+        model(**given)
+    assert told.value.fix.endswith("['input_ids'].long()") or told.value.fix == "input_ids.long()"
+    assert model(IDS).dtype is torch.float16
+
+
+def test_labels_keep_their_digits():
+    """But for those that lose none, which are cast as ever; at each call."""
+    for _ in range(2):
+        model = guard(Speaks().half(), mode="lenient")
+        with pytest.warns(dtypeguard.CastWarning):
+            model(IDS, torch.tensor([0.5, 0.25]))
+        with pytest.raises(dtypeguard.CastError, match=r"keep it out with skip_args=\['labels'\]"):
+            model(IDS, torch.tensor([0.5, 0.1]))
+        dtypeguard.reset_casts()
+    assert guard(Speaks().half(), mode="lenient", skip_args="labels")(IDS, torch.tensor([0.5, 0.1])) > 0
+    labels = torch.tensor([0.5, 0.1])
+    with pytest.raises(dtypeguard.DtypeError) as told:
+        guard(Speaks().half(), mode="strict")(IDS, labels)
+    assert told.value.fix == "keep it out with skip_args=['labels'], or write labels.to(torch.float16)"

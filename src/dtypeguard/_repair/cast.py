@@ -19,13 +19,14 @@ from .._base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCas
 from .._base.frames import caller, place, same_line
 from .._check.explain import error_for, module_path
 from .._check.expressions import Arguments
+from .._check.names import is_label
 from .._check.reference import from_numpy
 from .._check.sides import need
 from .._check.state import CallState, Edit
 from .._contract.model import Contract, Path, argument_of, written
 from .containers import with_leaves
 from .records import CastRecord, Key, record_lock, registry, warn_once
-from .verify import changed, compact, narrowing, size, whole
+from .verify import changed, compact, loses, narrowing, narrows, size, whole
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
@@ -207,6 +208,12 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
         name = plain(fresh.dtype)
         text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
         raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", (text,))
+    if call.contract.guarded and is_label(edit.path) and narrows(source.dtype, fresh.dtype) and loses(source, fresh):
+        name = argument_of(edit.path)
+        keep = f"keep it out with skip_args=[{name!r}]"
+        why = f"digits of it are lost in {plain(fresh.dtype)}, and a loss compares with them: {keep}"
+        fix = (f"{keep}, or, where that is meant, write ", f".to({fresh.dtype}) before the call")
+        raise _lossy(call, edit, source, fresh, why, fix)
     look = first or type(source) is not Tensor or whole(source.dtype, source.is_cpu)(source, count + 1, None)
     odd = changed(source, fresh) if look else None
     if odd is not None:

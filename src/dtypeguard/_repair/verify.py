@@ -131,6 +131,16 @@ def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
         return int(exact[odd][0]), int(near[odd][0])
 
 
+def loses(source: Tensor, fresh: Tensor) -> bool:
+    """Whether a narrowing changed any number."""
+    source, fresh = part(source), part(fresh)
+    if not isinstance(source, Tensor) or not _readable(source):
+        return False
+    with torch.no_grad():
+        exact, near = compact(source), compact(fresh, source)
+        return not torch.equal(near.to(exact.device, exact.dtype).nan_to_num(), exact.nan_to_num())
+
+
 def _has_fraction(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and bool((tensor.isfinite() & (tensor != tensor.floor())).any())
 
