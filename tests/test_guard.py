@@ -1553,7 +1553,7 @@ IDS = torch.tensor([1, 2])
 @pytest.mark.parametrize("given", [{"input_ids": IDS.float()}, {"batch": {"input_ids": IDS.float()}}], ids=list)
 def test_ids_are_integers(given, mode):
     model = guard(Speaks().half(), mode=mode)
-    with pytest.raises(dtypeguard.DtypeGuardError, match="ids'?]?` is float32, ids of an embedding are integers") as told:
+    with pytest.raises(dtypeguard.DtypeGuardError, match="are integers") as told:
         model(**given)
     assert told.value.fix.endswith("['input_ids'].long()") or told.value.fix == "input_ids.long()"
     assert model(IDS).dtype is torch.float16
