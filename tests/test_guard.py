@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import types
+import typing
 import weakref
 from typing import Generic, TypeVar
 
@@ -385,6 +386,42 @@ def test_subclass_registries_do_not_see_the_generated_class():
 
     guard(Child(), mode="strict")
     assert seen == ["child"]
+
+
+class Registry(type):
+    """Knows the class of each name, and wants to be told more than `guard` could."""
+
+    seen: typing.ClassVar[dict[str, type]] = {}
+
+    def __new__(cls, name, bases, members, *, key):
+        return super().__new__(cls, name, bases, members)
+
+    def __init__(cls, name, bases, members, *, key):
+        super().__init__(name, bases, members)
+        cls.seen[name] = cls
+
+
+class AbstractRegistry(abc.ABCMeta):
+    def __init__(cls, name, bases, members):
+        super().__init__(name, bases, members)
+        Registry.seen[name] = cls
+
+
+class OfRegistry(Net, metaclass=Registry, key="a"):
+    pass
+
+
+class OfAbstractRegistry(Net, metaclass=AbstractRegistry):
+    pass
+
+
+@pytest.mark.parametrize("cls", [OfRegistry, OfAbstractRegistry])
+def test_metaclasses_are_not_told_of_the_generated_class(cls):
+    model = guard(cls(), depth="all")
+    twin = pickle.loads(pickle.dumps(model))
+    assert [isinstance(one, type(model)) for one in (twin, model, cls())] == [True, True, False]
+    assert type(unguard(model)) is cls
+    assert Registry.seen[cls.__name__] is cls
 
 
 NAMES = ["it's", "{self}", "%s", "a\\b", "a\nb", "é", "class", "__import__('os')", "0"]

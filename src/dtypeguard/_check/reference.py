@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._base.codes import UNBOUND
 from .._base.config import Autocast
-from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
+from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, lost, may_cast, name_of, names_accept
 from .._base.errors import AnnotationError, DeviceError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
@@ -291,7 +291,7 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
             call.adopt(trial)
             return
         # The option to complain about, and to repair to, is the one that least is wrong with.
-        if best is None or _badness(trial, value) < _badness(best, value):
+        if best is None or _better(trial, best, value):
             best = trial
     if best is not None:
         for violation in best.violations:
@@ -299,15 +299,39 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
         call.adopt(best)
 
 
-def _badness(trial: CallState, value: Any) -> tuple[bool, int, int, bool]:
-    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can.
+def _better(trial: CallState, best: CallState, value: Any) -> bool:
+    """Whether less is wrong with an option than with one that is written before it.
 
-    Between dtypes that are equally wrong, the one that autocast computes in is the best.
+    Of options that are equally wrong it is the cast that loses less that is better. Where one cast loses digits, and
+    the other range, it is the one to what autocast computes in, else the first.
     """
-    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
+    faults, before = _faults(trial), _faults(best)
+    if faults != before:
+        return faults < before
+    (rung, *rest), (rung_before, *rest_before) = _losses(trial), _losses(best)
+    if rung != rung_before:
+        return rung < rung_before
+    less = any(a < b for a, b in zip(rest, rest_before, strict=True))
+    if less is not any(a > b for a, b in zip(rest, rest_before, strict=True)):
+        return less
     region = region_of(value.device.type) if isinstance(value, Tensor) else None
-    other = region is not None and all(violation.expected is not region for violation in trial.violations)
-    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations), other
+    return region is not None and _becomes(trial, region) and not _becomes(best, region)
+
+
+def _faults(trial: CallState) -> tuple[bool, int, int]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can."""
+    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
+    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations)
+
+
+def _losses(trial: CallState) -> tuple[int, ...]:
+    """The most that one of the casts loses, of everything that casts lose."""
+    casts = [(BY_NAME.get(name_of(e.value.dtype)), e.dtype) for e in trial.edits.values() if e.dtype is not None]
+    return tuple(map(max, zip((0, 0, 0, False), *(lost(old, new) for old, new in casts if old), strict=True)))
+
+
+def _becomes(trial: CallState, dtype: torch.dtype) -> bool:
+    return any(violation.expected is dtype for violation in trial.violations)
 
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None:

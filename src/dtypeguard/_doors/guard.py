@@ -337,7 +337,17 @@ def _rebased(cls: Any, old: Any, new: Any) -> Any:
     if cls is old:
         return new
     bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
-    return type(cls)(cls.__name__, bases, dict(vars(cls)))
+    return _class(cls.__name__, bases, dict(vars(cls)))
+
+
+def _class(name: str, bases: tuple[Any, ...], members: dict[str, Any]) -> Any:
+    """A class that no metaclass of the user's is told of: a registry would take it for the user's class of that name.
+
+    Python's own metaclasses are told: `ABCMeta` keeps what each class needs.
+    """
+    meta: Any = types.prepare_class(name, bases)[0]
+    own: Any = next(cls for cls in meta.__mro__ if cls.__module__.partition(".")[0] in sys.stdlib_module_names)
+    return own.__new__(meta, name, bases, dict(members))
 
 
 def _guarded_class(base: Any, key: Key) -> Any:
@@ -365,7 +375,7 @@ def _guarded_class(base: Any, key: Key) -> Any:
     orders = [(base,)] if issubclass(base, GuardedModule) else [(GuardedModule, base), (base, GuardedModule)]
     cls: Any = None
     for bases in orders:
-        cls = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        cls = _class(base.__name__, bases, members)
         with contextlib.suppress(TypeError):
             object.__setattr__(object.__new__(base), "__class__", cls)  # Generic or ABC first: another layout
             break
