@@ -768,7 +768,7 @@ LEAST = {  # the options of a union in their order, the dtype that is given, the
     "digits or range: the first": ((Float16, BFloat16), "float64", "precision", "float16"),
     "range or digits: the first": ((BFloat16, Float16), "float64", "precision", "bfloat16"),
     "both keep all": ((Float64, Float32), "float16", "precision", "float64"),
-    "complex": ((Complex64, Complex128), "float64", "promote", "complex128"),
+    "complex": ((Float32, Complex64), "complex128", "unsafe", "complex64"),
     "integers to floats": ((Float16, Float32), "int64", "promote", "float32"),
     "integers stay integers": ((Float32, Int64), "int32", "unsafe", "int64"),
     "narrower integers": ((Int8, Int32), "int64", "unsafe", "int32"),

@@ -34,7 +34,7 @@ from .._contract.spec import (
     ValidatedSpec,
 )
 from .axes import check_dims
-from .reports import report, report_dtype, report_kind
+from .reports import give, report, report_dtype, report_kind
 from .state import CallState
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
@@ -141,7 +141,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
         if value is None:
             actual = "is None"
-        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"pass a {array}",)
+        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"{give(call)} a {array}",)
         reason = f"the annotation wants a {array}"
         report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
         if tensor is None:
