@@ -1520,7 +1520,7 @@ def test_guarded_gives_the_guards_back_that_there_were(depth):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     wrong = torch.ones(2, 3, dtype=torch.float64)
     dtypeguard.guard(model, mode="strict", skip_modules="1", depth=depth)
-    before = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    before = [(name, card and (card.path, card.key.options, card.skip, card.follows)) for name, card in _guards(model)]
     with dtypeguard.guarded(model, mode="off"):
         with pytest.raises(RuntimeError):
             model(wrong)
@@ -1531,7 +1531,7 @@ def test_guarded_gives_the_guards_back_that_there_were(depth):
             raise KeyError
         with pytest.raises(RuntimeError):
             model(wrong)
-    after = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    after = [(name, card and (card.path, card.key.options, card.skip, card.follows)) for name, card in _guards(model)]
     assert after == before
     with pytest.raises(dtypeguard.DtypeError):
         model(wrong)

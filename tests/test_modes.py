@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from jaxtyping import AbstractDtype, BFloat16, Complex64, Complex128, Float16, Float32, Float64, Int8, Int32, Int64
+from jaxtyping import AbstractDtype, BFloat16, Complex64, Float16, Float32, Float64, Int8, Int32, Int64
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 

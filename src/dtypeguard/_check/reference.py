@@ -315,7 +315,8 @@ def _better(trial: CallState, best: CallState, value: Any) -> bool:
     if less is not any(a > b for a, b in zip(rest, rest_before, strict=True)):
         return less
     region = region_of(value.device.type) if isinstance(value, Tensor) else None
-    return region is not None and _becomes(trial, region) and not _becomes(best, region)
+    wanted, wanted_before = ([violation.expected for violation in one.violations] for one in (trial, best))
+    return region is not None and region in wanted and region not in wanted_before
 
 
 def _faults(trial: CallState) -> tuple[bool, int, int]:
@@ -328,10 +329,6 @@ def _losses(trial: CallState) -> tuple[int, ...]:
     """The most that one of the casts loses, of everything that casts lose."""
     casts = [(BY_NAME.get(name_of(e.value.dtype)), e.dtype) for e in trial.edits.values() if e.dtype is not None]
     return tuple(map(max, zip((0, 0, 0, False), *(lost(old, new) for old, new in casts if old), strict=True)))
-
-
-def _becomes(trial: CallState, dtype: torch.dtype) -> bool:
-    return any(violation.expected is dtype for violation in trial.violations)
 
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None:

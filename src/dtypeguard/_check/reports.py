@@ -55,7 +55,9 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
         actual = f"is a tuple of {len(value)}"
     if missing:
         actual = f"has no {', '.join(map(repr, missing))}"
-    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"{give(call)} {hint}",))
+    report(
+        call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"{give(call)} {hint}",)
+    )
 
 
 def give(call: CallState) -> str:

@@ -5,6 +5,8 @@ holds its contract and the arguments of the call.
 """
 
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
@@ -19,6 +21,22 @@ from .reports import report_dtype
 from .state import CallState
 
 _WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
+
+
+class Running(threading.local):
+    """What this thread runs: models that were given side inputs, and what is checked inside of them."""
+
+    doors: tuple[dict[int, Any], ...] = ()  # of each such call, by the ids of modules
+    right: bool = False  # whether a check has just seen that a call has side inputs, and nothing wrong
+
+
+running = Running()
+again: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that were checked in a checkpointed block, which runs again
+
+
+def door_at(module: Any) -> Any:
+    """What stands at a module inside of a model that this thread runs; None if nothing does."""
+    return next((doors[id(module)] for doors in reversed(running.doors) if id(module) in doors), None)
 
 
 class Need(NamedTuple):
