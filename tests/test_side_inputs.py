@@ -15,6 +15,7 @@ import torch.utils.checkpoint
 from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_map
 
 import dtypeguard
 from dtypeguard import CastError, CastWarning, DtypeError, guard, unguard
@@ -176,6 +177,41 @@ def test_a_repair_that_is_known_asks_again_whether_the_caller_knows_the_dtype():
     given = [None, STEPS, [STEPS], STEPS.to(BF16), [STEPS.to(BF16)], torch.tensor(1.0, dtype=BF16)]
     for _ in range(2):
         assert [model(STEPS, t).dtype for t in given] == [BF16, BF16, BF16, F32, F32, BF16]
+
+
+class Recurrent(nn.Module):
+    """It answers in the dtype of its input."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = kind(3, 4)
+
+    def forward(self, x, state=None):
+        out, state = self.cell(x, state)
+        return out.to(x.dtype), state
+
+
+STATES = {
+    "as it is": lambda state: state,
+    "detached": lambda state: tree_map(torch.Tensor.detach, state),
+    "a view": lambda state: tree_map(lambda one: one[:], state),
+}
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("way", STATES)
+def test_a_state_that_the_model_made_of_a_repaired_input_does_not_show_that_the_caller_knows_the_dtype(way, kind):
+    model, state, x = guard(Recurrent(kind).half()), None, rand(2, 1, 3)
+    dtypes = []
+    for _ in range(4):
+        out, state = model(x, state)
+        dtypes.append(out.dtype)
+        state = STATES[way](state)
+    assert dtypes == [F16] * 4
+    # What the caller made, or another model, shows it.
+    mine = tree_map(torch.Tensor.clone, state)
+    assert guard(Recurrent(kind).half())(x, state)[0].dtype is model(x, mine)[0].dtype is F32
 
 
 def test_annotated_arguments_stay_what_they_are():

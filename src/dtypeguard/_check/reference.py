@@ -35,7 +35,7 @@ from .._contract.spec import (
 )
 from .axes import check_dims
 from .reports import give, report, report_dtype, report_kind
-from .state import CallState
+from .state import CallState, is_returned
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
@@ -474,18 +474,18 @@ def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | No
 
     A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
     """
-    return any(holds(value, dtype) for _, _, value in given(contract, values))
+    return any(holds(values[0], value, dtype) for _, _, value in given(contract, values))
 
 
-def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
-    """Whether a tensor of a dtype, of one axis or more, is in a value."""
+def holds(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
+    """Whether a tensor of a dtype, of one axis or more, is in a value, but for what a module made itself."""
     if isinstance(value, Tensor):
-        return value.dtype is dtype and value.dim() > 0
+        return value.dtype is dtype and value.dim() > 0 and not is_returned(module, value)
     if _is_plain(value) or isinstance(value, torch.fx.Proxy):
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False
-    return any(holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+    return any(holds(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
 def _is_open(value: Any, call: CallState) -> bool:

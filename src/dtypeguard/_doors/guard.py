@@ -20,6 +20,7 @@ from torch import nn
 from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
+from .._check.sides import is_wrong_inside
 from .._contract.anchor import LOSSES, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
@@ -78,12 +79,12 @@ class Card:
             known = self.known = inside, doors_of(module, self.path, options, self.file, self.skip)
         return known[1]
 
-    def advice(self, module: nn.Module) -> str:
+    def advice(self, module: nn.Module, error: BaseException) -> str:
         """What to write when torch's own error comes out of a body."""
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
-        if self.key.options.depth == "all":
+        if self.key.options.depth == "all" or not is_wrong_inside(error, module):
             return ""
         return '; guard(model, depth="all") also checks tensors that the model creates'
 

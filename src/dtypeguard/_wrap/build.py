@@ -273,10 +273,15 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     return wrapper
 
 
+# `warnings.warn(stacklevel=2)` does not count frames of files with both words in their names, so a warning that a body
+# means for its caller arrives there.
+_UNCOUNTED = ", as importlib _bootstrap"
+
+
 @functools.lru_cache(4096)
 def _compiled(text: str) -> Any:
     """Code for a text; functions that differ in their closures only share it."""
-    filename = f"<dtypeguard checks {next(_numbers)}>"
+    filename = f"<dtypeguard checks {next(_numbers)}{_UNCOUNTED}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     return compile(text, filename, "exec")
 

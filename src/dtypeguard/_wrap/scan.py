@@ -14,6 +14,7 @@ from .._base.dtypes import AUTOCAST, FLOATING
 from .._check.reference import SCALARS, check_one, holds, same_device
 from .._check.scope import scope
 from .._check.sides import running
+from .._check.state import is_returned
 from .._contract.anchor import is_count, quiet
 from .._contract.model import Contract
 from .._repair.plans import is_repaired
@@ -93,7 +94,7 @@ def beside(
         if value is None:
             continue
         if type(value) is Tensor:
-            shown = shown or (value.dtype is dtype and value.ndim > 0)
+            shown = shown or (value.dtype is dtype and value.ndim > 0 and not is_returned(free[0], value))
             if not (value.is_cpu if cpu else _scan_tensor(value, None, device, contract)):
                 return False
         elif not _scan(value, None, device, cpu, contract):
@@ -107,7 +108,7 @@ def beside(
         return False  # what was repaired cannot show whether the caller knows the model's dtype
     if not shown:
         with torch._C.DisableTorchFunctionSubclass():
-            shown = any(holds(value, dtype) for value in others)
+            shown = any(holds(free[0], value, dtype) for value in others)
     if not card.follows:
         return shown
     asked = told or contract.returns is not None or contract.output_dtype is not None  # of more than these arguments

@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 from .._base.errors import plain
 from .._check.scope import adopt, scope
 from .._check.sides import again, call_of, door_at, listed, running
-from .._check.state import CallState
+from .._check.state import CallState, note_returned
 from .._contract.anchor import anchor_of
 from .._contract.model import Contract
 from .._repair.plans import MISSED, follow, is_repaired, remember
@@ -29,6 +29,7 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     compiling = _compiling()
     if contract.guarded and not contract.door and not compiling and _lapsed(contract, values[0]):
+        running.right = False
         return _run(contract, CallState(contract, values))
     if contract.door and not compiling:
         found = _at_door(contract, values[0])
@@ -44,6 +45,8 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
             with inside(values[0]):
                 return _run(contract, CallState(contract, values))
         if contract.plans and (result := follow(contract, values, wrapper)) is not MISSED:
+            if contract.sides and len(contract.params) > 2:
+                note_returned(values[0], result)
             return result
     call = enter(contract, values)
     if call.records:
@@ -56,6 +59,8 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
             result = _run(contract, call)
     finally:
         look_back(call)
+    if call.records and contract.sides:
+        note_returned(values[0], result)
     return leave(call, result)
 
 
@@ -200,7 +205,7 @@ def note(error: Exception, module: Any) -> None:
     anchor = anchor_of(module)
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
-    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
+    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module, error)}")
     call = call_of(module)
     if call is not None:
         error.add_note(f"dtypeguard: side inputs of {card.path}: {listed(call)}")
