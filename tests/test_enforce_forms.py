@@ -515,6 +515,29 @@ def test_what_never_returns_does_not(hint):
         enforce(f)(False)
 
 
+RETURNED = {  # what a result is told to be; an argument is passed
+    "a tensor": (Float32[Tensor, "n"], None, "return a Tensor", "pass a Tensor"),
+    "a number": (int, "1", "return int", "pass int"),
+    "a list": (list[Float32[Tensor, "n"]], None, "return list", "pass list"),
+}
+
+
+@pytest.mark.parametrize("case", RETURNED)
+def test_a_wrong_result_is_to_be_returned_and_a_wrong_argument_passed(case):
+    hint, value, returned, passed = RETURNED[case]
+
+    def f(x, given=None): return given  # fmt: skip
+
+    f.__annotations__ = {"return": hint, "x": Float32[Tensor, "n"]}
+    with pytest.raises(HintError) as caught:
+        enforce(f)(f32(), value)
+    assert f"  fix        {returned}" in str(caught.value)
+    f.__annotations__ = {"given": hint, "x": Float32[Tensor, "n"]}
+    with pytest.raises(HintError) as caught:
+        enforce(f)(f32(), 1 if case == "a tensor" else value or 1.5)
+    assert f"  fix        {passed}" in str(caught.value)
+
+
 CIRCLES = {  # the files of two modules that import each other; the second one is imported first
     "modules": ({"circle_a.py": "import circle_b", "circle_b.py": "import circle_a"}, "circle_b", "circle_b.Row"),
     "modules by other names": (

@@ -1388,13 +1388,14 @@ TORCH_ERRORS = {
     "scatter": lambda self, x: x.scatter_add(0, torch.zeros(2, 3, dtype=torch.int16), x),
     "index dtype": lambda self, x: x[torch.zeros(1)],
     "device": lambda self, x: x.to("meta") + x,
+    "integers": lambda self, x: self.fc(x.to(torch.uint8)),
 }
 
 
 @pytest.mark.parametrize("what", TORCH_ERRORS)
 def test_torchs_own_error_is_unchanged_but_has_a_note(what):
     def error(model):
-        with pytest.raises((RuntimeError, IndexError)) as caught:
+        with pytest.raises((RuntimeError, IndexError, DtypeError)) as caught:
             model(ones())
         return caught.value
 
@@ -1405,7 +1406,9 @@ def test_torchs_own_error_is_unchanged_but_has_a_note(what):
     assert guarded.args == bare.args
     (note,) = guarded.__notes__
     assert "Raising" in note
-    assert 'depth="all"' in note
+    deeper = type(error(guard(Raising(TORCH_ERRORS[what]), mode="strict", depth="all")))
+    assert ('depth="all"' in note) is (deeper is DtypeError)
+    assert (deeper is DtypeError) is (what == "matmul")
 
 
 def test_a_note_names_the_innermost_guarded_module_once():
@@ -1568,3 +1571,62 @@ def test_options_of_guard_have_one_list():
         params = inspect.signature(function).parameters.values()
         given = {param.name: param.annotation for param in params if param.kind is inspect.Parameter.KEYWORD_ONLY}
         assert given == options.__annotations__
+
+
+# ---------------------------------------------------------------- decorators that change a call
+
+
+def supplies(forward):
+    @functools.wraps(forward)
+    def supplied(self, *args, **kwargs):
+        return forward(self, *args, scale=torch.ones((), dtype=F32), **kwargs)
+
+    return supplied
+
+
+def counts(forward):
+    @functools.wraps(forward)
+    def counted(self, *args, **kwargs):
+        self.given = len(args), sorted(kwargs)
+        return forward(self, *args, **kwargs)
+
+    return counted
+
+
+class Supplied(Net):
+    @supplies
+    def forward(self, x: Float32[Tensor, "b 3"], scale: Float32[Tensor, ""]):
+        return super().forward(x) * scale
+
+
+class SuppliedWithDefault(Net):
+    @supplies
+    def forward(self, x: Float32[Tensor, "b 3"], scale: Float32[Tensor, ""] | None = None):
+        return super().forward(x) * scale
+
+
+class CountsGiven(Net):
+    @counts
+    def forward(self, x: Float32[Tensor, "b 3"], y=None, z: Float32[Tensor, "b 3"] | None = None):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("cls", [Supplied, SuppliedWithDefault])
+def test_a_decorator_may_supply_an_argument_that_the_caller_does_not_give(cls):
+    model = guard(cls(), mode="strict")
+    assert torch.equal(model(ones(F32)), unguard(model)(ones(F32)))
+    guard(model, mode="strict")
+    with pytest.raises(DtypeError, match="argument `x` is float64"):
+        model(ones(F64))
+    with pytest.raises(ShapeError):
+        model(ones(F32, 2, 4))
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_a_decorator_gets_a_call_as_it_was_given(dtype):
+    model, x = guard(CountsGiven()), ones(dtype)
+    for args, kwargs in [((x,), {}), ((x,), {"z": x}), ((), {"x": x}), ((), {"x": x, "z": x}), ((x, None), {})]:
+        for _ in range(3):
+            model(*args, **kwargs)
+            assert sum(model.given[0:1]) + len(model.given[1]) == len(args) + len(kwargs)

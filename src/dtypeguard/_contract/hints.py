@@ -134,7 +134,7 @@ def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, An
         raise _malformed(annotation, error) from error
 
 
-def _is_loading(module: Any, name: str) -> bool:
+def _is_loading(module: Any, name: str | None) -> bool:
     """Whether a module is not imported to its end, or its submodule of a name, so that the name may be set later."""
     if not isinstance(module, types.ModuleType):
         return False

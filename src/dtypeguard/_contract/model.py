@@ -16,6 +16,10 @@ PathStep = tuple[str, Any]  # ("item", 57), ("attr", "img"), or ("member", "item
 Path = tuple[Any, ...]  # the argument's name, then steps
 
 
+# The default of a parameter behind a decorator's `*args, **kwargs`: what the caller leaves out is left out there.
+OMITTED: Any = object()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Param:
     """One parameter of a function; `spec` None means unannotated."""

@@ -16,7 +16,7 @@ from .._check.scope import adopt, scope
 from .._check.sides import again, call_of, door_at, listed, running
 from .._check.state import CallState, note_returned
 from .._contract.anchor import anchor_of
-from .._contract.model import Contract
+from .._contract.model import OMITTED, Contract
 from .._repair.plans import MISSED, follow, is_repaired, remember
 from .._repair.settle import enter, inside, leave, look_back
 
@@ -118,12 +118,15 @@ def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], 
     """The values in the order of the parameters, as a call passes them."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    omitted = False
     for param, value in zip(contract.params, values, strict=True):
-        if param.kind is _P.VAR_POSITIONAL:
+        if value is OMITTED:
+            omitted = True
+        elif param.kind is _P.VAR_POSITIONAL:
             args.extend(value)
         elif param.kind is _P.VAR_KEYWORD:
             kwargs.update(value)
-        elif param.kind is _P.KEYWORD_ONLY:
+        elif param.kind is _P.KEYWORD_ONLY or (omitted and param.kind is _P.POSITIONAL_OR_KEYWORD):
             kwargs[param.name] = value
         else:
             args.append(value)
