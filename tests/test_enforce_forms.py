@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import importlib
 import inspect
 import operator
 import pickle
@@ -29,6 +30,7 @@ from typing_extensions import TypeAliasType, TypedDict, Unpack
 
 import dtypeguard
 from dtypeguard import (
+    AnnotationError,
     CastError,
     CastWarning,
     DtypeError,
@@ -512,6 +514,73 @@ def test_what_never_returns_does_not(hint):
         enforce(f)(True)
     with pytest.raises(HintError, match=f"the result is None|wants {hint._name}"):
         enforce(f)(False)
+
+
+RETURNED = {  # what a result is told to be; an argument is passed
+    "a tensor": (Float32[Tensor, "n"], None, "return a Tensor", "pass a Tensor"),
+    "a number": (int, "1", "return int", "pass int"),
+    "a list": (list[Float32[Tensor, "n"]], None, "return list", "pass list"),
+}
+
+
+@pytest.mark.parametrize("case", RETURNED)
+def test_a_wrong_result_is_to_be_returned_and_a_wrong_argument_passed(case):
+    hint, value, returned, passed = RETURNED[case]
+
+    def f(x, given=None): return given  # fmt: skip
+
+    f.__annotations__ = {"return": hint, "x": Float32[Tensor, "n"]}
+    with pytest.raises(HintError) as caught:
+        enforce(f)(f32(), value)
+    assert f"  fix        {returned}" in str(caught.value)
+    f.__annotations__ = {"given": hint, "x": Float32[Tensor, "n"]}
+    with pytest.raises(HintError) as caught:
+        enforce(f)(f32(), 1 if case == "a tensor" else value or 1.5)
+    assert f"  fix        {passed}" in str(caught.value)
+
+
+CIRCLES = {  # the files of two modules that import each other; the second one is imported first
+    "modules": ({"circle_a.py": "import circle_b", "circle_b.py": "import circle_a"}, "circle_b", "circle_b.Row"),
+    "modules by other names": (
+        {"circle_a.py": "import circle_b as b", "circle_b.py": "import circle_a"}, "circle_b", "b.Row",
+    ),
+    "a package and its part": (
+        {"circle_b/__init__.py": "from . import part", "circle_b/part.py": "import circle_a",
+         "circle_a.py": "import circle_b.part"}, "circle_b.part", "circle_b.part.Row",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hint", ["{}", "list[{}] | None", "{}.Inner"])
+@pytest.mark.parametrize("circle", CIRCLES)
+def test_a_name_in_a_module_that_is_being_imported_is_resolved_once_it_exists(circle, hint, tmp_path, monkeypatch):
+    files, last, name = CIRCLES[circle]
+    user = "import dtypeguard\nfrom jaxtyping import Float32\nfrom torch import Tensor\n@dtypeguard.enforce\n"
+    user += f"def f(row: {hint.format(name)!r}, x: Float32[Tensor, 'n']): return x.dtype\n"
+    row = "class Row:\n class Inner: pass\n"
+    for file, text in files.items():
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{text}\n" + (user if file == "circle_a.py" else row if "import circle_a" in text else ""))
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        made = importlib.import_module(last).Row
+        value = {"{}": made, "{}.Inner": made.Inner}.get(hint, list)()
+        f = sys.modules["circle_a"].f
+        with pytest.warns(CastWarning):
+            assert f(value, f64()) is torch.float32
+        with pytest.raises(HintError, match=r"argument `row` is a int, the annotation wants .*(Row|Inner)"):
+            f(1, f32())
+    finally:
+        for module in [name for name in sys.modules if name.startswith("circle_")]:
+            del sys.modules[module]
+
+
+def test_a_name_that_a_whole_module_does_not_have_is_found_at_decoration():
+    def f(x: "torch.Tensr"): ...
+
+    with pytest.raises(AnnotationError, match="has no attribute 'Tensr'"):
+        enforce(f)
 
 
 @pytest.mark.parametrize("known", [[], ["x"]], ids=["nothing known", "an argument known"])

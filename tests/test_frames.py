@@ -112,3 +112,23 @@ def test_a_repair_that_was_forgotten_is_said_again_at_the_same_line():
             dtypeguard.reset_casts()
             total(torch.ones(2).double())
     assert len(said) == 2
+
+
+def test_a_warning_of_a_body_arrives_where_its_stacklevel_says():
+    @enforce
+    def old(x: Float32[Tensor, "n"], level: int = 2):
+        warnings.warn("use another", DeprecationWarning, stacklevel=level)
+
+    class Old(nn.Linear):
+        def forward(self, x):
+            warnings.warn("use another", DeprecationWarning, stacklevel=2)
+            return super().forward(x)
+
+    def outer(x):
+        old(x, 3)
+
+    model = guard(Old(2, 2))
+    for call in (lambda: old(torch.ones(2)), lambda: outer(torch.ones(2)), lambda: model.forward(torch.ones(1, 2))):
+        with pytest.warns(DeprecationWarning, match="use another") as caught:
+            call()
+        assert (caught[0].filename, caught[0].lineno) == (__file__, call.__code__.co_firstlineno)

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import types
+import typing
 import weakref
 from typing import Generic, TypeVar
 
@@ -385,6 +386,42 @@ def test_subclass_registries_do_not_see_the_generated_class():
 
     guard(Child(), mode="strict")
     assert seen == ["child"]
+
+
+class Registry(type):
+    """Knows the class of each name, and wants to be told more than `guard` could."""
+
+    seen: typing.ClassVar[dict[str, type]] = {}
+
+    def __new__(cls, name, bases, members, *, key):
+        return super().__new__(cls, name, bases, members)
+
+    def __init__(cls, name, bases, members, *, key):
+        super().__init__(name, bases, members)
+        cls.seen[name] = cls
+
+
+class AbstractRegistry(abc.ABCMeta):
+    def __init__(cls, name, bases, members):
+        super().__init__(name, bases, members)
+        Registry.seen[name] = cls
+
+
+class OfRegistry(Net, metaclass=Registry, key="a"):
+    pass
+
+
+class OfAbstractRegistry(Net, metaclass=AbstractRegistry):
+    pass
+
+
+@pytest.mark.parametrize("cls", [OfRegistry, OfAbstractRegistry])
+def test_metaclasses_are_not_told_of_the_generated_class(cls):
+    model = guard(cls(), depth="all")
+    twin = pickle.loads(pickle.dumps(model))
+    assert [isinstance(one, type(model)) for one in (twin, model, cls())] == [True, True, False]
+    assert type(unguard(model)) is cls
+    assert Registry.seen[cls.__name__] is cls
 
 
 NAMES = ["it's", "{self}", "%s", "a\\b", "a\nb", "é", "class", "__import__('os')", "0"]
@@ -1351,13 +1388,14 @@ TORCH_ERRORS = {
     "scatter": lambda self, x: x.scatter_add(0, torch.zeros(2, 3, dtype=torch.int16), x),
     "index dtype": lambda self, x: x[torch.zeros(1)],
     "device": lambda self, x: x.to("meta") + x,
+    "integers": lambda self, x: self.fc(x.to(torch.uint8)),
 }
 
 
 @pytest.mark.parametrize("what", TORCH_ERRORS)
 def test_torchs_own_error_is_unchanged_but_has_a_note(what):
     def error(model):
-        with pytest.raises((RuntimeError, IndexError)) as caught:
+        with pytest.raises((RuntimeError, IndexError, DtypeError)) as caught:
             model(ones())
         return caught.value
 
@@ -1368,7 +1406,9 @@ def test_torchs_own_error_is_unchanged_but_has_a_note(what):
     assert guarded.args == bare.args
     (note,) = guarded.__notes__
     assert "Raising" in note
-    assert 'depth="all"' in note
+    deeper = type(error(guard(Raising(TORCH_ERRORS[what]), mode="strict", depth="all")))
+    assert ('depth="all"' in note) is (deeper is DtypeError)
+    assert (deeper is DtypeError) is (what == "matmul")
 
 
 def test_a_note_names_the_innermost_guarded_module_once():
@@ -1483,7 +1523,7 @@ def test_guarded_gives_the_guards_back_that_there_were(depth):
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     wrong = torch.ones(2, 3, dtype=torch.float64)
     dtypeguard.guard(model, mode="strict", skip_modules="1", depth=depth)
-    before = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    before = [(name, card and (card.path, card.key.options, card.skip, card.follows)) for name, card in _guards(model)]
     with dtypeguard.guarded(model, mode="off"):
         with pytest.raises(RuntimeError):
             model(wrong)
@@ -1494,7 +1534,7 @@ def test_guarded_gives_the_guards_back_that_there_were(depth):
             raise KeyError
         with pytest.raises(RuntimeError):
             model(wrong)
-    after = [(name, card and (card.path, card.key.options, card.skip, card.armed)) for name, card in _guards(model)]
+    after = [(name, card and (card.path, card.key.options, card.skip, card.follows)) for name, card in _guards(model)]
     assert after == before
     with pytest.raises(dtypeguard.DtypeError):
         model(wrong)
@@ -1573,3 +1613,62 @@ def test_labels_keep_their_digits():
     with pytest.raises(dtypeguard.DtypeError) as told:
         guard(Speaks().half(), mode="strict")(IDS, labels)
     assert told.value.fix == "keep it out with skip_args=['labels'], or write labels.to(torch.float16)"
+
+
+# ---------------------------------------------------------------- decorators that change a call
+
+
+def supplies(forward):
+    @functools.wraps(forward)
+    def supplied(self, *args, **kwargs):
+        return forward(self, *args, scale=torch.ones((), dtype=F32), **kwargs)
+
+    return supplied
+
+
+def counts(forward):
+    @functools.wraps(forward)
+    def counted(self, *args, **kwargs):
+        self.given = len(args), sorted(kwargs)
+        return forward(self, *args, **kwargs)
+
+    return counted
+
+
+class Supplied(Net):
+    @supplies
+    def forward(self, x: Float32[Tensor, "b 3"], scale: Float32[Tensor, ""]):
+        return super().forward(x) * scale
+
+
+class SuppliedWithDefault(Net):
+    @supplies
+    def forward(self, x: Float32[Tensor, "b 3"], scale: Float32[Tensor, ""] | None = None):
+        return super().forward(x) * scale
+
+
+class CountsGiven(Net):
+    @counts
+    def forward(self, x: Float32[Tensor, "b 3"], y=None, z: Float32[Tensor, "b 3"] | None = None):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("cls", [Supplied, SuppliedWithDefault])
+def test_a_decorator_may_supply_an_argument_that_the_caller_does_not_give(cls):
+    model = guard(cls(), mode="strict")
+    assert torch.equal(model(ones(F32)), unguard(model)(ones(F32)))
+    guard(model, mode="strict")
+    with pytest.raises(DtypeError, match="argument `x` is float64"):
+        model(ones(F64))
+    with pytest.raises(ShapeError):
+        model(ones(F32, 2, 4))
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_a_decorator_gets_a_call_as_it_was_given(dtype):
+    model, x = guard(CountsGiven()), ones(dtype)
+    for args, kwargs in [((x,), {}), ((x,), {"z": x}), ((), {"x": x}), ((), {"x": x, "z": x}), ((x, None), {})]:
+        for _ in range(3):
+            model(*args, **kwargs)
+            assert sum(model.given[0:1]) + len(model.given[1]) == len(args) + len(kwargs)

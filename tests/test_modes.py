@@ -4,8 +4,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import copy
+import functools
 import importlib.util
 import inspect
+import operator
 import os
 import pickle
 import subprocess
@@ -18,7 +20,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from jaxtyping import AbstractDtype, Float32, Float64
+from jaxtyping import AbstractDtype, BFloat16, Complex64, Float16, Float32, Float64, Int8, Int32, Int64
 from torch import Tensor, nn
 from torch._dynamo.exc import Unsupported
 
@@ -757,6 +759,40 @@ def test_a_repair_becomes_another_where_the_casting_leaves_a_choice():
     set_mode(None)
     with pytest.raises(CastError):
         call()
+
+
+LEAST = {  # the options of a union in their order, the dtype that is given, the casting, what it becomes
+    "the wider, written last": ((Float16, Float32), "float64", "precision", "float32"),
+    "the wider, written first": ((Float32, Float16), "float64", "precision", "float32"),
+    "of three": ((Float16, BFloat16, Float32), "float64", "precision", "float32"),
+    "digits or range: the first": ((Float16, BFloat16), "float64", "precision", "float16"),
+    "range or digits: the first": ((BFloat16, Float16), "float64", "precision", "bfloat16"),
+    "both keep all": ((Float64, Float32), "float16", "precision", "float64"),
+    "complex": ((Float32, Complex64), "complex128", "unsafe", "complex64"),
+    "integers to floats": ((Float16, Float32), "int64", "promote", "float32"),
+    "integers stay integers": ((Float32, Int64), "int32", "unsafe", "int64"),
+    "narrower integers": ((Int8, Int32), "int64", "unsafe", "int32"),
+    "a fraction is worth more than range": ((Int64, Float16), "float64", "unsafe", "float16"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("case", LEAST)
+def test_of_a_union_the_member_is_taken_that_loses_least(case):
+    options, given, casting, expected = LEAST[case]
+    arrays = [option[Tensor, "n"] for option in options]
+    value = torch.tensor([1, 0, 1]).to(getattr(torch, given))
+
+    f = enforce(casting=casting)(annotated(lambda x: x, functools.reduce(operator.or_, arrays) | None))
+    lists = functools.reduce(operator.or_, [list[array] for array in arrays])
+    inside = enforce(casting=casting)(annotated(lambda x: x[0], lists))
+    for _ in range(3):  # the second repair follows a plan
+        assert f(value).dtype is inside([value]).dtype is getattr(torch, expected)
+
+
+def annotated(f, hint):
+    f.__annotations__ = {"x": hint}
+    return f
 
 
 def test_a_base_casting_that_is_none():

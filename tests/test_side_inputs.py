@@ -1,19 +1,24 @@
 """Floating arguments that an author keeps in another dtype than the model's, on purpose."""
 
+import contextlib
 import copy
+import functools
 import io
 import itertools
 import pickle
+import threading
 import warnings
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_map
 
 import dtypeguard
-from dtypeguard import CastError, CastWarning, DtypeError, guard, is_guarded, unguard
+from dtypeguard import CastError, CastWarning, DtypeError, guard, unguard
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
@@ -174,6 +179,41 @@ def test_a_repair_that_is_known_asks_again_whether_the_caller_knows_the_dtype():
         assert [model(STEPS, t).dtype for t in given] == [BF16, BF16, BF16, F32, F32, BF16]
 
 
+class Recurrent(nn.Module):
+    """It answers in the dtype of its input."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.cell = kind(3, 4)
+
+    def forward(self, x, state=None):
+        out, state = self.cell(x, state)
+        return out.to(x.dtype), state
+
+
+STATES = {
+    "as it is": lambda state: state,
+    "detached": lambda state: tree_map(torch.Tensor.detach, state),
+    "a view": lambda state: tree_map(lambda one: one[:], state),
+}
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("way", STATES)
+def test_a_state_that_the_model_made_of_a_repaired_input_does_not_show_that_the_caller_knows_the_dtype(way, kind):
+    model, state, x = guard(Recurrent(kind).half()), None, rand(2, 1, 3)
+    dtypes = []
+    for _ in range(4):
+        out, state = model(x, state)
+        dtypes.append(out.dtype)
+        state = STATES[way](state)
+    assert dtypes == [F16] * 4
+    # What the caller made, or another model, shows it.
+    mine = tree_map(torch.Tensor.clone, state)
+    assert guard(Recurrent(kind).half())(x, state)[0].dtype is model(x, mine)[0].dtype is F32
+
+
 def test_annotated_arguments_stay_what_they_are():
     class Annotated(nn.Module):
         def __init__(self) -> None:
@@ -227,11 +267,24 @@ def test_modules_of_torch_have_no_other_side_inputs():
         guard(nn.LSTM(4, 5, batch_first=True).to(BF16), mode="strict")(x, state)
 
 
-# ---------------------------------------------------------------- what is guarded inside, and when
+# ---------------------------------------------------------------- what is checked inside, and when
 
 
-def guarded_inside(model):
-    return [name for name, module in model.named_modules() if name and is_guarded(module)]
+class Inside(Denoiser):
+    """A denoiser that looks at its parts while it runs."""
+
+    def forward(self, x, t=None, text=None):
+        self.types = {type(module) for module in self.modules()}
+        self.checked = checked(self)
+        return super().forward(x, t, text)
+
+
+def checked(model):
+    return [name for name, module in model.named_modules() if "forward" in vars(module)]
+
+
+def parts(model):
+    return [(type(module), {**vars(module)}.keys()) for module in model.modules()]
 
 
 @pytest.mark.parametrize(
@@ -244,13 +297,237 @@ def guarded_inside(model):
         ({"dtype": BF16}, ["stem", "text.0", "text.1"]),
     ],
 )
-def test_the_modules_inside_are_guarded_once_a_side_input_is_seen(options, expected):
-    model = made(**options)
+def test_the_modules_inside_are_checked_for_the_time_of_a_call_with_a_side_input(options, expected):
+    model = made(model=Inside, **options)
     model(rand(2, 4, dtype=BF16))
-    assert guarded_inside(model) == []
-    model(rand(2, 4, dtype=BF16), STEPS)
-    assert guarded_inside(model) == expected
-    assert guarded_inside(unguard(model)) == []
+    before = parts(model)
+    for _ in range(2):
+        model(rand(2, 4, dtype=BF16))
+        assert model.checked == []
+        model(rand(2, 4, dtype=BF16), STEPS)
+        assert model.checked == expected
+        assert model.types == {type(model), nn.Linear, nn.Sequential, nn.LayerNorm, nn.RMSNorm}
+        assert parts(model) == before
+    with contextlib.suppress(RuntimeError), torch.no_grad():
+        model(rand(2, 5, dtype=BF16), STEPS)  # wrong sizes
+    assert parts(model) == before
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_a_layer_that_is_put_in_later_is_reached():
+    class Late(Denoiser):
+        def forward(self, x, text):
+            return self.stem(x) + self.later(text)
+
+    model, x, text = made(model=Late), rand(2, 4, dtype=BF16), rand(2, 3)
+    for later in nn.Linear(3, 4), nn.Linear(3, 4), nn.Sequential(nn.Linear(3, 4)):
+        model.later = later.to(BF16)
+        assert torch.equal(model(x, text), model.stem(x) + model.later(text.to(BF16)))
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_side_inputs_of_one_model_are_felt_by_no_other_thread_and_no_other_model():
+    inside, x, text = threading.Event(), rand(2, 4, dtype=BF16), rand(2, 3)
+    errors = []
+
+    class Waits(Denoiser):
+        def forward(self, x, text):
+            inside.set()
+            worker.join()
+            return self.stem(x) + self.text(text)
+
+    model = made(model=Waits)
+    other = Denoiser()
+    other.stem, other.text = model.stem, model.text
+    strict = guard(other.to(BF16), mode="strict")
+
+    def work():
+        inside.wait()
+        for call in (lambda: model.text(text), lambda: model.text[0](text), lambda: strict(x, STEPS, text)):
+            try:
+                call()
+            except Exception as error:
+                errors.append(type(error))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert torch.equal(model(x, text), model.stem(x) + model.text(text.to(BF16)))
+    assert errors == [RuntimeError, RuntimeError, DtypeError]
+    with pytest.raises(RuntimeError, match="same dtype"):
+        model.text(text)
+    with pytest.raises(DtypeError, match="`text` is float32"):
+        strict(x, STEPS, text)
+    assert checked(model) == []
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpointed_block_with_a_side_input_runs_again_in_a_backward(reentrant):
+    class Checkpointed(Denoiser):
+        def forward(self, x, text):
+            return self.stem(x) + torch.utils.checkpoint.checkpoint(self.text, text, use_reentrant=reentrant)
+
+    model, x, text = made(model=Checkpointed), rand(2, 4, dtype=BF16), rand(2, 3).requires_grad_()
+    for _ in range(2):
+        model(x, text).float().sum().backward()
+    assert text.grad.dtype is F32
+    with pytest.raises(RuntimeError, match="same dtype"):
+        model.text(text)
+    assert checked(unguard(model)) == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_trace_with_a_side_input():
+    model, x = made(), rand(2, 4, dtype=BF16)
+    assert torch.equal(torch.jit.trace(model, (x, STEPS))(x, STEPS), model(x, STEPS))
+
+
+def test_quantization_finds_the_layers_of_a_model_that_was_given_a_side_input():
+    model = made(dtype=F32)
+    model(rand(2, 4), STEPS.double())
+    with warnings.catch_warnings(action="ignore"):
+        quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    assert type(quantized.stem) is torch.ao.nn.quantized.dynamic.Linear
+
+
+# ---------------------------------------------------------------- other authors' modules
+
+
+class Casts(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x.float(), self.weight.float())
+
+
+class Standardized(nn.Conv1d):
+    def _conv_forward(self, x, weight, bias):
+        return nn.functional.conv1d(x.float(), weight.float() / 3)
+
+
+class Lookup(nn.Linear):
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        return found.float() if name == "weight" else found
+
+
+class Widens(nn.Module):
+    def forward(self, weight):
+        return weight.float()
+
+
+class OwnWeight(torch.Tensor):
+    """Weights that compute as their author says, as quantized ones do."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if func is nn.functional.linear:
+            x, weight = (one.as_subclass(Tensor) for one in args[:2])
+            return x.float() @ weight.float().T
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def on_the_instance():
+    layer = nn.Linear(3, 4).to(BF16)
+    layer.forward = lambda x: nn.functional.linear(x.float(), layer.weight.float())
+    return layer
+
+
+def method_of_the_instance():
+    layer = nn.Conv1d(3, 4, 1).to(BF16)
+    layer._conv_forward = lambda x, weight, bias: nn.functional.conv1d(x.float(), weight.float())
+    return layer
+
+
+def parametrized():
+    layer = nn.Linear(3, 4, bias=False).to(BF16)
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", Widens(), unsafe=True)
+    return layer
+
+
+def own_weight():
+    layer = nn.Linear(3, 4, bias=False).to(BF16)
+    layer.weight = nn.Parameter(layer.weight.detach().as_subclass(OwnWeight))
+    return layer
+
+
+def hook_that_casts():
+    layer = nn.Linear(3, 4).to(BF16)
+    layer.register_forward_pre_hook(lambda layer, args: (args[0].to(BF16) * 2,))
+    return layer
+
+
+OTHERS = {
+    "a subclass": lambda: Casts(3, 4, bias=False).to(BF16),
+    "a method that the forward calls, in a subclass": lambda: Standardized(3, 4, 1).to(BF16),
+    "an attribute that is looked up": lambda: Lookup(3, 4, bias=False).to(BF16),
+    "a forward on the instance": on_the_instance,
+    "a method on the instance": method_of_the_instance,
+    "a parametrization": parametrized,
+    "weights of a class of their own": own_weight,
+    "a hook that casts": hook_that_casts,
+}
+
+
+class Holds(nn.Module):
+    def __init__(self, inside):
+        super().__init__()
+        self.stem, self.inside = nn.Linear(4, 4).to(BF16), inside
+
+    def forward(self, x, side):
+        self.stem(x)
+        return self.inside(side)
+
+
+def side_for(layer):
+    return rand(2, 3, 1) if isinstance(layer, nn.Conv1d) else rand(2, 3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_another_author_computes_with_a_side_input_stays_what_it_is(name):
+    torch.manual_seed(0)
+    layer = OTHERS[name]()
+    side = side_for(layer)
+    expected = layer(side)
+    model = guard(Holds(layer), mode="strict")
+    for _ in range(2):
+        out = model(rand(2, 4, dtype=BF16), side)
+        assert out.dtype is expected.dtype
+        assert torch.equal(out, expected)
+
+
+def test_a_forward_that_is_patched_over_that_of_the_class_is_another_author_s(monkeypatch):
+    original = nn.Linear.forward
+
+    @functools.wraps(original)
+    def forward(self, x):
+        return original(self, x) if x.dtype is BF16 else nn.functional.linear(x.float(), self.weight.float())
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    model = guard(Holds(nn.Linear(3, 4, bias=False).to(BF16)), mode="strict")
+    assert model(rand(2, 4, dtype=BF16), rand(2, 3)).dtype is F32
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: type("Named", (nn.Linear,), {"extra_repr": lambda self: ""})(3, 4).to(BF16),
+        lambda: torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 4).to(BF16)),
+        lambda: nn.LSTM(3, 4).to(BF16),
+        lambda: nn.MultiheadAttention(3, 1).to(BF16),
+        lambda: nn.Bilinear(3, 3, 4).to(BF16),
+    ],
+    ids=["a subclass without a forward", "weight_norm", "LSTM", "attention", "Bilinear"],
+)
+def test_modules_that_compute_as_pytorch_wrote_them_get_a_side_input_in_their_dtype(make):
+    class Calls(Holds):
+        def forward(self, x, side):
+            out = self.inside(*[side] * {nn.MultiheadAttention: 3, nn.Bilinear: 2}.get(type(self.inside), 1))
+            return out[0] if isinstance(out, tuple) else out
+
+    layer = make()
+    model, x, side = guard(Calls(layer)), rand(2, 4, dtype=BF16), rand(2, 3)
+    for _ in range(2):
+        assert torch.equal(model(x, side), model(x, side.to(BF16)))
 
 
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
@@ -260,9 +537,8 @@ def test_a_model_that_was_given_a_side_input_can_be_copied_and_pickled():
     torch.save(model, stream)
     stream.seek(0)
     for twin in copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torch.load(stream, weights_only=False):
-        assert guarded_inside(twin) == guarded_inside(model)
+        assert parts(twin)[1:] == parts(model)[1:]
         assert torch.equal(twin(x, None, text), expected)
-        assert guarded_inside(unguard(twin)) == []
 
 
 @pytest.mark.parametrize("strict", [True, False])

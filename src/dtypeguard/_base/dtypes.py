@@ -126,6 +126,13 @@ def may_cast(source: torch.dtype, target: torch.dtype, casting: Casting) -> bool
     return casting is Casting.PROMOTE and a < b
 
 
+def lost(source: torch.dtype, target: torch.dtype) -> tuple[int, int, int, bool]:
+    """What a cast loses: its rung of the ladder, bits of significand, range as powers of 2, and the sign."""
+    a, b = TABLE[source], TABLE[target]
+    digits, wide = a.digits - b.digits, (a.emax or a.digits) - (b.emax or b.digits)
+    return lowest_rung(source, target), max(digits, 0), max(wide, 0), a.signed and not b.signed
+
+
 _LADDER = tuple(Casting)  # torch < 2.11: it traces no iteration over an enum's class; goes with that floor
 
 

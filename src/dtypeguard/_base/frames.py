@@ -22,10 +22,11 @@ from .quiet import hears
 known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
 # dtypeguard's own files, and the code that it generates.
 _OWN: tuple[str, ...] = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<dtypeguard ")
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     *_OWN,
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    TORCH,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
     os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
     "<string>",

@@ -10,7 +10,7 @@ from .._base.dtypes import may_cast
 from .._base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, error_of, headline, plain
 from .._base.frames import caller, place
 from .expressions import Arguments
-from .sides import listed, need, refusal
+from .sides import door_at, listed, need, refusal
 from .state import CallState
 
 
@@ -41,7 +41,7 @@ def module_path(call: CallState) -> str | None:
     module = call.values[0] if call.values else None
     if not isinstance(module, nn.Module):
         return None
-    card = module.__dict__.get("_dtypeguard")
+    card = door_at(module) if call.contract.door else module.__dict__.get("_dtypeguard")
     return type(module).__name__ if card is None else str(card.path)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._base.codes import UNBOUND
 from .._base.config import Autocast
-from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, HALF, TABLE, Kind, may_cast, name_of, names_accept
+from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
 from .._base.errors import AnnotationError, DeviceError, DtypeError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
@@ -34,9 +34,10 @@ from .._contract.spec import (
     ValidatedSpec,
 )
 from .axes import check_dims
-from .names import is_ids, is_label
-from .reports import report, report_dtype, report_kind
-from .state import CallState
+from .names import is_ids, is_label, is_mask
+from .regions import autocast_enabled, region_of
+from .reports import give, report, report_dtype, report_kind
+from .state import CallState, is_returned
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
@@ -154,7 +155,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
         actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
         if value is None:
             actual = "is None"
-        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"pass a {array}",)
+        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"{give(call)} a {array}",)
         reason = f"the annotation wants a {array}"
         report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
         if tensor is None:
@@ -235,19 +236,6 @@ def _prefer(
     return next(allowed, members[0])
 
 
-def autocast_enabled(device_type: str) -> bool:
-    """Whether an autocast region is active for a device type; False for one that autocast does not know."""
-    try:
-        return torch.is_autocast_enabled(device_type)
-    except (RuntimeError, TypeError):
-        return False
-
-
-def region_of(device_type: str) -> torch.dtype | None:
-    """What autocast computes in on a device type; None outside of a region."""
-    return torch.get_autocast_dtype(device_type) if autocast_enabled(device_type) else None
-
-
 def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: CallState) -> bool:
     """Whether autocast itself makes the difference of dtypes harmless inside the body."""
     contract = call.contract
@@ -304,7 +292,7 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
             call.adopt(trial)
             return
         # The option to complain about, and to repair to, is the one that least is wrong with.
-        if best is None or _badness(trial, value) < _badness(best, value):
+        if best is None or _better(trial, best, value):
             best = trial
     if best is not None:
         for violation in best.violations:
@@ -312,15 +300,36 @@ def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> No
         call.adopt(best)
 
 
-def _badness(trial: CallState, value: Any) -> tuple[bool, int, int, bool]:
-    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can.
+def _better(trial: CallState, best: CallState, value: Any) -> bool:
+    """Whether less is wrong with an option than with one that is written before it.
 
-    Between dtypes that are equally wrong, the one that autocast computes in is the best.
+    Of options that are equally wrong it is the cast that loses less that is better. Where one cast loses digits, and
+    the other range, it is the one to what autocast computes in, else the first.
     """
-    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
+    faults, before = _faults(trial), _faults(best)
+    if faults != before:
+        return faults < before
+    (rung, *rest), (rung_before, *rest_before) = _losses(trial), _losses(best)
+    if rung != rung_before:
+        return rung < rung_before
+    less = any(a < b for a, b in zip(rest, rest_before, strict=True))
+    if less is not any(a > b for a, b in zip(rest, rest_before, strict=True)):
+        return less
     region = region_of(value.device.type) if isinstance(value, Tensor) else None
-    other = region is not None and all(violation.expected is not region for violation in trial.violations)
-    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations), other
+    wanted, wanted_before = ([violation.expected for violation in one.violations] for one in (trial, best))
+    return region is not None and region in wanted and region not in wanted_before
+
+
+def _faults(trial: CallState) -> tuple[bool, int, int]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can."""
+    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
+    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations)
+
+
+def _losses(trial: CallState) -> tuple[int, ...]:
+    """The most that one of the casts loses, of everything that casts lose."""
+    casts = [(BY_NAME.get(name_of(e.value.dtype)), e.dtype) for e in trial.edits.values() if e.dtype is not None]
+    return tuple(map(max, zip((0, 0, 0, False), *(lost(old, new) for old, new in casts if old), strict=True)))
 
 
 def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None:
@@ -451,16 +460,6 @@ def _is_plain(value: Any) -> bool:
     return several or type(value) in SCALARS
 
 
-def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
-    """Whether a float32 value is an attention mask of a half module of PyTorch's own.
-
-    `F.scaled_dot_product_attention` takes it, the formula that returns the weights does not.
-    """
-    if path[0] not in contract.masks or dtype is not torch.float32 or anchor not in HALF:
-        return False
-    return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
-
-
 def _is_side(call: CallState) -> bool:
     """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
     if call.evident is None:
@@ -474,18 +473,18 @@ def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | No
 
     A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
     """
-    return any(holds(value, dtype) for _, _, value in given(contract, values))
+    return any(holds(values[0], value, dtype) for _, _, value in given(contract, values))
 
 
-def holds(value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
-    """Whether a tensor of a dtype, of one axis or more, is in a value."""
+def holds(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
+    """Whether a tensor of a dtype, of one axis or more, is in a value, but for what a module made itself."""
     if isinstance(value, Tensor):
-        return value.dtype is dtype and value.dim() > 0
+        return value.dtype is dtype and value.dim() > 0 and not is_returned(module, value)
     if _is_plain(value) or isinstance(value, torch.fx.Proxy):
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False
-    return any(holds(child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+    return any(holds(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
 def _is_open(value: Any, call: CallState) -> bool:

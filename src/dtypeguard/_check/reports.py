@@ -55,7 +55,14 @@ def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool 
         actual = f"is a tuple of {len(value)}"
     if missing:
         actual = f"has no {', '.join(map(repr, missing))}"
-    report(call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"pass {hint}",))
+    report(
+        call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"{give(call)} {hint}",)
+    )
+
+
+def give(call: CallState) -> str:
+    """What one does with a value to make it another: a result is returned."""
+    return "return" if call.leaving else "pass"
 
 
 # What to write instead of a cast that the default rule refuses, by the kinds involved.

@@ -5,20 +5,40 @@ holds its contract and the arguments of the call.
 """
 
 import sys
+import threading
+import weakref
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .._base.dtypes import FLOATING
 from .._base.errors import summary
+from .._contract.anchor import anchor_of
 from .._contract.model import Path, written
 from .reference import check
 from .reports import report_dtype
 from .state import CallState
 
 _WRAPPER = "<dtypeguard checks "  # how the names of files of generated code begin
+
+
+class Running(threading.local):
+    """What this thread runs: models that were given side inputs, and what is checked inside of them."""
+
+    doors: tuple[dict[int, Any], ...] = ()  # of each such call, by the ids of modules
+    right: bool = False  # whether a check has just seen that a call has side inputs, and nothing wrong
+
+
+running = Running()
+again: weakref.WeakSet[Any] = weakref.WeakSet()  # modules that were checked in a checkpointed block, which runs again
+
+
+def door_at(module: Any) -> Any:
+    """What stands at a module inside of a model that this thread runs; None if nothing does."""
+    return next((doors[id(module)] for doors in reversed(running.doors) if id(module) in doors), None)
 
 
 class Need(NamedTuple):
@@ -75,6 +95,28 @@ def _memory(tensor: Tensor) -> int | None:
         return tensor.untyped_storage().data_ptr() or None
     except (NotImplementedError, RuntimeError):  # sparse tensors, some subclasses, tensors of transforms
         return None
+
+
+def is_wrong_inside(error: BaseException, root: Any) -> bool:
+    """Whether an error left a module inside of a model that got a floating tensor unlike its parameters.
+
+    Only such a one would be checked by more depth; integers without an annotation never are.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and module is not root and frame.f_code.co_name == "forward":
+            anchor = anchor_of(module)
+            names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+            given = [value for name in names if isinstance(value := frame.f_locals.get(name), Tensor)]
+            if anchor is not None and any(
+                (value.dtype in FLOATING and anchor.dtype not in (None, value.dtype))
+                or (value.dim() > 0 and anchor.device not in (None, value.device))
+                for value in given
+            ):
+                return True
+    return False
 
 
 def refusal(found: Need) -> CallState:

@@ -1,6 +1,8 @@
 """What is found out about one call: the axes bound so far, the violations, and the repairs that would mend them."""
 
+import contextlib
 import dataclasses
+import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +13,33 @@ from .._base.config import Mode
 from .._base.dtypes import Casting
 from .._base.errors import AnnotationError, Violation
 from .._contract.anchor import Anchor
+from .._contract.containers import children, leaves
 from .._contract.model import Contract, Path, PathStep
+
+_returned: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+
+
+def note_returned(module: Any, result: Any) -> None:
+    """Remember what a module returned from a call that was repaired: as a state it may come in again.
+
+    Its dtype does not show that the caller knows the model's. Storages are remembered, since states are detached.
+    """
+    if isinstance(result, Tensor):
+        with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):  # sparse tensors, some subclasses
+            _returned[result.untyped_storage()] = weakref.ref(module)
+    elif isinstance(result, list | tuple | dict) or dataclasses.is_dataclass(result):
+        for _, item in children(result) or leaves(result):
+            note_returned(module, item)
+
+
+def is_returned(module: Any, value: Tensor) -> bool:
+    """Whether a tensor is what a repaired call of a module returned, or a view of it."""
+    if torch.compiler.is_compiling() or not _returned:
+        return False
+    with contextlib.suppress(NotImplementedError, RuntimeError, TypeError):
+        owner = _returned.get(value.untyped_storage())
+        return owner is not None and owner() is module
+    return False
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -129,7 +129,17 @@ def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, An
     except (NameError, AnnotationError):
         raise
     except Exception as error:
+        if isinstance(error, AttributeError) and _is_loading(error.obj, error.name):
+            raise NameError(str(error), name=error.name) from error
         raise _malformed(annotation, error) from error
+
+
+def _is_loading(module: Any, name: str | None) -> bool:
+    """Whether a module is not imported to its end, or its submodule of a name, so that the name may be set later."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    loading = getattr(getattr(module, "__spec__", None), "_initializing", False)  # what Python's own message asks
+    return bool(loading) or f"{module.__name__}.{name}" in sys.modules
 
 
 def _malformed(annotation: Any, error: Exception) -> AnnotationError:

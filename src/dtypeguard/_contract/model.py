@@ -16,6 +16,10 @@ PathStep = tuple[str, Any]  # ("item", 57), ("attr", "img"), or ("member", "item
 Path = tuple[Any, ...]  # the argument's name, then steps
 
 
+# The default of a parameter behind a decorator's `*args, **kwargs`: what the caller leaves out is left out there.
+OMITTED: Any = object()
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Param:
     """One parameter of a function; `spec` None means unannotated."""
@@ -46,6 +50,7 @@ class Contract:
     guarded: bool = False  # unannotated floating tensors follow the anchor too
     sides: bool = False  # but if one of them has the anchor's dtype, those of another dtype pass as side inputs
     masks: frozenset[str] = frozenset()  # attention masks: float32 is right beside half, where PyTorch takes it
+    door: bool = False  # of a module inside of a model, where side inputs are repaired; it holds for the model's calls
     border: bool = False  # its casts are meant: they are made in every mode, and nobody is warned of them
     key: Any = None  # of the generated class that a guard's contract belongs to
     dtype: torch.dtype | None = None
@@ -69,7 +74,8 @@ class Contract:
 
     def file_for(self, values: tuple[Any, ...]) -> str | None:
         """The file in which the contract of a call with these values is written; None if it is not known."""
-        return getattr(values[0].__dict__.get("_dtypeguard"), "file", None) if self.guarded else self.file
+        known = self.guarded and not self.door
+        return getattr(values[0].__dict__.get("_dtypeguard"), "file", None) if known else self.file
 
     def mode_for(self, values: tuple[Any, ...]) -> Mode:
         """The mode in force for a call with these values."""

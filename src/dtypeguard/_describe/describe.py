@@ -63,7 +63,7 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
     check_patterns(root, skip)
     held, reader = is_held(root), _Reader(root)
     cards = {path: card for path, module in root.named_modules() if (card := module.__dict__.get("_dtypeguard"))}
-    if cards and not options:  # what is there; a side input may have had more guarded than the options tell
+    if cards and not options:  # what is there
         if held:
             told, skip = cards[""].key.options, cards[""].skip
         modules = [reader.guarded(path, root.get_submodule(path), card.key.options) for path, card in cards.items()]

@@ -30,7 +30,7 @@ class Description:
         shallow: why no module inside is guarded by itself; None if some are.
         parameters: the names of the model's parameters by their dtype.
         modules: one `HeldModule` for each module that is checked, the model itself first.
-        later: the modules that will be guarded, too, after the first call with a side input.
+        later: the modules that are checked too, in calls with side inputs.
         skipped: the modules that are not guarded, by the reason.
         options: those of the guard.
     """
@@ -144,7 +144,7 @@ class Description:
     def depth(self) -> str:
         """Why the guard is as deep as it is, as a sentence."""
         if self.shallow is not None:
-            later = f"; after a side input also {number(len(self.later), 'module')} of PyTorch's" if self.later else ""
+            later = f"; with side inputs also {number(len(self.later), 'module')} of PyTorch's" if self.later else ""
             reason = self.shallow.replace("is inside, and ", "")
             return f"{reason}, so the model's own forward is enough{later}"
         if self.options.depth == "all":

@@ -7,7 +7,10 @@ import torch
 from torch import nn
 
 from .._base.dtypes import FLOATING, TABLE, Kind, name_of
-from .._contract.anchor import LAZY, WIDER, floating, own_parameters
+from .._base.frames import TORCH
+from .._contract.anchor import LAZY, WIDER, floating, own_parameters, quiet
+from .._contract.hints import annotations_of
+from .._wrap.build import signed
 from .forward import Options, is_torch_own, matches
 
 # Never called with a tensor from outside, or cannot be guarded.
@@ -81,7 +84,42 @@ def no_owner(path: str, module: nn.Module, skip: tuple[Any, ...]) -> str | None:
 
 def refuses_wider(module: nn.Module) -> bool:
     """Whether a module raises where its floating input is wider than its parameters."""
-    return is_torch_own(type(module)) and not isinstance(module, WIDER)
+    return is_torch_own(type(module)) and not isinstance(module, WIDER) and not is_changed(module)
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Whether another author's code has a part in what one of PyTorch's modules computes, and may cast.
+
+    It may stand in a subclass, on the instance or in a parametrization, be patched over the class's forward, or be
+    what the weights do by themselves.
+    """
+    parametrized = nn.utils.parametrize.is_parametrized(module)
+    cls: Any = type(module).__bases__[0] if parametrized else type(module)
+    order = [one for one in cls.__mro__ if "_dtypeguard_base" not in vars(one)]
+    first = next(n for n, one in enumerate(order) if one.__module__.startswith("torch."))
+    bases = [one for one in order[first:] if issubclass(one, nn.Module) and one is not nn.Module]
+    names = {name for one in bases for name in (*vars(one), *annotations_of(one)) if not name.startswith("__")}
+    names = names - {"extra_repr", "reset_parameters", "_reset_parameters"} | {"forward", "__getattr__"}
+    own = [value for name, value in vars(module).items() if name in names and callable(value)]
+    return (
+        any(not names.isdisjoint(vars(one)) for one in order[:first])
+        or not all(map(is_torch_code, (order[first].forward, *own)))
+        or (parametrized and not all(is_torch_own(type(part)) for part in _parametrizations(module)))
+        or not all(quiet(tensor) for tensor in own_parameters(module).values() if tensor is not None)
+    )
+
+
+def _parametrizations(module: Any) -> Iterator[nn.Module]:
+    for parts in module.parametrizations.values():
+        yield from parts
+
+
+def is_torch_code(function: Any) -> bool:
+    """Whether PyTorch wrote a function; a wrapper has its name, but not its code."""
+    function = getattr(function, "__func__", function)
+    note = signed(function)
+    code = getattr(function if note is None else note[0], "__code__", None)
+    return code is not None and str(code.co_filename).startswith(TORCH)
 
 
 def has_forward(module: nn.Module) -> bool:

@@ -21,7 +21,7 @@ from .._check.reference import check
 from .._check.state import CallState
 from .._contract.anchor import Slots
 from .._contract.hints import annotations_of, is_array_hint, resolve_hint
-from .._contract.model import Contract, Param, Rest
+from .._contract.model import OMITTED, Contract, Param, Rest
 from .._contract.spec import Spec, spec_of
 from .._repair.settle import enter, leave
 from .._wrap.annotations import resolved
@@ -130,8 +130,12 @@ def _params(forward: Any, by_name: bool) -> tuple[Param, ...]:
     Only where an annotation must find its argument are the parameters those of the function inside.
     """
     inner, outer = inspect.signature(forward), inspect.signature(forward, follow_wrapped=False)
-    if by_name and any(param.kind in _SEVERAL for param in outer.parameters.values()):
-        outer = inner
+    if by_name and outer != inner and any(param.kind in _SEVERAL for param in outer.parameters.values()):
+        first, *others = inner.parameters.values()
+        outer = inner.replace(
+            parameters=[first, *(p if p.kind in _SEVERAL else p.replace(default=OMITTED) for p in others)]
+        )
+        inner = outer
     labels: tuple[str, ...] = ()
     if outer != inner:
         labels = tuple(p.name for p in inner.parameters.values() if p.kind not in _SEVERAL)

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import sys
-import threading
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,12 +20,13 @@ from torch import nn
 from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
+from .._check.sides import is_wrong_inside
 from .._contract.anchor import LOSSES, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
 from .._wrap.build import build, sign, signed
 from .._wrap.script import shallow
-from .choose import choices, is_border, owners, refuse, refuses_wider
+from .choose import choices, is_border, refuse
 from .enforce import enforce
 from .forward import (
     Key,
@@ -40,10 +40,10 @@ from .forward import (
     root_of,
     with_self,
 )
+from .inside import Opened, doors_of, modules_of, put, take
 from .options import Depth, read_options
 
 M = TypeVar("M", bound=nn.Module)
-_arming = threading.Lock()
 
 
 @dataclass
@@ -56,28 +56,35 @@ class Card:
     hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
     file: str | None = None  # where `guard` was called
     skip: tuple[Any, ...] = ()  # submodules to leave alone
-    armed: bool = True  # whether what is inside is guarded as far as it ever will be
+    follows: bool = False  # whether side inputs are repaired where PyTorch's own modules inside would refuse them
+    known: tuple[list[nn.Module], dict[int, Any]] | None = None  # the modules inside, and the doors among them
 
-    def arm(self, module: nn.Module) -> None:
-        """Guard PyTorch's own modules inside, which a side input may reach and which would refuse it."""
-        with _arming:
-            if self.armed:
-                return
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "known": None}
+
+    def opened(self, module: nn.Module) -> Opened:
+        """The doors inside, for the time of a call with side inputs."""
+        return Opened(self._doors(module))
+
+    def keep_open(self, module: nn.Module) -> bool:
+        """Have the doors inside stand until `unguard`, for compiled code; whether one did not stand before."""
+        return put(self._doors(module))
+
+    def _doors(self, module: nn.Module) -> dict[int, Any]:
+        inside, known = modules_of(module), self.known
+        if known is None or known[0] != inside:
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
-            told = self.key.options
+            told = inner(self.key.options)
             options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
-            for name, child in owners(module, self.skip):
-                if "_dtypeguard" not in child.__dict__ and refuses_wider(child):
-                    _apply(child, f"{self.path}.{name}", options, self.file, False)
-            # The children of a replica are its own; those of the module that it is one of are still to come.
-            self.armed = not getattr(module, "_is_replica", False)
+            known = self.known = inside, doors_of(module, self.path, options, self.file, self.skip)
+        return known[1]
 
-    def advice(self, module: nn.Module) -> str:
+    def advice(self, module: nn.Module, error: BaseException) -> str:
         """What to write when torch's own error comes out of a body."""
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
-        if self.key.options.depth == "all":
+        if self.key.options.depth == "all" or not is_wrong_inside(error, module):
             return ""
         return '; guard(model, depth="all") also checks tensors that the model creates'
 
@@ -184,8 +191,8 @@ def guard(
         mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode that is set when a call is checked.
         casting: which casts lenient mode may make: 'safe', 'precision' (default), 'promote' or 'unsafe'.
         depth: which forwards are checked. 'boundary': the model's. 'all': the model's, and that of each submodule with
-            floating parameters of its own. 'auto': the model's; and if its floating parameters differ in dtype, or
-            after the first side input, those of PyTorch's own submodules (Linear, Conv2d, ...). Submodules of other
+            floating parameters of its own. 'auto': the model's; and if its floating parameters differ in dtype, or in
+            calls with side inputs, those of PyTorch's own submodules (Linear, Conv2d, ...). Submodules of other
             authors are left out then, because their code may cast.
         dtype, device: the dtype and device to expect, instead of the parameters'.
         autocast: 'follow' (default), 'ignore' or 'disable'.
@@ -228,7 +235,7 @@ def guard(
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and [module for _, module in targets] == [root]:
             card = root.__dict__["_dtypeguard"]
-            card.skip, card.armed = skip, False
+            card.skip, card.follows = skip, True
         check_names(root, options, contracts)
     except BaseException:  # all or nothing
         restore(root, before)
@@ -248,7 +255,7 @@ def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
     for module, card in guards:
         _apply(module, card.path, card.key.options, card.file, True)
         made = vars(module)["_dtypeguard"]
-        made.skip, made.armed = card.skip, card.armed
+        made.skip, made.follows = card.skip, card.follows
         if card.hooks and not made.hooks:
             made.hooks = (module.register_forward_pre_hook(_called),)
 
@@ -338,7 +345,17 @@ def _rebased(cls: Any, old: Any, new: Any) -> Any:
     if cls is old:
         return new
     bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
-    return type(cls)(cls.__name__, bases, dict(vars(cls)))
+    return _class(cls.__name__, bases, dict(vars(cls)))
+
+
+def _class(name: str, bases: tuple[Any, ...], members: dict[str, Any]) -> Any:
+    """A class that no metaclass of the user's is told of: a registry would take it for the user's class of that name.
+
+    Python's own metaclasses are told: `ABCMeta` keeps what each class needs.
+    """
+    meta: Any = types.prepare_class(name, bases)[0]
+    own: Any = next(cls for cls in meta.__mro__ if cls.__module__.partition(".")[0] in sys.stdlib_module_names)
+    return own.__new__(meta, name, bases, dict(members))
 
 
 def _guarded_class(base: Any, key: Key) -> Any:
@@ -366,7 +383,7 @@ def _guarded_class(base: Any, key: Key) -> Any:
     orders = [(base,)] if issubclass(base, GuardedModule) else [(GuardedModule, base), (base, GuardedModule)]
     cls: Any = None
     for bases in orders:
-        cls = types.new_class(base.__name__, bases, exec_body=lambda namespace: namespace.update(members))
+        cls = _class(base.__name__, bases, members)
         with contextlib.suppress(TypeError):
             object.__setattr__(object.__new__(base), "__class__", cls)  # Generic or ABC first: another layout
             break
@@ -414,6 +431,7 @@ def unguard(model: M, /, *, borders: bool = False) -> M:
 
 
 def _unguard_one(module: nn.Module) -> None:
+    take(module)
     card = module.__dict__.pop("_dtypeguard", None)
     cls = _generated(type(module))
     # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.

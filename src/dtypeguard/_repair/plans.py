@@ -22,7 +22,8 @@ from .._base.config import Base, Mode, Verify, base, modes_around, scoped
 from .._base.dtypes import Casting
 from .._base.frames import caller
 from .._check.names import is_label
-from .._check.reference import evident, region_of
+from .._check.reference import evident
+from .._check.regions import region_of
 from .._check.state import CallState, Edit
 from .._contract.anchor import floating, owner_of
 from .._contract.model import Contract

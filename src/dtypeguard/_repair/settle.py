@@ -3,6 +3,7 @@
 Nothing here ever writes to the caller's tensors.
 """
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -20,6 +21,8 @@ from .cast import repaired, warn_of_copy
 from .containers import Rebuilt
 from .records import warn_once
 
+_NOTHING = contextlib.nullcontext()
+
 
 def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of a call, then raise, repair, warn or let pass, by the mode.
@@ -30,8 +33,8 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
     if mode is Mode.OFF:
         return CallState(contract, values, passive=True)
     call = check(contract, values)
-    if call.sides:
-        _arm(values[0])
+    if call.sides and torch.compiler.is_dynamo_compiling() and _follows(values[0]):
+        _put_doors(id(values[0]))  # torch < 2.13: a module itself is no constant; goes with that floor
     if call.violations:
         call.values = tuple(_settle(call, mode, call.arguments()).values())
     if call.unbound is not None:
@@ -39,27 +42,28 @@ def enter(contract: Contract, values: tuple[Any, ...]) -> CallState:
     return call
 
 
-def _arm(module: Any) -> None:
-    """Have what is inside of a module guarded too, since it gets side inputs."""
+def _follows(module: Any) -> bool:
     card = module.__dict__.get("_dtypeguard")
-    if card is None or card.armed:
-        return
-    if torch.compiler.is_dynamo_compiling():
-        _arm_traced(id(module))  # torch < 2.13: a module itself is no constant; goes with that floor
-    else:
-        card.arm(module)
+    return card is not None and card.follows
 
 
-def _arm_traced(address: int) -> None:
-    """The same while Dynamo traces, which may have seen the modules as they were: it begins anew."""
+def inside(module: Any) -> Any:
+    """Around the body of a call with side inputs: PyTorch's modules inside of the model are checked too."""
+    if _follows(module) and not torch.compiler.is_dynamo_compiling():
+        return module.__dict__["_dtypeguard"].opened(module)
+    return _NOTHING
+
+
+def _put_doors(address: int) -> None:
+    """The same while Dynamo traces, for good. It may have seen the modules as they were: it begins anew."""
     from torch._dynamo.exc import UnspecializeRestartAnalysis
 
     module = ctypes.cast(address, ctypes.py_object).value  # it is alive: its call is traced
-    module.__dict__["_dtypeguard"].arm(module)
-    raise UnspecializeRestartAnalysis(restart_reason="dtypeguard: the modules inside are guarded now")
+    if module.__dict__["_dtypeguard"].keep_open(module):
+        raise UnspecializeRestartAnalysis(restart_reason="dtypeguard: the modules inside are guarded now")
 
 
-vars(_arm_traced)["_dynamo_marked_constant"] = True  # it runs at once, see `_record_traced`
+vars(_put_doors)["_dynamo_marked_constant"] = True  # it runs at once, see `_record_traced`
 
 
 def leave(call: CallState, result: Any) -> Any:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .._check.reference import autocast_enabled
+from .._check.regions import autocast_enabled
 from .._watch.events import Call, on, tell
 from .._watch.recorder import Recorder
 from .._watch.rule import Rule

@@ -18,7 +18,7 @@ from .._base.config import Autocast
 from .._base.frames import hide_frames
 from .._check.scope import scope
 from .._contract.anchor import Slots, asked, find, slots
-from .._contract.model import Contract, Param
+from .._contract.model import OMITTED, Contract, Param
 from .._contract.spec import UnpackedSpec
 from .._repair.settle import look_back
 from .emit import Inexpressible, Writer
@@ -167,6 +167,8 @@ def _write_arguments(writer: Writer, asked: set[int | None]) -> None:
         several = param.kind in (_P.VAR_POSITIONAL, _P.VAR_KEYWORD)
         if param.skip or (spec is None and not contract.guarded):
             continue
+        if param.default is OMITTED:
+            writer.miss_if(f"{param.name} is {writer.const(OMITTED, 'omitted')}")
         if place in asked:
             writer.ask(spec)
         elif spec is None:
@@ -176,7 +178,7 @@ def _write_arguments(writer: Writer, asked: set[int | None]) -> None:
             values = f"{param.name}.values()" if param.kind is _P.VAR_KEYWORD else param.name
             with writer.block(f"for {item} in {values}:", loop=True):
                 writer.spec(spec, item)
-        elif param.default is not _P.empty:
+        elif param.default is not _P.empty and param.default is not OMITTED:
             default = "None" if param.default is None else writer.const(param.default, "default")
             with writer.block(f"if {param.name} is not {default}:"):
                 writer.spec(spec, param.name)
@@ -273,10 +275,15 @@ def build(fn: Any, contract: Contract, *, anchor: Slots | None = None) -> Any:
     return wrapper
 
 
+# `warnings.warn(stacklevel=2)` does not count frames of files with both words in their names, so a warning that a body
+# means for its caller arrives there.
+_UNCOUNTED = ", as importlib _bootstrap"
+
+
 @functools.lru_cache(4096)
 def _compiled(text: str) -> Any:
     """Code for a text; functions that differ in their closures only share it."""
-    filename = f"<dtypeguard checks {next(_numbers)}>"
+    filename = f"<dtypeguard checks {next(_numbers)}{_UNCOUNTED}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     return compile(text, filename, "exec")
 

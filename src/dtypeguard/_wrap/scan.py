@@ -13,6 +13,8 @@ from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, FLOATING
 from .._check.reference import SCALARS, check_one, holds, same_device
 from .._check.scope import scope
+from .._check.sides import running
+from .._check.state import is_returned
 from .._contract.anchor import is_count, quiet
 from .._contract.model import Contract
 from .._repair.plans import is_repaired
@@ -79,12 +81,12 @@ def beside(
     free: tuple[Any, ...],
     told: tuple[Any, ...],
 ) -> bool:
-    """Whether what differs from the anchor's dtype are side inputs, of a module whose inside is ready for some.
+    """Whether what differs from the anchor's dtype are side inputs, and nothing is to be done for them inside.
 
     `free` are the module and the arguments without an annotation, `told` the annotated ones.
     """
     card = free[0].__dict__.get("_dtypeguard")
-    if dtype is None or card is None or not card.armed:
+    if dtype is None or card is None:
         return False
     shown, cpu = False, device is not None and device.type == "cpu"
     others = [*told]  # that may hold tensors somewhere
@@ -92,7 +94,7 @@ def beside(
         if value is None:
             continue
         if type(value) is Tensor:
-            shown = shown or (value.dtype is dtype and value.ndim > 0)
+            shown = shown or (value.dtype is dtype and value.ndim > 0 and not is_returned(free[0], value))
             if not (value.is_cpu if cpu else _scan_tensor(value, None, device, contract)):
                 return False
         elif not _scan(value, None, device, cpu, contract):
@@ -101,9 +103,15 @@ def beside(
             others.append(value)
     if not shown and not others:
         return False
-    if not torch.compiler.is_compiling() and is_repaired(sys._getframe(1)):
+    compiling = torch.compiler.is_compiling()
+    if not compiling and is_repaired(sys._getframe(1)):
         return False  # what was repaired cannot show whether the caller knows the model's dtype
-    if shown:
-        return True
-    with torch._C.DisableTorchFunctionSubclass():
-        return any(holds(value, dtype) for value in others)
+    if not shown:
+        with torch._C.DisableTorchFunctionSubclass():
+            shown = any(holds(free[0], value, dtype) for value in others)
+    if not card.follows:
+        return shown
+    asked = told or contract.returns is not None or contract.output_dtype is not None  # of more than these arguments
+    if not compiling and not asked and contract.wrapper is not None:
+        running.right = shown  # `slow`, which comes next, opens the doors inside
+    return False

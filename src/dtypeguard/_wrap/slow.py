@@ -5,42 +5,88 @@ import inspect
 import re
 import sys
 from collections.abc import Generator
+from types import FrameType
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from .._base.errors import plain
 from .._check.scope import adopt, scope
-from .._check.sides import call_of, listed
-from .._check.state import CallState
+from .._check.sides import again, call_of, door_at, listed, running
+from .._check.state import CallState, note_returned
 from .._contract.anchor import anchor_of
-from .._contract.model import Contract
+from .._contract.model import OMITTED, Contract
 from .._repair.plans import MISSED, follow, is_repaired, remember
-from .._repair.settle import enter, leave, look_back
+from .._repair.settle import enter, inside, leave, look_back
 
 _P = inspect.Parameter
+_CHECKPOINT = torch.utils.checkpoint.__file__
 _compiling = torch.compiler.is_compiling
 
 
 def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     compiling = _compiling()
-    if contract.guarded and not compiling and _lapsed(contract, values[0]):
+    if contract.guarded and not contract.door and not compiling and _lapsed(contract, values[0]):
+        running.right = False
         return _run(contract, CallState(contract, values))
+    if contract.door and not compiling:
+        found = _at_door(contract, values[0])
+        if found is None:
+            return _run(contract, CallState(contract, values))
+        contract = found
     if not compiling:  # in this order: Dynamo would guard on the plans
         wrapper = sys._getframe(1)
         if is_repaired(wrapper):
             return MISSED
+        if running.right:
+            running.right = False
+            with inside(values[0]):
+                return _run(contract, CallState(contract, values))
         if contract.plans and (result := follow(contract, values, wrapper)) is not MISSED:
+            if contract.sides and len(contract.params) > 2:
+                note_returned(values[0], result)
             return result
     call = enter(contract, values)
     if call.records:
         remember(call, values)
     try:
-        result = _run(contract, call)
+        if call.sides:
+            with inside(values[0]):
+                result = _run(contract, call)
+        else:
+            result = _run(contract, call)
     finally:
         look_back(call)
+    if call.records and contract.sides:
+        note_returned(values[0], result)
     return leave(call, result)
+
+
+def _at_door(contract: Contract, module: Any) -> Contract | None:
+    """What a module inside of a model is held to now; None if it was not the model that called it.
+
+    A checkpointed block runs again in a backward, without the model around it.
+    """
+    door = door_at(module)
+    if door is None:
+        backward = module in again and torch._C._current_graph_task_id() != -1
+        return dataclasses.replace(contract, border=True, plans=[]) if backward else None
+    if module not in again and _is_checkpointed():
+        again.add(module)
+    found: Contract = door.contract
+    return found
+
+
+def _is_checkpointed() -> bool:
+    """Whether a block runs that will run again, between this check and that of the model around it."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and frame.f_code is not slow.__code__:
+        if frame.f_code.co_filename == _CHECKPOINT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _lapsed(contract: Contract, module: Any) -> bool:
@@ -72,12 +118,15 @@ def _arguments(contract: Contract, values: tuple[Any, ...]) -> tuple[list[Any], 
     """The values in the order of the parameters, as a call passes them."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
+    omitted = False
     for param, value in zip(contract.params, values, strict=True):
-        if param.kind is _P.VAR_POSITIONAL:
+        if value is OMITTED:
+            omitted = True
+        elif param.kind is _P.VAR_POSITIONAL:
             args.extend(value)
         elif param.kind is _P.VAR_KEYWORD:
             kwargs.update(value)
-        elif param.kind is _P.KEYWORD_ONLY:
+        elif param.kind is _P.KEYWORD_ONLY or (omitted and param.kind is _P.POSITIONAL_OR_KEYWORD):
             kwargs[param.name] = value
         else:
             args.append(value)
@@ -159,7 +208,7 @@ def note(error: Exception, module: Any) -> None:
     anchor = anchor_of(module)
     facts = [plain(fact) for fact in (anchor.dtype, anchor.device) if fact is not None] if anchor is not None else []
     parameters = f" (its parameters: {', '.join(facts)})" if facts else ""
-    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module)}")
+    error.add_note(f"{_NOTE} {card.path}{parameters}{card.advice(module, error)}")
     call = call_of(module)
     if call is not None:
         error.add_note(f"dtypeguard: side inputs of {card.path}: {listed(call)}")

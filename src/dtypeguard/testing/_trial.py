@@ -19,7 +19,8 @@ from .._base.config import Autocast, ModeName, current_casting
 from .._base.dtypes import AUTOCAST, FLOATING, may_cast
 from .._base.numbers import Seeded, pushed, seed
 from .._calls import Inputs, Leaf, Outcome, converted, difference, run
-from .._check.reference import check, is_mask, same_device
+from .._check.names import is_mask
+from .._check.reference import check, same_device
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.model import Contract
 from .._doors.guard import guard, unguard

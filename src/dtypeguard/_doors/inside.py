@@ -1,0 +1,117 @@
+"""Doors at PyTorch's own modules inside a model, where a side input is repaired that they would refuse.
+
+A door stands for the time of the model's call: the module has a `forward` of its own then, which checks. No class
+changes, nothing stays, and what other threads and models pass through a door goes on unchecked.
+"""
+
+import threading
+import types
+import weakref
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .._check.sides import again, running
+from .._contract.anchor import slots
+from .._contract.model import Contract
+from .._wrap.build import build, sign, signed
+from .choose import owners, refuses_wider
+from .forward import Key, Options, contract_of
+
+_lock = threading.Lock()
+_standing: dict[int, int] = {}  # how many calls a door stands for, by the module's id
+_made: weakref.WeakKeyDictionary[type, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+class Door(NamedTuple):
+    """What a module inside of a model is held to, while the model runs."""
+
+    module: nn.Module
+    path: str
+    check: types.MethodType  # what stands before that
+    contract: Contract
+
+
+def doors_of(root: nn.Module, path: str, options: Options, file: str | None, skip: tuple[Any, ...]) -> dict[int, Door]:
+    """The doors of a model, by the ids of the modules that they stand at."""
+    found = {}
+    for name, child in owners(root, skip):
+        if "_dtypeguard" not in child.__dict__ and refuses_wider(child):
+            forward, key = type(child).forward, Key(options, slots(child))
+            made = _check_of(type(child), forward, key, file)
+            found[id(child)] = Door(child, f"{path}.{name}", types.MethodType(made, child), made.__dtypeguard__[1])
+    return found
+
+
+def _check_of(cls: Any, forward: Any, key: Key, file: str | None) -> Any:
+    """The function that checks, then calls the forward of a class; one for all modules that are alike."""
+    known = _made.setdefault(cls, {})
+    facts = (forward, key, file)
+    if facts not in known:
+        contract = contract_of(cls, forward, key)
+        contract.door, contract.file = True, file
+        made = build(forward, contract, anchor=key.slots)
+        sign(made, forward, contract)
+        known[facts] = made
+    return known[facts]
+
+
+class Opened:
+    """A context manager: the doors stand, and are this thread's."""
+
+    __slots__ = ("_doors",)
+
+    def __init__(self, doors: dict[int, Door]) -> None:
+        self._doors = doors
+
+    def __enter__(self) -> None:
+        put(self._doors)
+        running.doors = (*running.doors, self._doors)
+
+    def __exit__(self, *_: object) -> None:
+        running.doors = running.doors[:-1]
+        with _lock:
+            for address, door in self._doors.items():
+                count = _standing.pop(address, 0) - 1
+                if count > 0:
+                    _standing[address] = count
+                elif door.module.__dict__.get("forward") is door.check and (not again or door.module not in again):
+                    del door.module.__dict__["forward"]
+
+
+def put(doors: dict[int, Door]) -> bool:
+    """Have doors stand for one more call; returns whether one did not stand before."""
+    with _lock:
+        new = False
+        for address, door in doors.items():
+            count = _standing.get(address, 0)
+            if not count:
+                door.module.__dict__["forward"] = door.check
+                new = True
+            _standing[address] = count + 1
+    return new
+
+
+def take(module: nn.Module) -> None:
+    """Take a door away, unless another forward stands in its place by now."""
+    own = module.__dict__.get("forward")
+    if is_door(own):
+        del module.__dict__["forward"]
+
+
+def is_door(forward: Any) -> bool:
+    """Whether an instance's forward is a door."""
+    note = signed(forward.__func__) if isinstance(forward, types.MethodType) else None
+    return note is not None and note[1].door
+
+
+def modules_of(root: nn.Module) -> list[nn.Module]:
+    """All modules of a model, each once; quicker than `modules()`."""
+    found = [root]
+    seen = {root}
+    for module in found:
+        for child in module._modules.values():
+            if child is not None and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
