@@ -8,14 +8,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import torch
 from torch import Tensor
 
 from .._base.dtypes import name_of
-from .._show.files import as_json
+from .._show.files import as_json, write
 from .._show.fragment import joined
 from .._show.text import number
 from .._watch.events import ModuleRow
@@ -218,7 +217,7 @@ class AuditReport:
         """Write a self-contained HTML page: modules, casts and findings."""
         from .html import render
 
-        Path(path).write_text(render(self.to_dict()), encoding="utf-8")
+        write(path, render(self.to_dict()))
 
     def _repr_html_(self) -> str:
         causes = causes_of(self.findings)
