@@ -18,8 +18,8 @@ def run(options: argparse.Namespace) -> int:
     try_files(options, "json", "html")
     model, example = made_by(options.model), () if options.example is None else made_by(options.example)
     try:
-        args, kwargs = call_of(example)
-        table = dryrun(model, *args, **kwargs)
+        call_of(example)  # refuses what is none
+        table = dryrun(model, example)
     except TypeError as error:
         raise Usage(str(error)) from error
     print(table)

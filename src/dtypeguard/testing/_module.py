@@ -17,7 +17,7 @@ from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
 from .._base.options import several
 from .._base.progress import progress
-from .._calls import Inputs, aside, call_of, leaf, seed
+from .._calls import Inputs, aside, call_of, leaf, read_as, seed
 from .._watch.unrecorded import unrecorded
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
@@ -141,11 +141,13 @@ class _Given:
     def __init__(self, bench: Bench, example: Any) -> None:
         self._bench = bench
         seed(0)
-        args, kwargs = call_of(example() if callable(example) else example)
+        given = example() if callable(example) else example
+        args, kwargs = call_of(given)
         try:
             inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:
-            raise TypeError(f"example: {bench.name}.forward{bench.signature} does not take it: {error}") from None
+            told = f"{bench.name}.forward{bench.signature} does not take it: {error}{read_as(given)}"
+            raise TypeError(f"example: {told}") from None
         self._inputs = inputs.fresh()
         self.floating = bool(inputs.floats())
 
