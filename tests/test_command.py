@@ -494,7 +494,9 @@ def test_baselines(command, write, folder):
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
     last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 that it knows"
     assert (status, out.splitlines()[-1]) == (0, last)
-    assert "DG103" not in out  # what is known is not printed
+    assert "DG103" not in out  # what is known is not printed, and said to be so
+    assert "nothing more found\n" in out
+    assert "audit report: nothing more found; 1 not shown; casts at 1 line\n" in out
     write("app.py", "# a line above\n" + BAD)
     assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
     write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")

@@ -89,7 +89,9 @@ def _too_late(options: argparse.Namespace) -> Iterator[str]:
     given = dict.fromkeys(argument.partition("=")[0] for argument in options.arguments)
     late = [name for name in given if name in known]
     with contextlib.suppress(OSError, ValueError, TypeError):
-        code = Path(sys.modules["__main__"].__dict__["__file__"]).read_text(encoding="utf-8", errors="replace")
+        code = Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(
+            encoding="utf-8", errors="replace"
+        )
         late = [name for name in late if f"'{name}'" not in code and f'"{name}"' not in code]
     if late:
         name = f"-m {options.program}" if options.module else options.program
@@ -100,7 +102,7 @@ def _reason(
     report: AuditReport, status: int, new: list[Finding], least: str, options: argparse.Namespace, known: int
 ) -> str:
     """Why the exit status is what it is."""
-    found = f"the audit found {counted(new)}" if new else ""
+    found = f"the audit found {counted(causes_of(new))}" if new else ""
     if status:
         own = _TESTS.get(options.program.partition(".")[0], {}) if options.module else {}
         told = f"{options.program}: {own[status]}" if status in own else "the program's own"
