@@ -34,6 +34,7 @@ class _Watch:
 
     audit: contextlib.AbstractContextManager["AuditReport"]
     report: "AuditReport"
+    options: dict[str, Any]  # of the marker
     baseline: Path | None
     fail: bool
     severity: str
@@ -60,12 +61,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{_WRITE} needs {_INI} = PATH in pytest's configuration")
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    names = getattr(item, "fixturenames", None)
-    if names is not None and item.get_closest_marker("dtype_audit") and "dtype_audit" not in names:
-        names.append("dtype_audit")
-
-
 @pytest.fixture
 def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
     """Audit the body of the test, and fail the test if there is a finding of severity warning or error.
@@ -74,13 +69,52 @@ def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
     calls decide instead; each is repeated at the end of the test. Setup and teardown of fixtures are not audited.
     """
     # What can be wrong with rules, pyproject.toml or a baseline.
-    watch = plainly("dtype_audit", functools.partial(_begin, request.node), ValueError, TypeError, OSError)
-    request.node.stash[_watch] = watch
+    if _watch in request.node.stash:  # by a marker, and it runs
+        yield request.node.stash[_watch].report
+        return
+    watch = _begun(request.node)
     running = request.node.stash.get(_running, None)
     if running is not None:  # by `getfixturevalue`, in the body
         running.enter_context(watch.audit)
     yield watch.report
-    del request.node.stash[_watch]  # items live as long as the session
+
+
+def _begun(item: pytest.Item) -> _Watch:
+    watch = plainly("dtype_audit", functools.partial(_begin, item), ValueError, TypeError, OSError)
+    item.stash[_watch] = watch
+    return watch
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Read the marker when all fixtures are there: a conftest, another plugin or a fixture may have added it."""
+    result = yield
+    if item.get_closest_marker("dtype_audit") and _watch not in item.stash:
+        _begun(item)
+    _check_marker(item)
+    return result
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    finally:
+        if _watch in item.stash:
+            del item.stash[_watch]  # items live as long as the session
+
+
+def _check_marker(item: pytest.Item) -> None:
+    """Fail a test whose marker says by now what its audit was not told."""
+    watch = item.stash.get(_watch, None)
+    if watch is None:
+        late = item.get_closest_marker("dtype_audit") is not None
+    else:
+        late = marked(item, "dtype_audit", _MARKER, _OPTIONS) != watch.options
+    if late:
+        when = "while the test runs" if watch is None else "after the fixture dtype_audit has begun"
+        why = f"dtype_audit: a marker that is added {when} is too late: add it in pytest_collection_modifyitems"
+        pytest.fail(f"{why}, or as a decorator", pytrace=False)
 
 
 def _begin(item: pytest.Item) -> _Watch:
@@ -97,7 +131,7 @@ def _begin(item: pytest.Item) -> _Watch:
     of_audit = {name: options[name] for name in ("rules", "ignore", "values") if name in options}
     audit = dtypeguard.audit(**of_audit)
     severity, fails = options.get("severity", "warning"), options.get("fail", True) and not write
-    watch = _Watch(audit, audit.report, baseline, fails, severity, bool(write))
+    watch = _Watch(audit, audit.report, options, baseline, fails, severity, bool(write))
     _listen(watch)
     return watch
 
@@ -132,6 +166,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         raise
     finally:
         del item.stash[_running]
+    _check_marker(item)
     if _watch in item.stash:
         _judge(item, item.stash[_watch])
     return result

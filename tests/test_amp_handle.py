@@ -281,6 +281,34 @@ def test_a_watch_that_is_begun_again_replaces_the_first():
     assert untouched(model, optimizer, scaler)
 
 
+AGAIN = {  # what the second watch shares with the first, and whether it says once more what the first has said
+    "all": (lambda first, new: first, False),
+    "model": (lambda first, new: (first[0], new[1](first[0]), new[2]), False),
+    "model and scaler": (lambda first, new: (first[0], new[1](first[0]), first[2]), False),
+    "nothing": (lambda first, new: (new[0], new[1](new[0]), new[2]), True),
+}
+
+
+@pytest.mark.parametrize(("share", "says"), AGAIN.values(), ids=AGAIN)
+def test_a_watch_that_is_begun_again_says_nothing_twice(share, says):
+    """DG301 is found by the call itself; reports have it, and strict mode raises it, each time."""
+    model, optimizer, scaler = trio()
+    model.half()
+    with pytest.warns(AmpWarning, match="DG301"):
+        first = amp.watch(model, optimizer, scaler)
+    new = trio()[0].half(), lambda model: torch.optim.SGD(model.parameters(), lr=0.1), GradScaler("cpu")
+    parts = share((model, optimizer, scaler), new)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        second = amp.watch(*parts)
+    assert bool(said) is says
+    assert rules(first) == rules(second) == ["DG301"]
+    with pytest.raises(AmpError, match="DG301"):
+        amp.watch(*parts, mode="strict")
+    second.remove()
+    first.remove()
+
+
 def test_a_watch_keeps_the_optimizers_that_another_does_not_take():
     model, optimizer, scaler = trio()
     other, second, _ = trio()

@@ -52,7 +52,7 @@ def test_an_empty_report():
     with audit() as report:
         pass
     assert "nothing found" in str(report)
-    assert repr(report) == "<audit report: nothing found; 0 casts>"
+    assert repr(report) == "<audit report: nothing found; no casts>"
     assert "casts, by bytes" not in str(report)
     assert report.findings == []
     assert report.casts == []
@@ -90,7 +90,7 @@ def test_counts_and_plurals():
     x = torch.ones(3)
     with audit() as report:
         x.half()
-    assert repr(report) == "<audit report: 1 warning; 1 cast>"
+    assert repr(report) == "<audit report: 1 warning; casts at 1 line>"
     with audit() as report:
         x.half()
         x.bfloat16()
@@ -99,7 +99,7 @@ def test_counts_and_plurals():
     with audit() as report:
         torch.tensor(np.float64(1))
         torch.tensor([np.float64(1)])
-    assert repr(report) == "<audit report: 2 info; 0 casts>"
+    assert repr(report) == "<audit report: 2 info; no casts>"
     with audit() as report:
         for _ in range(3):
             discards(x)

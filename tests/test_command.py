@@ -376,7 +376,8 @@ def test_json_where_standard_output_is_no_file(command, write):
     assert "audit report: 1 warning" in err
 
 
-def test_formats_for_machines(command, write, folder):
+def test_formats_for_machines(command, write, folder, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: 1 / 0)  # a checkout that is not installed
     write("app.py", BAD)
     status, out, _ = command("audit", "--format", "github", "app.py")
     (line,) = re.findall(r"^::.*", out, re.M)
@@ -392,17 +393,20 @@ def test_formats_for_machines(command, write, folder):
     region = place["region"]
     assert region["snippet"]["text"][region["startColumn"] - 1 : region["endColumn"] - 1] == "x.to(torch.bfloat16)"
     assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == "DG103"
-    assert err.endswith("exit status 1: 1 warning\n")
+    assert run["tool"]["driver"]["version"] == dtypeguard.__version__  # not of what is installed, if anything is
+    assert err.endswith("exit status 1: the audit found 1 warning\n")
     assert command("audit", "--format", "json", "--output", "report.json", "app.py")[0] == 1
     assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 edit removes 1 warning"
 
 
 WHY = [
-    ([], BAD, "exit status 1: 1 warning"),
+    ([], BAD, "exit status 1: the audit found 1 warning"),
     (["--fail-on", "error"], BAD, "exit status 0: nothing of severity error or worse"),
-    (["--fail-on", "never"], BAD, "exit status 0: 1 warning, --fail-on never"),
+    (["--fail-on", "never"], BAD, "exit status 0: the audit found 1 warning, --fail-on never"),
     ([], GOOD, "exit status 0: nothing of severity warning or worse"),
     ([], GOOD + "raise SystemExit(3)", "exit status 3: the program's own"),
+    ([], BAD + "raise SystemExit(3)", "exit status 3: the program's own; the audit found 1 warning"),
+    ([], BAD + "1 / 0", "exit status 1: the program's own; the audit found 1 warning"),
 ]
 
 
@@ -411,6 +415,47 @@ def test_the_last_line_says_why_the_exit_status_is_what_it_is(command, write, op
     status, out, _ = command("audit", *options, write("app.py", program))
     assert out.splitlines()[-1] == last
     assert str(status) in last
+
+
+RUNNERS = [
+    ("pytest", "def test(): assert 0", "exit status 1: pytest: tests failed"),
+    ("pytest", BAD + "def test(): step(torch.ones(3)); assert 0", "1: pytest: tests failed; the audit found 1 warning"),
+    ("pytest", BAD + "def test(): pass", "exit status 1: the audit found 1 warning"),
+    ("pytest", "nothing = 1", "exit status 5: pytest: no tests were collected"),
+    ("pytest", "import gone", "exit status 2: pytest: interrupted, or errors in the collection"),
+    (
+        "unittest",
+        "import unittest\nclass A(unittest.TestCase):\n  def test(self): self.fail()",
+        "1: unittest: tests failed",
+    ),
+]
+
+
+@pytest.mark.parametrize(("runner", "source", "last"), RUNNERS)
+def test_failed_tests_are_told_apart_from_what_the_audit_found(write, runner, source, last, folder):
+    write("test_app.py", source)
+    out = audit("-m", runner, "test_app.py", cwd=folder).stdout
+    assert out.splitlines()[-1].endswith(last)
+
+
+LATE = "{0}: given to the program, as it stands behind it; an option of audit stands before {1}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "said"),
+    [
+        (["app.py", "--values"], GOOD, LATE.format("--values", "app.py")),
+        (["app.py", "x", "--json=a.json", "--values", "--json=b"], GOOD, LATE.format("--json --values", "app.py")),
+        (["-m", "app", "--no-casts"], GOOD, LATE.format("--no-casts", "-m app")),
+        (["--values", "app.py", "--values"], GOOD, LATE.format("--values", "app.py")),
+        (["app.py", "--epochs", "-q", "values"], GOOD, None),  # none of ours, or another's too
+        (["app.py", "--json", "x"], "import argparse\np = argparse.ArgumentParser(); p.add_argument('--json')", None),
+    ],
+)
+def test_an_option_of_ours_behind_the_program_is_told_once(command, write, arguments, source, said):
+    write("app.py", source)
+    lines = command("audit", *arguments)[1].splitlines()
+    assert [line for line in lines if "given to the program" in line] == ([] if said is None else [said])
 
 
 def test_less_is_printed(command, write):
@@ -444,19 +489,21 @@ def test_baselines(command, write, folder):
     write("app.py", BAD)
     status, out, _ = command("audit", "--write-baseline", "known.json", "app.py")
     assert status == 0
-    last = "exit status 0: 1 warning, known from now on"
+    last = "exit status 0: the audit found 1 warning, known from now on"
     assert out.endswith(f"1 known from now on in {folder / 'known.json'}\n{last}\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
     last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 that it knows"
     assert (status, out.splitlines()[-1]) == (0, last)
-    assert "DG103" not in out  # what is known is not printed
+    assert "DG103" not in out  # what is known is not printed, and said to be so
+    assert "nothing more found\n" in out
+    assert "audit report: nothing more found; 1 not shown; casts at 1 line\n" in out
     write("app.py", "# a line above\n" + BAD)
     assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
     write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
     assert status == 1
     assert re.findall(r"--> (.*)", out) == ["app.py:10 in other"]
-    assert out.endswith("exit status 1: 1 warning that known.json does not know, 1 that it knows\n")
+    assert out.endswith("exit status 1: the audit found 1 warning that known.json does not know, 1 that it knows\n")
     both = ["--baseline", "known.json", "--write-baseline", "known.json"]
     assert command("audit", *both, "app.py")[0] == 1  # says what is new, once
     assert command("audit", *both, "app.py")[0] == 0
@@ -472,6 +519,9 @@ def test_baselines(command, write, folder):
         (["--json", "."], "cannot write .: it is a folder"),
         (["--html", "app.py/report.html"], "cannot write app.py/report.html: there is no folder *app.py"),
         (["--json", ""], "cannot write : it is a folder"),
+        (["--output", "no/x.txt"], "cannot write no/x.txt: there is no folder *no"),
+        (["--html", "/proc/x.html"], "cannot write /proc/x.html: *"),
+        (["--json", "a", "--html", "./a"], "cannot write ./a: --json and --html name the same file"),
         (["--baseline", "gone.json"], "there is no baseline *gone.json: write it first (--write-baseline)"),
         (["--baseline", "app.py"], "*app.py is no baseline: Expecting value*"),
         (["--baseline", "folder"], "the baseline *folder cannot be read: Is a directory"),
@@ -491,6 +541,25 @@ def test_wrong_options_are_said_before_the_program_runs(command, write, folder, 
     assert re.fullmatch(re.escape(message).replace(r"\*", ".*"), last)
     assert "Traceback" not in err
     assert sorted(os.listdir()) == sorted([*before, "app.py"])
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--output", "--write-baseline"])
+def test_a_run_that_fails_leaves_files_as_they_were(command, write, option):
+    """Files are tried before the run: an old one keeps its text, and no empty one is left."""
+    write("old", "old")
+    before = sorted(os.listdir())
+    for name in ("old", "new"):
+        assert command("audit", option, name, "gone.py")[0] == 2
+    assert (sorted(os.listdir()), Path("old").read_text()) == (before, "old")
+
+
+@pytest.mark.parametrize("option", ["--json", "--html"])
+@pytest.mark.parametrize("words", [("dryrun", "net:Net"), ("compare", "net:Net", "--dtype", "bfloat16")])
+def test_every_command_tries_its_files_before_it_runs(command, write, words, option):
+    write("net.py", "open('ran', 'w')")
+    status, _, err = command(*words, option, "no/x")
+    assert (status, Path("ran").exists()) == (2, False)
+    assert f"error: cannot write no/x: there is no folder {os.getcwd()}/no\n" in err
 
 
 def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, folder):

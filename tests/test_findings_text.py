@@ -122,7 +122,7 @@ def test_one_cause_is_one(program):
     assert ("DG101", "", 2) in causes  # two lines, one birth
     (edit,) = [edit for edit in data["edits"] if edit["place"].endswith("data.py:6")]
     assert (edit["removes"], edit["fix"]) == (
-        "2 warnings",
+        "1 warning",
         "convert where the float64 is born: `torch.from_numpy(np.asarray(images).mean((0, 2, 3))).to(torch.float32)`",
     )
     assert data["verdict"] == "FAIL: 3 edits remove 1 error and 26 warnings; 1 info"

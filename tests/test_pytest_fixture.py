@@ -130,6 +130,61 @@ def test_verdicts(pytester):
     assert len(ended) == (VERDICTS.count("def ") - 5)
 
 
+ADDED = {
+    "collection": "def pytest_collection_modifyitems(items):\n    for item in items: item.add_marker(MARK)",
+    "collection, last": "@pytest.hookimpl(trylast=True)\ndef pytest_collection_modifyitems(items):\n"
+    "    for item in items: item.add_marker(MARK)",
+    "collected": "def pytest_itemcollected(item): item.add_marker(MARK)",
+    "module": "@pytest.hookimpl(trylast=True)\ndef pytest_collection_finish(session):\n"
+    "    session.items[0].parent.add_marker(MARK)",
+    "setup": "def pytest_runtest_setup(item): item.add_marker(MARK)",
+    "setup, last": "@pytest.hookimpl(trylast=True)\ndef pytest_runtest_setup(item): item.add_marker(MARK)",
+    "fixture": "@pytest.fixture(autouse=True)\ndef adds(request): request.node.add_marker(MARK)",
+}
+KINDS = {
+    "plain": ("def test(): {0}", 1),
+    "asks": ("def test(dtype_audit): {0}", 1),
+    "asks in the body": ("def test(request): request.getfixturevalue('dtype_audit'); {0}", 1),
+    "parameters": ("@pytest.mark.parametrize('x', [1, 2])\ndef test(x): {0}", 2),
+    "unittest": ("import unittest\nclass Test(unittest.TestCase):\n    def test(self): {0}", 1),
+}
+
+
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+def test_a_marker_counts_wherever_it_is_added_before_the_body(pytester, outcomes, added):
+    pytester.makeconftest(f"import pytest\nMARK = pytest.mark.dtype_audit\n{added}")
+    if "parent" in added:
+        outcomes("def test(): bad()", failed=1)
+        return
+    for test, count in KINDS.values():
+        outcomes(test.format("bad()"), failed=count)
+    outcomes("def test(): good()", passed=1)
+    pytester.makeconftest(f"import pytest\nMARK = pytest.mark.dtype_audit(ignore=['DG1'])\n{added}")
+    outcomes("def test(): bad()", passed=1)
+
+
+def test_a_marker_of_one_parameter_is_of_that_one_alone(outcomes):
+    one = "pytest.param(1, marks=pytest.mark.dtype_audit)"
+    outcomes(f"@pytest.mark.parametrize('x', [{one}, 2])\ndef test(x): bad()", failed=1, passed=1)
+
+
+TOO_LATE = {
+    "while the test runs": "def test(request): request.node.add_marker('dtype_audit'); good()",
+    "after the fixture dtype_audit has begun": (
+        "@pytest.fixture\ndef adds(request, dtype_audit):\n"
+        "    request.node.add_marker(pytest.mark.dtype_audit(fail=False))\n"
+        "def test(adds): good()"
+    ),
+}
+
+
+@pytest.mark.parametrize("when", TOO_LATE)
+def test_a_marker_that_is_added_too_late_is_an_error(outcomes, when):
+    ended = {"failed": 1} if "runs" in when else {"errors": 1}
+    result = outcomes(TOO_LATE[when], **ended)
+    result.stdout.fnmatch_lines([f"dtype_audit: a marker that is added {when} is too late: add it in *"])
+
+
 def test_the_lowest_severity_that_fails(outcomes):
     info = "    torch.tensor(__import__('numpy').float64(1))\n"
     outcomes(f"def test(dtype_audit):\n{info}", passed=1)

@@ -111,7 +111,10 @@ def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tenso
 
 
 def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that an example stands for.
+    """The arguments that one example, or one batch, stands for: everywhere the same.
+
+    A dict is keyword arguments, a tuple positional ones; a named tuple is one argument, like a tensor. `(value,)` is
+    one argument, whatever the value is.
 
     Raises:
         TypeError: if it is no tensor, no tuple and no dict.
@@ -120,14 +123,25 @@ def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return example.args, example.kwargs
     if isinstance(example, Mapping):
         return (), dict(example)
-    if type(example) is tuple:  # a named one, such as a PackedSequence, is an argument
+    if type(example) is tuple:
         return example, {}
-    if isinstance(example, Tensor):
+    if isinstance(example, Tensor | tuple):  # such as a PackedSequence
         return (example,), {}
     raise TypeError(
         f"example={example!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
         "that gives one of these: write example=(value,)"
     )
+
+
+def read_as(example: Any) -> str:
+    """How `call_of` reads it, and how else it can be meant: for the error about arguments that do not fit."""
+    if isinstance(example, Mapping):
+        return "; a dict is read as keyword arguments: where it is one argument, write ({...},)"
+    if type(example) is tuple:
+        return "; a tuple is read as positional arguments: where it is one argument, write ((...,),)"
+    if isinstance(example, tuple):
+        return "; a named tuple is read as one argument: where it holds several, write tuple(...)"
+    return ""
 
 
 def leaf(tensor: Tensor) -> Tensor:

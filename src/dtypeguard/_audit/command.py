@@ -15,18 +15,18 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from .._base.frames import without
 from .._report.baseline import Baseline, load
+from .._show.files import writable
 from .._watch.selection import Selection
 from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
-_OUTPUTS = ("json", "html", "output", "write_baseline")
 
 
 class Usage(Exception):
@@ -56,27 +56,36 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> Baseline | None:
     try:
         Selection.read(options.select, options.ignore)
-        for name in _OUTPUTS:
-            path = getattr(options, name)
-            if path is not None and (name not in ("json", "output") or path != STDOUT):
-                # Absolute, as the program may change its folder. A baseline is written beside itself first.
-                setattr(options, name, writable(path, anew=name == "write_baseline"))
+        try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
         return None if options.baseline is None else load(options.baseline)
     except (ValueError, OSError) as error:
         raise Usage(str(error)) from error
 
 
-def writable(path: str, anew: bool) -> str:
-    """The path, absolute, if a file can be written there."""
-    file = os.path.abspath(path)
-    folder = os.path.dirname(file)
-    if os.path.isdir(file):
-        raise ValueError(f"cannot write {path}: it is a folder")
-    if not os.path.isdir(folder):
-        raise ValueError(f"cannot write {path}: there is no folder {folder}")
-    if not os.access(folder if anew or not os.path.exists(file) else file, os.W_OK):
-        raise ValueError(f"cannot write {path}: permission denied")
-    return file
+def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:
+    """Make the paths in options absolute, as the program may change its folder, if each can be written.
+
+    Args:
+        options: what was asked for.
+        names: the options that name files.
+        streams: those of them where - is standard output.
+
+    Raises:
+        Usage: says which cannot be written, and why.
+    """
+    taken: dict[str, str] = {}
+    for name in names:
+        path, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if path is None or (name in streams and path == STDOUT):
+            continue
+        try:
+            file = writable(path)
+        except ValueError as error:
+            raise Usage(str(error)) from error
+        first = taken.setdefault(os.path.realpath(file), option)
+        if first != option and os.path.realpath(file) != os.devnull:
+            raise Usage(f"cannot write {path}: {first} and {option} name the same file")
+        setattr(options, name, file)
 
 
 def _alone(stack: contextlib.ExitStack) -> TextIO:
@@ -124,7 +133,7 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
 
 def _status(code: Any) -> int:
     if code is None or isinstance(code, int):
-        return code or 0
+        return int(code or 0)  # unittest's is a bool
     print(code, file=sys.stderr)
     return 1
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -11,10 +12,17 @@ from .._report.causes import causes_of, counted
 from .._report.formats import github, sarif
 from .._report.report import AuditReport
 from .._report.text import Style
+from .._show.files import write
 from .._watch.rule import Finding
 from .._watch.selection import reaches
 
 STDOUT = "-"
+# What runners of tests mean by their exit status.
+_TESTS = {
+    "pytest": {1: "tests failed", 2: "interrupted, or errors in the collection", 3: "internal error", 4: "wrong usage",
+               5: "no tests were collected"},
+    "unittest": {1: "tests failed", 5: "no tests were run"},
+}  # fmt: skip
 _ALONE = ("json", "sarif")  # formats that a machine reads, which stand alone
 
 
@@ -35,20 +43,20 @@ def conclude(
     shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
-    reason = _reason(status, new, least, options, len(bad) - len(new))
+    reason = _reason(report, status, new, least, options, len(bad) - len(new))
     to_file = options.output not in (None, STDOUT)
-    text, notes = _text(report, shown, options, None if to_file else out), []
+    text, notes = _text(report, shown, options, None if to_file else out), list(_too_late(options))
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
     try:
-        for path, write in ((options.json, report.to_json), (options.html, report.to_html)):
+        for path, keep in ((options.json, report.to_json), (options.html, report.to_html)):
             if path is not None:
-                write(path)
+                keep(path)
         if options.write_baseline:
             save(bad, options.write_baseline)
             notes.append(f"{len(bad)} known from now on in {options.write_baseline}")
         if to_file:
-            Path(options.output).write_text(text + "\n" * bool(text), encoding="utf-8")
+            write(options.output, text + "\n" * bool(text))
             text = ""
     except OSError as error:
         notes.append(f"cannot write: {error}")
@@ -75,11 +83,31 @@ def _text(report: AuditReport, shown: list[Finding], options: argparse.Namespace
     return report._text(Style.of(stream), shown, casts=options.casts and not options.quiet)
 
 
-def _reason(status: int, new: list[Finding], least: str, options: argparse.Namespace, known: int) -> str:
+def _too_late(options: argparse.Namespace) -> Iterator[str]:
+    """Options of ours that stand behind the program, which got them; not those that its own code names."""
+    known = {name for action in options.parser._actions for name in action.option_strings if name.startswith("--")}
+    given = dict.fromkeys(argument.partition("=")[0] for argument in options.arguments)
+    late = [name for name in given if name in known]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        code = Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(
+            encoding="utf-8", errors="replace"
+        )
+        late = [name for name in late if f"'{name}'" not in code and f'"{name}"' not in code]
+    if late:
+        name = f"-m {options.program}" if options.module else options.program
+        yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
+
+
+def _reason(
+    report: AuditReport, status: int, new: list[Finding], least: str, options: argparse.Namespace, known: int
+) -> str:
     """Why the exit status is what it is."""
+    found = f"the audit found {counted(causes_of(new))}" if new else ""
     if status:
-        return "the program's own"
-    parts = [counted(new) or f"nothing of severity {least} or worse"]
+        own = _TESTS.get(options.program.partition(".")[0], {}) if options.module else {}
+        told = f"{options.program}: {own[status]}" if status in own else "the program's own"
+        return f"{told}; {found}" if found else told
+    parts = [found or f"nothing of severity {least} or worse"]
     if options.baseline is not None:
         parts = [f"{parts[0]} that {options.baseline} does not know, {known} that it knows"]
     elif new and options.fail_on == "never":

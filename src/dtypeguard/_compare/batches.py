@@ -1,6 +1,6 @@
 """Batches as the caller gives them, and the tensors of what a model returns."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._base.errors import HintError
+from .._calls import call_of
 from .._contract.containers import children
 from .._repair.containers import rebuild
 
@@ -50,16 +51,13 @@ def batches_of(batch: Any) -> list[Batch]:
 
 
 def _batch(value: Any, name: str) -> Batch:
-    if isinstance(value, Tensor):
-        return Batch((value,), {}, value)
-    if isinstance(value, tuple):
-        return Batch(value, {}, value)
-    if isinstance(value, Mapping):
-        return Batch((), dict(value), value)
-    raise HintError(
-        f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
-        "keyword arguments, or a list of such batches"
-    )
+    try:
+        return Batch(*call_of(value), value)
+    except TypeError:
+        raise HintError(
+            f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
+            "keyword arguments, or a list of such batches"
+        ) from None
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from .._audit.command import Usage, writable
+from .._audit.command import Usage, try_files
 from .._audit.factory import made_by
 from .._base.dtypes import BY_NAME
 from .._base.errors import CompareError, DtypeGuardError
@@ -20,9 +20,7 @@ def run(options: argparse.Namespace) -> int:
         Usage: for what is wrong with the options, or cannot be compared.
     """
     try:
-        for name in ("json", "html"):
-            if getattr(options, name) is not None:
-                writable(getattr(options, name), anew=False)
+        try_files(options, "json", "html")
         dtypes = {name: _dtype(getattr(options, name)) for name in ("dtype", "autocast")}
         model, batch = _made(options)
         if options.keep is not None and not options.keep > 0:

@@ -12,6 +12,7 @@ from .._audit.audit import audit
 from .._base.dtypes import BY_NAME, FLOATING, HALF, name_of
 from .._base.errors import CompareError, DeviceError, HintError
 from .._base.progress import task
+from .._calls import read_as
 from .._watch.unrecorded import unrecorded
 from .batches import Batch, batches_of
 from .measure import measure
@@ -39,8 +40,9 @@ def compare(
 
     Args:
         model: in float32 (or float64).
-        batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such batches,
-            whose errors are taken together. Floating tensors are converted as the model is.
+        batch: a tensor, a tuple of arguments, a dict of keyword arguments, `(value,)` for one argument that is a dict
+            or a tuple itself; or a list of such batches, whose errors are taken together. Floating tensors are
+            converted as the model is.
         dtype: the dtype to convert a copy of the model to, or its name.
         autocast: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
@@ -85,6 +87,7 @@ def _refused(subject: Subject, error: Exception) -> CompareError:
             given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
             return CompareError(
                 f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
+                + (read_as(batch.given) if isinstance(own, TypeError) else "")
             )
     for finding in _audited(subject, None):
         if finding.severity == "error":

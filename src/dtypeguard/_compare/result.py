@@ -5,7 +5,6 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
 from .._base.progress import task
-from .._show.files import as_json
+from .._show.files import as_json, write
 from .._watch.unrecorded import unrecorded
 from .bisect import bisect
 from .keep import Kept, Search, together, units_of
@@ -271,7 +270,7 @@ class Comparison:
 
         page = render(self.to_dict())
         if path is not None:
-            Path(path).write_text(page, encoding="utf-8")
+            write(path, page)
         return page
 
     def _repr_html_(self) -> str:

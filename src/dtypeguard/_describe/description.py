@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from .._base.config import current_casting, current_mode
 from .._base.dtypes import name_of
 from .._doors.forward import Options
-from .._show.files import as_json
+from .._show.files import as_json, write
 from .._show.text import number
 from .held import HeldArgument, HeldModule
 from .words import demands, folded, held, listed, row, shown, some
@@ -70,7 +69,7 @@ class Description:
         """Write a self-contained HTML page."""
         from .page import page
 
-        Path(path).write_text(page(self), encoding="utf-8")
+        write(path, page(self))
 
     def _repr_html_(self) -> str:
         from .page import cell

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from .._audit.command import Usage
+from .._audit.command import Usage, try_files
 from .._audit.factory import made_by
 from .._calls import call_of
 from .dryrun import dryrun
@@ -15,10 +15,11 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         Usage: if a function is not there, or gives something else.
     """
+    try_files(options, "json", "html")
     model, example = made_by(options.model), () if options.example is None else made_by(options.example)
     try:
-        args, kwargs = call_of(example)
-        table = dryrun(model, *args, **kwargs)
+        call_of(example)  # refuses what is none
+        table = dryrun(model, example)
     except TypeError as error:
         raise Usage(str(error)) from error
     print(table)

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from .._base.dtypes import BY_NAME, FLOATING, name_of
 from .._base.errors import AnnotationError
 from .._base.options import several
 from .._base.progress import progress
-from .._calls import Inputs, aside
+from .._calls import Inputs, aside, call_of, read_as
 from .._contract.anchor import anchor_of
 from .._doors.forward import root_of
 from .._watch.apart import apart
@@ -45,15 +45,17 @@ def dryrun(
 
     Args:
         model: the model; neither it nor its weights change, and nothing of it is kept.
-        example: the positional arguments of a call. Tensors of any floating dtype and of any shape that the model
-            takes; they may be on meta. Default: inputs are drawn from the annotations of its forward.
+        example: a batch as `compare` takes it: a tensor, a tuple of positional or a dict of keyword arguments,
+            `(value,)` for one argument that is a dict or a tuple itself. Or several values: the positional arguments.
+            Tensors of any floating dtype and of any shape that the model takes; they may be on meta. Default: inputs
+            are drawn from the annotations of its forward.
         dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
             float16 and bfloat16.
         autocast: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
             bfloat16.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
-        kwargs: the keyword arguments of a call. An argument of forward that is named like one of the options above can
-            only be passed by position.
+        kwargs: the keyword arguments of a call. An argument of forward that is named like one of the options above is
+            passed by position, or in a dict.
 
     Returns:
         The table. `print(table)` shows it, `table["bfloat16", "float32", None]` is one cell.
@@ -95,12 +97,19 @@ def dryrun(
 def _inputs(root: nn.Module, example: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
     """The example; where there is none, one that is drawn from annotations."""
     name, signature = type(root).__name__, inspect.signature(root.forward)
+    read = read_as(example[0]) if len(example) == 1 else ""
+    if len(example) == 1 and isinstance(example[0], tuple | Mapping | inspect.BoundArguments):
+        example, named = call_of(example[0])
+        twice = ", ".join(map(repr, named.keys() & kwargs.keys()))
+        if twice:
+            raise TypeError(f"dryrun({name}) got {twice} twice: in the dict, and as keyword argument")
+        kwargs = {**named, **kwargs}
     if not example and not kwargs and signature.parameters:
         return _drawn(root, name, signature)
     try:
         signature.bind(*example, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{name}.forward{signature} does not take this example: {error}") from None
+        raise TypeError(f"{name}.forward{signature} does not take this example: {error}{read}") from None
     return Inputs(signature, example, kwargs)
 
 

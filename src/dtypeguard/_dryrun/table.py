@@ -4,7 +4,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ import torch
 from .._base.dtypes import BY_NAME, name_of
 from .._base.errors import render
 from .._show.chips import short
-from .._show.files import as_json
+from .._show.files import as_json, write
 from .._show.text import number
 from .cells import DryrunCell, named
 
@@ -98,7 +97,7 @@ class DryrunTable:
         """Write a self-contained HTML page."""
         from .page import render as page
 
-        Path(path).write_text(page(self, STATUSES), encoding="utf-8")
+        write(path, page(self, STATUSES))
 
     def _repr_html_(self) -> str:
         from .page import cell_of

@@ -10,12 +10,12 @@ import json
 import linecache
 import os
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from .._base.frames import installed
+from .._show.files import write
 from .._watch.rule import Finding
 
 SCHEMA = 1
@@ -100,20 +100,12 @@ def rows_of(findings: Iterable[Any], path: str | os.PathLike[str]) -> list[Row]:
 
 def write_rows(rows: Iterable[Iterable[str]], path: str | os.PathLike[str]) -> None:
     """Write what `rows_of` made."""
-    file = Path(os.path.realpath(path))  # a link stays one
     data = {
         "kind": "dtypeguard baseline",
         "schema": SCHEMA,
         "findings": [dict(zip(_FIELDS, row, strict=True)) for row in sorted(map(tuple, rows))],
     }
-    draft = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        if file.exists():
-            shutil.copymode(file, draft)
-        os.replace(draft, file)
-    finally:
-        draft.unlink(missing_ok=True)
+    write(path, json.dumps(data, indent=2) + "\n")
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:

@@ -93,7 +93,7 @@ class Edit:
     @property
     def removes(self) -> str:
         """`3 warnings and 1 error`."""
-        return counted(finding for cause in self.causes for finding in cause.findings)
+        return counted(self.causes)
 
 
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
@@ -112,32 +112,35 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
 
 
 def edits_of(causes: Iterable[Cause]) -> list[Edit]:
-    """What to change, the edit that removes most first; of causes that are no mere information."""
+    """What to change, the edit that removes most first; not for mere information. A line is edited once."""
     groups: dict[object, list[Cause]] = {}
     for cause in causes:
         if cause.severity != Severity.INFO.value:
             spot = cause.edit
             place = (None, cause.first.site) if spot is None else (spot.file, spot.line)
-            groups.setdefault((place, cause.first.fix), []).append(cause)
-    edits = [Edit(group[0].edit, group[0].first.fix, tuple(group)) for group in groups.values()]
+            groups.setdefault(place, []).append(cause)
+    edits = [
+        Edit(group[0].edit, "; ".join(dict.fromkeys(cause.first.fix for cause in group)), tuple(group))
+        for group in groups.values()
+    ]
     return sorted(edits, key=lambda edit: -sum(len(cause.findings) for cause in edit.causes))
 
 
 def verdict(edits: list[Edit], causes: Iterable[Cause] = ()) -> str:
     """`FAIL: 3 edits remove 11 warnings; 2 info`, or `Clean`."""
-    mere = counted(f for cause in causes for f in cause.findings if f.severity == Severity.INFO.value)
+    mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
     rest = f"; {mere}" if mere else ""
     if not edits:
         return f"Clean{rest}"
-    removed = counted(f for edit in edits for cause in edit.causes for f in cause.findings if f.severity != "info")
+    removed = counted(cause for edit in edits for cause in edit.causes)
     return (
         f"FAIL: {len(edits)} edit{'s' if len(edits) > 1 else ''} remove{'' if len(edits) > 1 else 's'} {removed}{rest}"
     )
 
 
-def counted(findings: Iterable[Finding]) -> str:
-    """`1 error and 2 warnings`."""
-    counts = Counter(finding.severity for finding in findings)
+def counted(causes: Iterable[Cause]) -> str:
+    """`1 error and 2 warnings`: a cause counts once, in however many places it was found."""
+    counts = Counter(cause.severity for cause in causes)
     parts = [number(counts[severity], severity) for severity in _ORDER if counts[severity]]
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 

@@ -1,8 +1,8 @@
 """Causes for machines: annotations of GitHub, and SARIF."""
 
-import importlib.metadata
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def sarif(causes: Sequence[Cause]) -> str:
     ids = sorted({cause.rule for cause in causes})
     driver = {
         "name": "dtypeguard",
-        "version": importlib.metadata.version("dtypeguard"),
+        "version": sys.modules["dtypeguard"].__dict__["__version__"],
         "informationUri": DOCS.partition("/blob/")[0],
         "rules": [_rule(rule) for rule in ids],
     }

@@ -7,16 +7,14 @@ import shlex
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import torch
 from torch import Tensor
 
 from .._base.dtypes import name_of
-from .._show.files import as_json
+from .._show.files import as_json, write
 from .._show.fragment import joined
 from .._show.text import number
 from .._watch.events import ModuleRow
@@ -27,10 +25,10 @@ from .._watch.selection import reaches
 from .._watch.sites import Site
 from .._watch.spots import Spot
 from .baseline import load, save
-from .causes import causes_of, edits_of, verdict
+from .causes import Cause, causes_of, counted, edits_of, verdict
 from .cell import casts_table, findings_cell, verdict_parts
 from .findings import Report
-from .text import Style, cast_lines, paragraphs, verdict_lines
+from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
@@ -186,7 +184,7 @@ class AuditReport:
         if known is not None:
             bad = known.new(bad)
         if bad:
-            raise AssertionError(f"the audit found {number(len(bad), 'fault')}\n{Report(bad)}")
+            raise AssertionError(f"the audit found {number(len(causes_of(bad)), 'fault')}\n{Report(bad)}")
 
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
         """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
@@ -254,7 +252,7 @@ class AuditReport:
         """Write a self-contained HTML page: modules, casts and findings."""
         from .html import render
 
-        Path(path).write_text(render(self.to_dict()), encoding="utf-8")
+        write(path, render(self.to_dict()))
 
     def _repr_html_(self) -> str:
         causes = causes_of(self.findings)
@@ -278,21 +276,28 @@ class AuditReport:
         print(self._text(Style.of(file)), file=file)
 
     def __repr__(self) -> str:
-        counts = Counter(finding.severity for finding in self.findings)
-        what = ", ".join(number(counts[s.value], s.value) for s in reversed(Severity) if counts[s.value])
+        return f"<{self._summary(causes_of(self.findings))}>"
+
+    def _summary(self, causes: Sequence[Cause], hidden: int = 0) -> str:
+        """How much there is, in a line; `hidden` causes are known, or of no interest."""
+        what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden else "nothing found")
+        rest = f"; {hidden} not shown" if hidden else ""
         so_far = " so far, it is still running" if self._recorder.running else ""
-        return f"<audit report: {what or 'nothing found'}; {number(len(self.casts), 'cast')}{so_far}>"
+        return f"audit report: {what}{rest}; {cast_count(self.casts)}{so_far}"
 
     def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
+        hidden = 0 if findings is None else len(causes_of(f for f in self.findings if f not in findings))
         edits = edits_of(causes)
         over = not self._recorder.running
         lines = [*verdict_lines(verdict(edits, causes), edits, style), ""] if causes and over else []
-        lines += [*paragraphs(causes, style), ""] if causes else ["nothing found", ""]
+        lines += (
+            [*paragraphs(causes, style), ""] if causes else ["nothing more found" if hidden else "nothing found", ""]
+        )
         if casts and self.casts:
             lines += [*cast_lines(self.casts, style), ""]
-        return "\n".join([*lines, *self._shadowed(style), repr(self)[1:-1]])
+        return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden)])
 
     def _shadowed(self, style: Style) -> list[str]:
         """What was looked at of values, in a sentence."""

@@ -192,7 +192,7 @@ def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
     for cast in casts:
         groups.setdefault((cast.kind, _arrow(cast), cast.site), []).append(cast)
     rows = sorted(groups.values(), key=lambda group: -sum(cast.bytes for cast in group))
-    yield f"casts, by bytes ({number(len(rows), 'place')})"
+    yield f"casts, by bytes ({cast_count(casts).removeprefix('casts ')})"
     width = max(len(_arrow(group[0])) for group in rows[:_CASTS])
     for group in rows[:_CASTS]:
         size, count = human(sum(cast.bytes for cast in group)), sum(cast.count for cast in group)
@@ -205,6 +205,12 @@ def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
             yield from [facts.rstrip(), " " * 22 + place]
     if len(rows) > _CASTS:
         yield f"  ... {len(rows) - _CASTS} more"
+
+
+def cast_count(casts: Iterable[Cast]) -> str:
+    """The number of lines that cast."""
+    lines = len({cast.site for cast in casts})
+    return f"casts at {number(lines, 'line')}" if lines else "no casts"
 
 
 def _arrow(cast: Cast) -> str:

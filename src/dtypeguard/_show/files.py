@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,5 +11,62 @@ def as_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> str:
     """Plain data as JSON, which is written to a file too if a path is given."""
     text = json.dumps(data, indent=1, allow_nan=False)
     if path is not None:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write(path, text + "\n")
     return text
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text, all or nothing: an old file stays as it is until the new one is complete.
+
+    Raises:
+        OSError: where it cannot be written.
+    """
+    file = Path(os.path.realpath(path))  # a link stays one
+    if not _replaceable(file):
+        file.write_text(text, encoding="utf-8")
+        return
+    draft = _draft(file)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        if file.exists():
+            shutil.copymode(file, draft)
+        os.replace(draft, file)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def writable(path: str) -> str:
+    """The path, absolute, if a file can be written there; nothing is left of the attempt.
+
+    Raises:
+        ValueError: says why it cannot.
+    """
+    file = os.path.abspath(path)
+    folder = os.path.dirname(file)
+    if os.path.isdir(file):
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not os.path.isdir(folder):
+        raise ValueError(f"cannot write {path}: there is no folder {folder}")
+    real = Path(os.path.realpath(file))
+    try:
+        if _replaceable(real):
+            _draft(real).touch()
+            _draft(real).unlink()
+        elif real.is_file():
+            real.open("a").close()
+        elif not real.exists() or not os.access(real, os.W_OK):
+            raise PermissionError(0, "Permission denied")
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {str(error.strerror).lower()}") from error
+    return file
+
+
+def _draft(file: Path) -> Path:
+    return file.with_name(f".{file.name[:100]}.{os.getpid()}.tmp")
+
+
+def _replaceable(file: Path) -> bool:
+    """Whether a draft can take the file's place: it is no device or pipe, and its folder takes new files."""
+    if file.exists():
+        return file.is_file() and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+    return os.access(file.parent, os.W_OK)

@@ -25,7 +25,9 @@ class Ledger:
         ignore: frozenset[str] = frozenset(),
         file: str | None = None,
         found: Iterable[Finding] = (),
+        said: Iterable[tuple[str, str]] = (),
     ) -> None:
+        self._said = frozenset(said)  # rules and messages of other ledgers about the same: they are not said again
         self._mode, self._ignore, self._file = mode, ignore, file  # the file whose code watches
         self._findings: dict[tuple[Any, ...], Finding] = {(number,): finding for number, finding in enumerate(found)}
 
@@ -71,6 +73,8 @@ class Ledger:
         if known is finding and frame is not None:
             finding.point(site_of(frame))
         quiet = severity is Severity.INFO
+        if known is finding and (rule.id, finding.message) in self._said:
+            quiet |= mode is not Mode.STRICT
         if known is not finding:
             finding.count = known.count = known.count + 1
             if known.severity == Severity.INFO.value and not quiet:

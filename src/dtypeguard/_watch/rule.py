@@ -11,6 +11,7 @@ import torch
 
 from .._base.codes import page_of
 from .._base.options import several
+from .called import called
 from .sites import Site
 from .spots import Spot, birth_of, spot_of
 
@@ -68,7 +69,7 @@ class Rule:
     ) -> "Finding":
         """One of this rule, its texts filled with facts; `names` among them come from `parameters`."""
         names = tuple(parameters)
-        facts = {"names": listed(names), **facts}
+        facts = {"names": listed(names), **called(self.fix, facts.get("held")), **facts}
         message, fix = self.says.format(**facts), self.fix.format(**facts)
         finding = Finding(self.id, severity.value, message, site, fix=fix, parameters=names, **fields)
         # Beside the code its text need not be repeated, nor the line of a birth that is shown too.

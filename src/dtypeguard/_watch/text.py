@@ -46,11 +46,11 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def operand(code: str) -> str:
-    """Code that a method can be called on: in parentheses where it is more than a name, a call or a subscript."""
+    """Code that a method can be called on, in parentheses where it is no name, call or subscript; else nothing."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = ast.parse(code, mode="eval").body
         return code if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({code})"
-    return "" if "=" in code else code
+    return ""
 
 
 def shape_of(tensor: Tensor) -> list[Any]:

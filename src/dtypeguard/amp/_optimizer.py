@@ -103,7 +103,8 @@ class WatchedOptimizer:
         __tracebackhide__ = True
         subject = self.title if group is None else f"{self.title}, parameter group {group}"
         fields = {"op": f"{self.title}.step", "parameters": self.names_of(parameters), **fields}
-        self._add(rule, (self.title, group, kind), subject, {"optimizer": self.title, **facts}, **fields)
+        facts = {"optimizer": self.title, "held": self.optimizer, **facts}
+        self._add(rule, (self.title, group, kind), subject, facts, **fields)
 
     def due(self, period: int = PERIOD, ahead: int = 0) -> bool:
         """Whether everything is looked at in this step, or in the one ahead."""

@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -105,7 +105,8 @@ def begin(
         raise TypeError(f"every must be a number of steps, not {every!r}")
     if every < 1:
         raise ValueError(f"every={every} is no number of steps: use 1 or more")
-    ledger = Ledger(as_mode(mode), select(ignore), file)
+    said = [key for other in list(_live) for key in other._said_of(models, optimizers, scaler)]
+    ledger = Ledger(as_mode(mode), select(ignore), file, said=said)
     handle = Watch(Names(models), optimizers, ledger, every, averaged)
     for other in list(_live):
         other._give_up(optimizers)
@@ -188,6 +189,17 @@ class Watch:
         if self._scaling is not None:
             for watched in taken:
                 self._scaling.part(watched.optimizer)
+
+    def _said_of(
+        self, models: list[nn.Module], optimizers: list[Optimizer], scaler: GradScaler | None
+    ) -> Iterator[tuple[str, str]]:
+        """What this watch has said of these: the one that begins now need not say it again."""
+        mine = [*self._names.models(), *(watched.optimizer for watched in self._optimizers)]
+        shared = any(one is other for one in mine for other in (*models, *optimizers))
+        scaled = scaler is not None and self._scaling is not None and self._scaling.watches(scaler)
+        for finding in self._ledger.findings:
+            if finding.severity != "info" and (shared or (scaled and (finding.op or "").startswith("GradScaler."))):
+                yield finding.rule, finding.message
 
     def __reduce__(self) -> Any:
         """Copies are handles of a watch that is over, with what was found until then."""

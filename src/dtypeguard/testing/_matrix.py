@@ -12,6 +12,7 @@ import torch
 
 from .._base.dtypes import name_of
 from .._base.errors import render
+from .._show.files import write
 
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
 STATUSES: dict[str, str] = {
@@ -262,7 +263,7 @@ def _grouped(cells: Iterable[Cell], *names: str) -> list[tuple[tuple[Any, ...], 
 
 def _kept(text: str, path: str | os.PathLike[str] | None) -> str:
     if path is not None:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write(path, text + "\n")
     return text
 
 

@@ -18,7 +18,7 @@ from .._base.errors import AnnotationError
 from .._base.numbers import Seeded, pushed, seed
 from .._base.options import several
 from .._base.progress import progress
-from .._calls import Inputs, aside, call_of, leaf
+from .._calls import Inputs, aside, call_of, leaf, read_as
 from .._watch.unrecorded import unrecorded
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
@@ -143,11 +143,13 @@ class _Given:
         self._bench = bench
         seed(0)
         with pushed(Seeded()):
-            args, kwargs = call_of(example() if callable(example) else example)
+            given = example() if callable(example) else example
+        args, kwargs = call_of(given)
         try:
             inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:
-            raise TypeError(f"example: {bench.name}.forward{bench.signature} does not take it: {error}") from None
+            told = f"{bench.name}.forward{bench.signature} does not take it: {error}{read_as(given)}"
+            raise TypeError(f"example: {told}") from None
         self._inputs = inputs.fresh()
         self.floating = bool(inputs.floats())
 

@@ -1,5 +1,6 @@
 """DG101 float64-creep."""
 
+import re
 from typing import Any
 
 import torch
@@ -10,13 +11,15 @@ from .._kit import Node, Op, Program, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, open_promotions, rows, tell
 
+_LOOP = re.compile(r"(?:async )?for (.+?) in ")  # what it yields is born at the loop, which is no tensor
+
 RULE = Rule(
     "DG101",
     "float64-creep",
     Severity.WARNING,
     summary="A float64 operand makes everything that it meets float64, or a layer refuses it.",
     says="`{what}` {how} float64 and {other}{size}",
-    fix="convert where the float64 is born: `{born}.to({like})`",
+    fix="convert where the float64 is born: {advice}",
     why=(
         "NumPy and Python compute in float64, models in float32 or less. One float64 operand makes every "
         "result float64: twice the memory and a fraction of the speed on a GPU, nothing at all on MPS; a "
@@ -63,24 +66,28 @@ def refused(it: Refused) -> bool:
     if torch.float64 not in it.floats or len(it.floats) < 2 or it.models is torch.float64:
         return False
     nodes = tuple(o.node for o in it.odd if o.node is not None and o.dtype is torch.float64)
-    facts = {**_creep(nodes, min(it.floats, key=lambda dtype: dtype.itemsize)), "how": "was refused: it mixes"}
+    narrow = it.models or min(it.floats, key=lambda dtype: dtype.itemsize)
+    facts = {**_creep(nodes, narrow), "how": "was refused: it mixes"}
     doubles = [o for o in it.odd if o.dtype is torch.float64]
     kept = [o for o in doubles if o.owned or (o.node is not None and o.node.named)]  # by a module: no argument is wrong
-    if nodes and nodes[0].birth.named:
-        facts["born"] = nodes[0].birth.op.partition(" ")[2]
     return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
 def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
     """The facts of DG101."""
     birth = nodes[0].birth if nodes else None
-    born = "" if birth is None or birth.named or birth.op == FIRST else operand(birth.site.expression)
-    return {
-        "how": "mixes",
-        "other": name_of(other),
-        "born": born,
-        "like": f"torch.{name_of(max(other, torch.float32, key=lambda dtype: dtype.itemsize))}",
-    }
+    cast = f".to(torch.{name_of(other if other.is_floating_point else torch.float32)})"
+    if birth is None or birth.op == FIRST:
+        advice = f"`{cast}`"
+    elif birth.named:
+        advice = f"`{birth.op.partition(' ')[2]}{cast}`"
+    elif loop := _LOOP.match(birth.site.source.strip()):
+        only = re.fullmatch(r"\w+", loop[1])
+        how = f"`{loop[1]} = {loop[1]}{cast}`" if only else f"`{cast}` on what is float64 of `{loop[1]}`"
+        advice = f"in the data set, or {how} at the top of the loop"
+    else:
+        advice = f"`{operand(birth.site.expression)}{cast}`"
+    return {"how": "mixes", "other": name_of(other), "advice": advice}
 
 
 BAD = [

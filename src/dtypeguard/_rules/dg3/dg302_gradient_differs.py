@@ -13,7 +13,7 @@ RULE = Rule(
     Severity.ERROR,
     summary="A gradient has another dtype or device than its parameter.",
     says="the gradients of {names} are {found}, the parameters {expected}",
-    fix="convert the model before the first backward, or call `optimizer.zero_grad()` after converting it",
+    fix="convert the model before the first backward, or call `{optimizer_code}.zero_grad()` after converting it",
     why=(
         "A gradient has its parameter's dtype and device, unless `grad_dtype` says otherwise. Where "
         "`param.data` was replaced between backward and step, the old gradient stays, and the step fails "

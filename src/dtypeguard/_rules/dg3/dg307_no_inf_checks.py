@@ -14,7 +14,7 @@ RULE = Rule(
     summary="A GradScaler steps an optimizer that has no gradients, or scales a loss that is detached.",
     says="{what}, so the scaler has no gradients to check",
     fix=(
-        "call `scaler.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no "
+        "call `{scaler_code}.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no "
         "`.detach()`, `.item()` or `torch.no_grad()` on its way"
     ),
     why=(

@@ -15,7 +15,7 @@ RULE = Rule(
         "{optimizer} gets gradients of {names} from a backward without `scaler.scale`; unscaling divides "
         "them by {scale:g}"
     ),
-    fix="`scaler.scale(loss).backward()` for every loss whose gradients this scaler unscales",
+    fix="`{scaler_code}.scale(loss).backward()` for every loss whose gradients this scaler unscales",
     why=(
         "The scaler divides whatever it finds in `.grad` by the scale. A loss that was not multiplied by "
         "it arrives tens of thousands of times too small, without an error."

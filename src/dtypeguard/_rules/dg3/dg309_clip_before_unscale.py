@@ -28,7 +28,7 @@ RULE = Rule(
         "gradients of {names} were clipped {how} while still multiplied by the scale {scale:g}: after "
         "unscaling the bound is {bound:.3g}"
     ),
-    fix="`scaler.unscale_(optimizer)` before `clip_grad_norm_` or `clip_grad_value_`",
+    fix="`{scaler_code}.unscale_({optimizer_code})` before the gradients are clipped",
     why=(
         "After `scaler.scale(loss).backward()` gradients are tens of thousands of times too large. "
         "Clipping them then nearly always clips, and unscaling makes the step that many times too small: "
@@ -223,7 +223,7 @@ for inputs in torch.linspace(-1, 1, 36).view(3, 4, 3):
         watched_at=14,
         prints="gradients of `Linear.weight`, `Linear.bias` were clipped to norm 1 while still multiplied by the"
         " scale 65536: after unscaling the bound is 1.53e-05",
-        fix="`scaler.unscale_(optimizer)` before `clip_grad_norm_` or `clip_grad_value_`",
+        fix="`scaler.unscale_(optimizer)` before the gradients are clipped",
     ),
     Program(
         """\

@@ -12,7 +12,7 @@ RULE = Rule(
     Severity.ERROR,
     summary="An optimizer is stepped or unscaled again, and `scaler.update()` was not called since its last step.",
     says="`{call}` is called on {optimizer} again, and `scaler.update()` was not called since its last step",
-    fix="`scaler.update()` once at the end of each iteration, after all optimizers have stepped",
+    fix="`{scaler_code}.update()` once at the end of each iteration, after all optimizers have stepped",
     why=(
         "`update` moves the scale and forgets which optimizers were unscaled. Without it the next "
         "`unscale_` or `step` raises, and the scale never falls after an overflow."

@@ -12,7 +12,7 @@ RULE = Rule(
     Severity.ERROR,
     summary="`optimizer.step()` is called directly on gradients that a GradScaler has to unscale and check.",
     says="{optimizer}.step() was called directly {stage}",
-    fix="`scaler.step(optimizer)` in place of `optimizer.step()`",
+    fix="`{scaler_code}.step({optimizer_code})` in place of `{optimizer_code}.step()`",
     why=(
         "Between `scaler.scale(loss).backward()` and `scaler.step` gradients are multiplied by the scale. "
         "Stepping without the scaler applies them so, or, after `unscale_`, without looking for inf and "
@@ -27,7 +27,7 @@ def past(driven: Driven, stage: OptState, scaling: Scaling) -> None:
     title, how = driven.watched.title, "after `unscale_`, past the scaler's check for inf and NaN"
     if stage is OptState.READY:
         how = f"on gradients that are still multiplied by the scale {scaling.scale:g}"
-    scaling.find(RULE, f"{title}.step", {"optimizer": title, "stage": how})
+    scaling.find(RULE, f"{title}.step", {"optimizer": title, "held": driven.watched.optimizer, "stage": how})
 
 
 BAD = [

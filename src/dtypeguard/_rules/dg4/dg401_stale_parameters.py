@@ -16,7 +16,7 @@ RULE = Rule(
     says="{optimizer} holds {count} that the model {model} does not have{missing}",
     fix=(
         "build the optimizer after the last change of the model (new head, PEFT, parametrization, "
-        "`fully_shard`, `load_state_dict(assign=True)`), or `optimizer.add_param_group` for what is new; "
+        "`fully_shard`, `load_state_dict(assign=True)`), or `{optimizer_code}.add_param_group` for what is new; "
         "parameters of a loss or of a second model: `watch([model, other], ...)`"
     ),
     why=(

@@ -11,7 +11,7 @@ RULE = Rule(
     summary="Parameters get gradients, but no optimizer holds them, so they never move.",
     says="{names} ({share} trainable parameters) get gradients, and no watched optimizer holds them",
     fix=(
-        "add them (`optimizer.add_param_group`), freeze them (`requires_grad_(False)`), or give every "
+        "add them (`{optimizer_code}.add_param_group`), freeze them (`requires_grad_(False)`), or give every "
         "optimizer to `watch`"
     ),
     why=(

@@ -12,6 +12,9 @@ from ..._watch.lineage import Cause
 from ..._watch.text import inside
 from .._kit import Conversion, Node, Recorder, Rule, Severity, Site, listed, name_of
 
+# A statement that converts a module: the name that keeps the result, and what is converted, where that has one.
+_STATEMENT = re.compile(r"\s*(?:([\w.]+)\s*=\s*)?(?:([\w.]+)\.\w+\()?")
+
 
 @dataclass(eq=False)
 class Stays(Cause):
@@ -28,6 +31,7 @@ class Stays(Cause):
     bytes: int
     facts: dict[str, str] = field(default_factory=dict)
     said: bool = False
+    path: str = ""  # from the module that was converted
 
     def blame(self, audit: Recorder, effect: str) -> None:
         if not self.said:
@@ -51,6 +55,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
     groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
     for path, tensor, stays in found:
         stays.begin(audit, tensor)
+        stays.path = inside(path, stays.name)
         key = stays.was, stays.dtype, *stays.facts.values()
         groups.setdefault(key, []).append((inside(path, stays.name), stays))
     for group in groups.values():
@@ -58,6 +63,16 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
             enter(audit, group[0][1])
         else:
             _enter(audit, [stays for _, stays in group], event.root, [name for name, _ in group])
+
+
+def _kept(stays: Stays) -> str:
+    """Code that takes a buffer before the conversion of a module, and puts it back afterwards."""
+    statement = _STATEMENT.match(stays.site.source)
+    made, converted = statement.groups() if statement else (None, None)
+    path = re.sub(r"[.](\d+)", r"[\1]", f".{stays.path}")
+    buffer = f"{made or converted or 'model'}{path}"
+    apart = ", in a line of its own" if made and made != converted else ""
+    return f"`kept = {buffer}` before the conversion{apart}, and `{buffer} = kept` after it"
 
 
 def _enter(
@@ -68,7 +83,7 @@ def _enter(
     facts = {
         "which": f"{first.kind}{'s' * (len(names) > 1)} {listed(names)}", "module": module, "effect": effect,
         "was": name_of(first.was), "dtype": first.dtype and name_of(first.dtype),
-        "name": re.sub(r"\W+", "_", first.name).strip("_"), **first.facts,
+        "name": re.sub(r"\W+", "_", first.name).strip("_"), "kept": _kept(first), **first.facts,
     }  # fmt: skip
     audit.find(
         first.rule, first.site, module=module, facts=facts, severity=severity, again=severity is not None,

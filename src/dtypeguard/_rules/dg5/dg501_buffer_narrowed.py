@@ -10,7 +10,7 @@ RULE = Rule(
     Severity.INFO,
     summary="A conversion of the module made one of its buffers narrower.",
     says="{which} of {module}: converted from {was} to {dtype}{effect}",
-    fix=("keep it in float32: compute it in forward, or restore it after `.to()`; cast only what is made from it"),
+    fix="keep it in {was}, and cast only what is made from it: {kept}; or compute it in forward",
     why=(
         "`Module.to(dtype)` converts every floating buffer. Frequencies, statistics and tables are small, "
         "and need the digits."
@@ -57,7 +57,8 @@ cos = rotary(torch.arange(600))
         prints="buffer `inv_freq` of Rotary: converted from float32 to bfloat16: angles up to 600 have a "
         "spacing of 4 at program.py:11, in forward",
         severity=Severity.WARNING,
-        fix=("keep it in float32: compute it in forward, or restore it after `.to()`; cast only what is made from it"),
+        fix="keep it in float32, and cast only what is made from it: `kept = rotary.inv_freq` before the conversion, "
+        "and `rotary.inv_freq = kept` after it; or compute it in forward",
     ),
     Program(
         """\

@@ -14,7 +14,7 @@ RULE = Rule(
     Severity.INFO,
     summary="Loading a checkpoint converts it to the dtypes that the model has.",
     says=("`load_state_dict` converts {share} of {module} from {was} in the checkpoint to {dtype}: {names}{effect}"),
-    fix="load into a model of the file's dtype: {advice}",
+    fix="{advice}",
     why=(
         "Loading copies into the tensors that the model has, and casts without a word: a bfloat16 "
         "checkpoint takes twice its memory in a float32 model, a float32 one loses its digits in a "
@@ -36,7 +36,8 @@ def converts(event: Loading, audit: Recorder) -> None:
     burst: list[str] = []
     if grown > 0:
         effect = f"{human(grown)} more than the file holds"
-        advice = f"`model.to(torch.{name_of(was)})` before loading, or `load_state_dict(..., assign=True)`"
+        held, file = name_of(dtype), name_of(was)
+        advice = f"leave it to train in {held}; to run in {file}, `.to(torch.{file})` before loading"
     else:
         fates = {name: _fate(event.state[name], dtype) for name in names}
         burst, lost = [name for name in names if fates[name].burst], any(fate.lost for fate in fates.values())
@@ -80,10 +81,7 @@ model.load_state_dict(checkpoint)
         at=7,
         prints="`load_state_dict` converts 2 of 2 entries of Linear from bfloat16 in the checkpoint to "
         "float32: `weight`, `bias`; 40 B more than the file holds",
-        fix=(
-            "load into a model of the file's dtype: `model.to(torch.bfloat16)` before loading, or "
-            "`load_state_dict(..., assign=True)`"
-        ),
+        fix=("leave it to train in float32; to run in bfloat16, `.to(torch.bfloat16)` before loading"),
     ),
     Program(
         """\
