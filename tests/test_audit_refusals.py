@@ -285,3 +285,49 @@ def test_a_refusal_is_found_where_it_is_raised_again():
 
     (finding,) = bad(audited(program))
     assert (finding.rule, finding.count) == ("DG110", 1)
+
+
+CAUGHT = {
+    "an operation": lambda: torch.ones(2, 2) @ torch.ones(2, 2).half(),
+    "a function": lambda: F.conv1d(torch.ones(1, 2, 2).double(), torch.ones(2, 2, 1)),
+    "a write in place": lambda: torch.ones(2, 2).addmm_(torch.ones(2, 2), torch.ones(2, 2).half()),
+    "a backward": lambda: Halving.apply(torch.ones(2, 2, requires_grad=True)).sum().backward(),
+    "a layer": lambda: nn.Linear(2, 2)(torch.ones(1, 2).half()),
+}
+
+
+class Halving(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ torch.ones(2, 2).half()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("refused", CAUGHT.values(), ids=CAUGHT)
+def test_a_refusal_that_the_program_catches_is_an_info(refused, times):
+    def program():
+        for _ in range(times):
+            try:
+                refused()
+            except RuntimeError:
+                torch.ones(2).sum()
+
+    found = [(f.severity, f.count) for f in audited(program).findings if f.rule in ("DG101", "DG110")]
+    assert found == [("info", times)]
+
+
+@pytest.mark.parametrize("refused", CAUGHT.values(), ids=CAUGHT)
+def test_a_refusal_that_ends_the_program_is_the_error_that_it_was_first_an_info(refused):
+    def program():
+        try:
+            refused()
+        except RuntimeError:
+            torch.ones(2).sum()
+            raise
+
+    (finding,) = [f for f in audited(program).findings if f.rule in ("DG101", "DG110")]
+    assert (finding.severity, finding.count) == ("error", 1)

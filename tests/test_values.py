@@ -368,11 +368,47 @@ def overflows():
     return (x * x).sum().item()
 
 
+def overflows_in_a_cast():
+    return (torch.arange(4.0) * 1e5).half().sum().item()
+
+
+def loses_its_epsilon():
+    p = torch.tensor([0.5, 0.5, 0.0], dtype=F16)
+    return (p * (p + 1e-8).log()).sum().item()
+
+
+def rounds_its_positions():
+    return (torch.arange(4096, dtype=BF16) * 0.01).cos().sum().item()
+
+
+def overflows_in_many_layers():
+    class Square(nn.Module):
+        def forward(self, x):
+            return x * x
+
+    return sum(layer(torch.full((4,), 300.0, dtype=F16)).sum().item() for layer in nn.ModuleList([Square(), Square()]))
+
+
 @pytest.mark.parametrize(
-    ("program", "severity"), [(overflows, "warning"), (overflows_where_nobody_looks, "info")], ids=["read", "left out"]
+    ("program", "guess", "rule", "severity"),
+    [
+        (overflows, "DG105", "DG901", "error"),
+        (overflows_where_nobody_looks, "DG105", "DG901", "info"),
+        (overflows_in_a_cast, "DG105", "DG901", "error"),
+        (overflows_in_many_layers, "DG105", "DG901", "error"),
+        (loses_its_epsilon, "DG113", "DG901", "error"),
+        (rounds_its_positions, "DG108", "DG905", "warning"),
+    ],
 )
-def test_a_guess_about_values_holds_where_values_were_spoilt(program, severity):
-    guessed, known = (audited(program, values=values)[0].findings for values in (None, True))
-    assert [(f.rule, f.severity) for f in guessed] == [("DG105", "warning")]
-    assert [f.severity for f in known if f.rule == "DG105"] == [severity]
-    assert {f.severity for f in known if f.rule == "DG901"} == {"error" if severity == "warning" else "info"}
+def test_a_guess_about_values_and_what_they_became_is_one_finding(program, guess, rule, severity):
+    guessed, known = (audited(program, values=values)[0] for values in (None, True))
+    assert {f.rule for f in guessed.findings} == {guess}
+    assert {(f.rule, f.severity) for f in known.findings} == {(rule, severity)}
+    assert len(known.to_dict()["causes"]) == 1
+    assert len(known.to_dict()["edits"]) == (severity != "info")
+
+
+def test_a_guess_stays_where_what_was_measured_is_ignored():
+    with dtypeguard.audit(values=True, ignore=["DG9"]) as report:
+        overflows()
+    assert [(f.rule, f.severity) for f in report.findings] == [("DG105", "warning")]

@@ -249,6 +249,7 @@ class Values:
         if self.shadow is not None:
             spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
             self._audit.findings.acquit({step.site.key for row in spoilt for step in row.chain()})
+        self._audit.findings.confirm()
 
 
 def _of(args: Any, kwargs: Any, out: Any, it: Known) -> tuple[list[Tensor], list[Tensor]]:

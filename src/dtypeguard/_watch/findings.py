@@ -12,6 +12,11 @@ from .selection import Selection
 from .sites import Site
 
 _WORSE = [severity.value for severity in Severity]
+_MEASURED = "DG9"  # the family that looks at values
+
+
+def _severity(finding: Finding) -> int:
+    return _WORSE.index(finding.severity)
 
 
 @dataclass(slots=True)
@@ -105,6 +110,21 @@ class Findings:
         for finding, site in self._findings.values():
             if RULES[finding.rule].guesses and site.key not in guilty:
                 finding.severity = Severity.INFO.value
+
+    def confirm(self) -> None:
+        """What was guessed of values and measured at the same line is one finding: the worse, or the measured one."""
+        with self._lock:
+            lines: dict[tuple[str, int], tuple[list[Any], list[Any]]] = {}  # keys of guesses, and of what was measured
+            for key, (finding, site) in self._findings.items():
+                guess = RULES[finding.rule].guesses
+                if guess or finding.rule.startswith(_MEASURED):
+                    lines.setdefault(site.key, ([], []))[not guess].append(key)
+            for keys in lines.values():
+                guesses, measured = ([self._findings[key][0] for key in some] for some in keys)
+                if guesses and measured:
+                    worse = max(map(_severity, guesses)) > max(map(_severity, measured))
+                    for key in keys[worse]:
+                        del self._findings[key]
 
     def cast(
         self, kind: str, op: str, source: torch.Tensor, dtype: torch.dtype, device: torch.device, size: int,

@@ -27,7 +27,7 @@ from .lineage import Cause, Lineage, Node
 from .operations import NARROW
 from .patches import Patches
 from .rule import Finding, Rule, Severity
-from .sites import Door, Site, here, line, raised_at, user
+from .sites import Door, Site, here, line, raised_at, raising, user
 from .text import inside, size_of, tensors_of, walk
 
 _C: Any = torch._C  # which torch leaves untyped
@@ -374,7 +374,13 @@ class Recorder:
     # ------------------------------------------------------------ exceptions
 
     def saw(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
-        """An exception was raised; whether it is a finding is known when it leaves the program's modules."""
+        """An exception was raised; whether it is a finding is known when it leaves the program's modules.
+
+        One of an operation outside of all modules is told at once: nobody hears of it again if the program catches it.
+        """
+        own = op is not None and not self.local.modules
+        if own:
+            self.local.failure = None  # ids of exceptions are used again
         failure, inner = self.local.failure, error.__cause__ or error.__context__
         if failure is not None and inner is not None and failure.error == id(inner):
             failure.outer = id(error)
@@ -385,7 +391,9 @@ class Recorder:
                 node = self.lineage.get(tensor)
                 owner = None if node is not None and node.named else self._owner(tensor, module)
                 operands.append(Operand.of(owner or f"operand {number}", tensor, node, owned=owner is not None))
-            self.local.failure = Failure(id(error), module, self.autocast(), op, operands, function)
+            failure = self.local.failure = Failure(id(error), module, self.autocast(), op, operands, function)
+            if own:
+                self._refused(error, failure, *raising(sys._getframe(1)))
 
     def _owner(self, tensor: Tensor, path: str | None) -> str | None:
         """The name of what a running module holds, as `CrossEntropyLoss.weight`: no argument is wrong then."""
@@ -401,10 +409,15 @@ class Recorder:
         failure = self.local.failure
         if failure is None or (final and self._died_of(error)) or failure.said:
             return
-        failure.said = True
         if failure.outer == id(error):
             error = error.__cause__ or error.__context__ or error
-        site, outer, frame = raised_at(error.__traceback__)
+        self._refused(error, failure, *raised_at(error.__traceback__), final=final)
+
+    def _refused(
+        self, error: BaseException, failure: Failure, site: Site, outer: Site, frame: FrameType | None,
+        final: bool = False,
+    ) -> None:  # fmt: skip
+        failure.said = True
         if frame is None:
             return
         event = Refusal(

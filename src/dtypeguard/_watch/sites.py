@@ -201,6 +201,18 @@ def user(frame: FrameType | None = None) -> Site:
     return here(frame) if found is None else site_of(found)
 
 
+def raising(frame: FrameType) -> tuple[Site, Site, FrameType]:
+    """The same as `raised_at`, while the operation that raises is still running: this is its frame, or one inside."""
+    found: list[FrameType] = []
+    inner: FrameType | None = frame
+    while inner is not None and len(found) < 2:
+        if caller(inner) is inner and not _between(inner.f_code):
+            found.append(inner)
+        inner = inner.f_back
+    sites = [site_of(one) for one in found] or [here(frame)]
+    return sites[0], sites[-1], found[0] if found else frame
+
+
 def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType | None]:
     """Where an exception rose: the user's innermost line, the one that called it, and the innermost frame of all.
 

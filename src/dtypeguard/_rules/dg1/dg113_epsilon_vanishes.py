@@ -53,7 +53,7 @@ def vanishes(event: Op, audit: Recorder) -> None:
                 audit.lineage.set(event.out, node)
             node.cause = Vanished(event.site, small[0], event.module)
     elif name in _DIVISIONS and audit.due("DG113", event.site, event.name):
-        wrong = int((~event.out.isfinite()).sum())
+        wrong = _from_zero(event, name)
         for cause in audit.lineage.causes(event.inputs, 8) if wrong else ():
             if isinstance(cause, Vanished):
                 facts = {"what": cause.site.expression, "value": cause.value, "use": event.what, "count": wrong}
@@ -61,6 +61,14 @@ def vanishes(event: Op, audit: Recorder) -> None:
                     RULE, cause.site, module=cause.module, op=event.name, facts=facts, from_dtype=torch.float16,
                     bytes=size_of(event.out),
                 )  # fmt: skip
+
+
+def _from_zero(event: Op, name: str) -> int:
+    """How many values are not finite because the epsilon was zero: a NaN that came in is another fault."""
+    zero = event.inputs[-1] if name == "div" else event.inputs[0]
+    if zero is event.out:  # in place, and overwritten: of zero these functions are infinite
+        return int(event.out.isinf().sum())
+    return int((~event.out.isfinite() & (zero == 0)).sum())
 
 
 BAD = [
@@ -148,6 +156,24 @@ import torch
 
 x = torch.tensor([1.0, 2.0]).half()
 y = x / (x.sum() + 1e-8)
+"""
+    ),
+    Program(
+        """\
+import torch
+
+gap = torch.tensor([1.0, float("nan"), 2.0]).half()
+scaled = gap / (gap.abs() + 1e-8)
+gap /= gap.abs() + 1e-8
+"""
+    ),
+    Program(
+        """\
+import torch
+
+p = torch.tensor([0.5, float("nan"), -1.0]).half()
+entropy = (p + 1e-8).log()
+scale = (p.square() + 1e-8).rsqrt()
 """
     ),
 ]

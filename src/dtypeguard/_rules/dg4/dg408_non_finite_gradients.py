@@ -19,8 +19,8 @@ RULE = Rule(
     summary="An optimizer is given gradients that are infinite or NaN, and the parameters become so too.",
     says="gradients of {names} ({share} with a gradient) are not finite",
     fix=(
-        "find the operation with `torch.autograd.set_detect_anomaly(True)`; under float16 autocast a "
-        "GradScaler skips such steps"
+        'mend the line that DG901 names in an audit with `values="range"`; under float16 autocast a GradScaler skips '
+        "such steps"
     ),
     why="One step with a NaN or infinite gradient makes the parameter NaN, and every later result with it.",
     follows=True,
@@ -108,10 +108,7 @@ for _ in range(3):
 """,
         at=14,
         prints="gradients of `Linear.weight`, `Linear.bias` (2 of 2 parameters with a gradient) are not finite",
-        fix=(
-            "find the operation with `torch.autograd.set_detect_anomaly(True)`; under float16 autocast a "
-            "GradScaler skips such steps"
-        ),
+        fix=RULE.fix,
     ),
     Program(
         """\

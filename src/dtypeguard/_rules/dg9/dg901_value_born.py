@@ -30,6 +30,11 @@ RULE = Rule(
     ),
 )  # fmt: skip
 
+_INSTEAD = {  # functions that overflow in every dtype
+    "exp": "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this "
+    "is a part of, or clamp what goes in"
+}
+
 
 @on("harmed", RULE)
 def born(harm: Harm, audit: Recorder) -> None:
@@ -56,6 +61,9 @@ def _advice(harm: Harm) -> str:
     row = harm.row
     if row.given:
         return "find where the values come from: data with gaps, a state that was saved after a bad step"
+    overflows = row.dtype is torch.float32 or row.born > row.lost  # in the wider dtype of half precision too
+    if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
+        return _INSTEAD[row.name.rstrip("_")]
     info = torch.finfo(row.dtype)
     scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
@@ -135,6 +143,36 @@ print(torch.log(variance.float() + 1e-20).tolist())
             "`(weight * scale).square()`: 8 of 8 values become zero in float16, where float32 has 1.003e-10; it "
             "reaches values that the program reads"
         ),
+    ),
+    Program(
+        """\
+import torch
+
+logits = torch.tensor([1.0, 200.0])
+weights = logits.exp() / logits.exp().sum()
+print(weights.tolist())
+""",
+        at=4,
+        prints=(
+            "`logits.exp()`: 1 of 2 values become infinite or NaN in float32, where float64 has 7.226e+86; it reaches "
+            "values that the program reads and a result"
+        ),
+        fix=_INSTEAD["exp"],
+    ),
+    Program(
+        """\
+import torch
+
+logits = torch.tensor([1.0, 200.0]).bfloat16()
+total = torch.exp(logits).sum()
+print(total.log().item())
+""",
+        at=4,
+        prints=(
+            "`torch.exp(logits)`: 1 of 2 values become infinite or NaN in bfloat16; it reaches a number that the "
+            "program reads"
+        ),
+        fix=_INSTEAD["exp"],
     ),
 ]
 GOOD = [
