@@ -239,3 +239,41 @@ def test_a_bound_of_clamp_is_found_where_pytorch_wraps_it(tmp_path):
     wraps = torch.tensor([10], dtype=torch.uint8).clamp(-1, 128).item() != 10
     said = [finding.message for finding in audited(tmp_path, source).findings]
     assert [text.endswith(": -1 becomes 255 in uint8, and 2 of 3 results are wrong") for text in said] == [True] * wraps
+
+
+NUMPY = "import numpy as np\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
+SCALED = (
+    "import torch\nfrom torch import nn\nm = nn.Linear(4, 1)\n"
+    "opt, other = (torch.optim.SGD(m.parameters()) for _ in '12')\n"
+    "my_scaler = torch.amp.GradScaler('cpu')\nmy_scaler.scale(m(torch.ones(2, 4)).mean()).backward()\n"
+)
+ROWS = NUMPY + "m = nn.Linear(4, 1)\n"
+FIXES = {
+    "the model's dtype": (
+        NUMPY + "nn.Linear(4, 1).half()(torch.from_numpy(np.ones((3, 4))))\n",
+        "convert where the float64 is born: `torch.from_numpy(np.ones((3, 4))).to(torch.float16)`",
+    ),
+    "what a loop yields": (
+        ROWS + "for x, y in DataLoader([(np.ones(4), np.ones(1))]):\n    m(x)\n",
+        "convert where the float64 is born: in the data set, or `.to(torch.float32)` on what is float64 of `x, y` at "
+        "the top of the loop",
+    ),
+    "what a loop yields, alone": (
+        ROWS + "for x in DataLoader([np.ones(4)]):\n    m(x)\n",
+        "convert where the float64 is born: in the data set, or `x = x.to(torch.float32)` at the top of the loop",
+    ),
+    "the names of scaler and optimizer": (
+        SCALED + "nn.utils.clip_grad_norm_(m.parameters(), 1.0)\nmy_scaler.step(opt)\n",
+        "`my_scaler.unscale_(opt)` before the gradients are clipped",
+    ),
+    "the names in a step": (SCALED + "opt.step()\n", "`my_scaler.step(opt)` in place of `opt.step()`"),
+    "a checkpoint in half": (
+        NUMPY + "state = nn.Linear(4, 1).half().state_dict()\nnn.Linear(4, 1).load_state_dict(state)\n",
+        "leave it to train in float32; to run in float16, `.to(torch.float16)` before loading",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "fix"), FIXES.values(), ids=FIXES)
+def test_a_fix_speaks_of_the_program(source, fix, tmp_path):
+    assert fix in [finding.fix for finding in audited(tmp_path, source).findings]
