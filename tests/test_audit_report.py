@@ -95,7 +95,7 @@ def test_counts_and_plurals():
         x.half()
         x.bfloat16()
         x.double()
-    assert repr(report) == "<audit report: 3 warnings; 3 casts>"
+    assert repr(report) == "<audit report: 3 warnings; casts at 3 lines>"
     with audit() as report:
         torch.tensor(np.float64(1))
         torch.tensor([np.float64(1)])

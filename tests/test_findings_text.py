@@ -125,7 +125,7 @@ def test_one_cause_is_one(program):
         "1 warning",
         "convert where the float64 is born: `torch.from_numpy(np.asarray(images).mean((0, 2, 3))).to(torch.float32)`",
     )
-    assert data["verdict"] == "FAIL: 3 edits remove 1 error and 26 warnings; 1 info"
+    assert data["verdict"] == "FAIL: 3 edits remove 1 error and 2 warnings; 1 info"
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,38 @@ def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
     assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
 
 
+def pasted(source, fix):
+    """The program with the fix written into it: `x.to(...)` for x, `x = ...` for the same without; None for words."""
+    codes = re.findall(r"`([^`]+)`", fix)
+    if len(codes) == 2 and "in place of" in fix and codes[1] in source:
+        return source.replace(codes[1], codes[0], 1)
+    if len(codes) != 1:  # one of several alternatives has to be chosen
+        return None
+    kept = re.fullmatch(r"[\w.]+ = (.+)", codes[0])
+    if kept is not None:  # a statement whose result is thrown away
+        return re.sub(rf"(?m)^(\s*){re.escape(kept[1])}$", rf"\1{codes[0]}", source) if kept[1] in source else None
+    cast = re.fullmatch(r"(.+)\.(?:to\(.*\)|(?:float|bool|half|double)\(\))", codes[0])
+    pattern = rf"(?<![\w.]){re.escape(cast[1])}(?![\w.]|\s*=[^=])" if cast else "(?!)"
+    in_def = re.compile(r".*\bdef [^\n]*")
+    places = re.finditer(pattern, source)
+    used = next((p for p in places if not in_def.match(source, source.rfind("\n", 0, p.start()) + 1)), None)
+    return source[: used.start()] + codes[0] + source[used.end() :] if used else None
+
+
+@pytest.mark.parametrize(("rule", "program"), BAD)
+def test_a_fix_that_is_an_edit_helps_when_it_is_pasted(rule, program, tmp_path):
+    """The finding goes, and none of another rule comes. A fix in words is nothing to paste."""
+    before = audited(tmp_path, program.source, values_of(rule))
+    fix = next(f.fix for f in before.findings if f.rule == rule.id and f.line == program.at)
+    source = pasted(program.source, fix)
+    if source is None:
+        return
+    after = audited(tmp_path, source, values_of(rule))
+    assert [f for f in after.findings if f.rule == rule.id and f.message == program.prints] == [], (fix, source)
+    assert {f.rule for f in after.findings if f.severity in ALIKE} <= {f.rule for f in before.findings}, (fix, source)
+    assert not after.error or before.error
+
+
 @pytest.mark.parametrize(("rule", "program"), GOOD)
 def test_what_is_right_is_not_reported_by_an_audit(rule, program, tmp_path):
     """Nor is anything wrong with its values; what becomes infinite where nobody reads it may be an info."""
@@ -207,3 +239,41 @@ def test_a_bound_of_clamp_is_found_where_pytorch_wraps_it(tmp_path):
     wraps = torch.tensor([10], dtype=torch.uint8).clamp(-1, 128).item() != 10
     said = [finding.message for finding in audited(tmp_path, source).findings]
     assert [text.endswith(": -1 becomes 255 in uint8, and 2 of 3 results are wrong") for text in said] == [True] * wraps
+
+
+NUMPY = "import numpy as np\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
+SCALED = (
+    "import torch\nfrom torch import nn\nm = nn.Linear(4, 1)\n"
+    "opt, other = (torch.optim.SGD(m.parameters()) for _ in '12')\n"
+    "my_scaler = torch.amp.GradScaler('cpu')\nmy_scaler.scale(m(torch.ones(2, 4)).mean()).backward()\n"
+)
+ROWS = NUMPY + "m = nn.Linear(4, 1)\n"
+FIXES = {
+    "the model's dtype": (
+        NUMPY + "nn.Linear(4, 1).half()(torch.from_numpy(np.ones((3, 4))))\n",
+        "convert where the float64 is born: `torch.from_numpy(np.ones((3, 4))).to(torch.float16)`",
+    ),
+    "what a loop yields": (
+        ROWS + "for x, y in DataLoader([(np.ones(4), np.ones(1))]):\n    m(x)\n",
+        "convert where the float64 is born: in the data set, or `.to(torch.float32)` on what is float64 of `x, y` at "
+        "the top of the loop",
+    ),
+    "what a loop yields, alone": (
+        ROWS + "for x in DataLoader([np.ones(4)]):\n    m(x)\n",
+        "convert where the float64 is born: in the data set, or `x = x.to(torch.float32)` at the top of the loop",
+    ),
+    "the names of scaler and optimizer": (
+        SCALED + "nn.utils.clip_grad_norm_(m.parameters(), 1.0)\nmy_scaler.step(opt)\n",
+        "`my_scaler.unscale_(opt)` before the gradients are clipped",
+    ),
+    "the names in a step": (SCALED + "opt.step()\n", "`my_scaler.step(opt)` in place of `opt.step()`"),
+    "a checkpoint in half": (
+        NUMPY + "state = nn.Linear(4, 1).half().state_dict()\nnn.Linear(4, 1).load_state_dict(state)\n",
+        "leave it to train in float32; to run in float16, `.to(torch.float16)` before loading",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "fix"), FIXES.values(), ids=FIXES)
+def test_a_fix_speaks_of_the_program(source, fix, tmp_path):
+    assert fix in [finding.fix for finding in audited(tmp_path, source).findings]
