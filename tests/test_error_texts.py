@@ -447,3 +447,34 @@ def test_the_text(name):
 
 if __name__ == "__main__":
     write_golden()
+
+
+@enforce(mode="strict")
+def rows(x: Float32[Tensor, "b 4"]):
+    return x
+
+
+@enforce(mode="strict")
+def images(x: Float32[Tensor, "b 3 h w"]):
+    return x
+
+
+SHAPES = [
+    (rows, (4,), "x.unsqueeze(0)"),
+    (rows, (4, 3), "x.transpose(-1, -2)"),
+    (rows, (3, 4, 1), "x.squeeze(2)"),
+    (rows, (3, 2, 2), "x.flatten(1)"),
+    (rows, (3, 5), None),
+    (images, (2, 8, 8, 3), "x.permute(0, 3, 1, 2)"),
+    (images, (3, 8, 8), "x.unsqueeze(0)"),
+]
+
+
+@pytest.mark.parametrize(("function", "shape", "fix"), SHAPES, ids=lambda value: str(value))
+def test_a_shape_error_says_what_gives_the_axes_that_are_asked_for(function, shape, fix):
+    x = torch.ones(shape)
+    with pytest.raises(dtypeguard.ShapeError) as told:
+        function(x)
+    assert told.value.fix == fix
+    if fix is not None:
+        function(eval(fix, {"x": x}))

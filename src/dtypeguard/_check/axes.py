@@ -1,6 +1,7 @@
 """The axes of one array against those bound so far, with jaxtyping's verdict."""
 
 import ast
+import math
 import re
 from typing import Any
 
@@ -30,9 +31,28 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK)
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, _reshaped(spec, shape, call))
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
+    fault = _fault(spec, shape, axes, variadics, call)
+    if fault is not None:
+        report_shape(call, path, value, spec, *fault, method=_reshaped(spec, shape, call))
+        return
+    for name in (*axes, *variadics):
+        call.owners.setdefault(name, written(path))
+    call.axes, call.variadics = axes, variadics
+
+
+def _fault(
+    spec: TensorSpec,
+    shape: tuple[int, ...],
+    axes: dict[str, int],
+    variadics: dict[str, tuple[bool, tuple[int, ...]]],
+    call: CallState,
+) -> "Fault":
+    """What is wrong with the sizes of a shape of the right rank; what it binds is entered."""
+    where = spec.variadic
+    least = len(spec.dims) - (where is not None)
     end = None if where is None else len(shape) - (least - where)
     fixed = spec.dims if where is None else (*spec.dims[:where], *spec.dims[where + 1 :])
     sizes = shape if where is None else (*shape[:where], *shape[end:])
@@ -40,15 +60,31 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         index = i if where is None or i < where else i - len(sizes)
         fault = _check_dim(dim, size, index, axes, call)
         if fault is not None:
-            break
-    else:
-        fault = None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
-    if fault is not None:
-        report_shape(call, path, value, spec, *fault)
-        return
-    for name in (*axes, *variadics):
-        call.owners.setdefault(name, written(path))
-    call.axes, call.variadics = axes, variadics
+            return fault
+    return None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
+
+
+def _reshaped(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> str | None:
+    """The one method that gives a tensor the axes that are asked for; None if none does, or several."""
+    if torch.compiler.is_compiling() or spec.variadic is not None or not spec.torch_only or not shape:
+        return None
+    ways = {
+        **{f".squeeze({n})": (*shape[:n], *shape[n + 1 :]) for n, size in enumerate(shape) if size == 1},
+        ".unsqueeze(0)": (1, *shape),
+        ".unsqueeze(-1)": (*shape, 1),
+        ".flatten(1)": (*shape[:1], math.prod(shape[1:])) if len(shape) > 2 else shape,
+        ".transpose(-1, -2)": (*shape[:-2], *shape[:-3:-1]),
+        **({".permute(0, 3, 1, 2)": tuple(shape[n] for n in (0, 3, 1, 2))} if len(shape) == 4 else {}),
+    }
+    found: dict[tuple[int, ...], str] = {}
+    for way, other in ways.items():
+        if len(other) == len(spec.dims) and other not in found:
+            try:
+                if _fault(spec, other, dict(call.axes), dict(call.variadics), call) is None:
+                    found[other] = way
+            except AnnotationError:
+                return None
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 Fault = tuple[str, str] | None

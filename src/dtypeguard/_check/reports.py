@@ -42,9 +42,17 @@ def report(
 
 
 def report_shape(
-    call: CallState, path: Path, value: Any, spec: TensorSpec, actual: str, reason: str, of: Mistake = AXIS
+    call: CallState,
+    path: Path,
+    value: Any,
+    spec: TensorSpec,
+    actual: str,
+    reason: str,
+    of: Mistake = AXIS,
+    method: str | None = None,
 ) -> None:
-    fix = (f"give `{written(path)}` the axes of {spec.hint}",)
+    """Record that the axes are others; `method` is what would mend it, if that is known."""
+    fix = () if method is None else ("", method)
     report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
 
 

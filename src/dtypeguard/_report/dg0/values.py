@@ -87,7 +87,7 @@ dtypeguard.ShapeError: mse: argument `target` has 2 axes, the annotation wants 1
   expected   Float32[Tensor, "batch"]
   called at  train.py:15, in <module>
   axes       batch=8
-  fix        give `target` the axes of Float32[Tensor, "batch"]
+  fix        torch.zeros(8, 1).squeeze(1)
 """,
             fix="`squeeze`, `unsqueeze` or `reshape` the tensor, or correct the annotation",
         ),
@@ -112,7 +112,6 @@ dtypeguard.ShapeError: mse: argument `target` has axis batch=1, but batch=8 in `
   expected   Float32[Tensor, "batch"]
   called at  train.py:15, in <module>
   axes       batch=8
-  fix        give `target` the axes of Float32[Tensor, "batch"]
 """,
             fix="pass tensors of the same size, or correct the annotation",
         ),

@@ -8,6 +8,7 @@ from ..._values.rows import Cause
 from ..._watch.events import on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
+from ._forms import instead
 from ._harm import enter, number, wide_of
 
 RULE = Rule(
@@ -61,6 +62,8 @@ def _advice(harm: Harm) -> str:
     row = harm.row
     if row.given:
         return "find where the values come from: data with gaps, a state that was saved after a bad step"
+    if (written := instead(row)) is not None:
+        return written
     overflows = row.dtype is torch.float32 or row.born > row.lost  # in the wider dtype of half precision too
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]

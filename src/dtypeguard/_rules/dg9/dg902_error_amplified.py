@@ -5,7 +5,8 @@ from ..._values.rows import Cause
 from ..._watch.events import on
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Program, Rule, Severity
-from ._harm import enter, share, would_be
+from ._forms import instead
+from ._harm import enter, share, wide_of, would_be
 
 RULE = Rule(
     "DG902",
@@ -13,7 +14,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A line makes a small rounding error so large that results are wrong.",
     says="`{what}`{back}: an error of {came} comes in, {error} goes out: {example}{reached}{rounded}",
-    fix="compute `{what}` and what it is computed from in {wide}",
+    fix="{advice}",
     why=(
         "A difference of nearly equal numbers, the sine of a large angle, the logarithm of a probability that has "
         "become 1, a quotient by what is nearly zero: each makes the relative error of its input larger, and 8 or 11 "
@@ -29,10 +30,12 @@ RULE = Rule(
 def amplified(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.AMPLIFIED:
         row = harm.row
+        what = row.site.expression or row.name
         facts = {
             "came": share(max(row.came, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
+            "advice": instead(row) or f"compute `{what}` and what it is computed from in {wide_of(row)}",
         }
         enter(RULE, audit, row, facts, harm)
 

@@ -1,0 +1,49 @@
+"""What DG901 and DG902 say to write for a formula is finite, and right, where the formula is not."""
+
+import pytest
+import torch
+
+from dtypeguard import audit
+
+LARGE, HALF = torch.tensor([[200.0, 1.0], [3.0, 150.0]]), torch.tensor([[300.0, 1.0], [2.0, 1.0]]).half()
+SMALL, OTHER = torch.tensor([1e-4, 3e-4]).bfloat16(), torch.tensor([400.0, 2.0]).half()
+FORMULAS = [
+    "torch.exp(LARGE) / torch.exp(LARGE).sum(-1, keepdim=True)",
+    "LARGE.exp() / LARGE.exp().sum()",
+    "torch.log(torch.softmax(HALF * 2, dim=-1))",
+    "(HALF * 2).softmax(1).log()",
+    "LARGE.exp().sum(dim=1).log()",
+    "torch.log(torch.sum(torch.exp(LARGE)))",
+    "torch.log(1 + SMALL)",
+    "(SMALL + 1).log()",
+    "SMALL.exp() - 1",
+    "torch.sqrt(HALF[0] * HALF[0] + OTHER**2)",
+    "(HALF[0].pow(2) + OTHER.square()).sqrt()",
+]
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_what_is_advised_is_right(formula, tmp_path):
+    file = tmp_path / "program.py"
+    file.write_text(f"result = {formula}\nresult.tolist()\n")
+    names = {name: value for name, value in globals().items() if name.isupper() or name == "torch"}
+    with audit(rules="DG9", values=True) as report:
+        exec(compile(file.read_text(), str(file), "exec"), names)
+    advised = {finding.fix.split("`")[1] for finding in report.findings}
+    assert len(advised) == 1, report
+    with audit(rules="DG9", values=True) as after:
+        better = eval(advised.pop(), names)
+        better.tolist()
+    assert after.findings == []
+    wide = {name: value.double() if isinstance(value, torch.Tensor) else value for name, value in names.items()}
+    exec(compile(f"result = {formula}", "<wide>", "exec"), wide)
+    torch.testing.assert_close(better.double(), wide["result"], rtol=0.02, atol=1e-6)
+
+
+def test_exp_alone_overflows_in_every_dtype():
+    with audit(rules="DG9", values=True) as report:
+        torch.exp(LARGE).tolist()
+    assert [finding.fix for finding in report.findings] == [
+        "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this is "
+        "a part of, or clamp what goes in"
+    ]
