@@ -13,6 +13,7 @@ import zipfile
 import jaxtyping
 import pytest
 import torch
+from versions import since
 
 import dtypeguard
 from dtypeguard import DtypeError, DtypeGuardWarning, HintError, ShapeError, install_import_hook
@@ -516,6 +517,7 @@ def test_a_zipped_package_is_imported_unchecked_and_named(tmp_path, monkeypatch)
 # ---------------------------------------------------------------- bytecode
 
 
+@since("jaxtyping", "0.3.4", "its hook may take the bytecode of a module without checks for its own")
 def test_bytecode_of_each_kind_has_files_of_its_own(write):
     folder = write(shop=HEAD + SHOP)
     kinds = {"plain": None, "ours": {"mode": "strict"}, "lenient": {}, "theirs": "theirs"}

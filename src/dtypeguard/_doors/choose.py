@@ -100,10 +100,12 @@ def is_changed(module: nn.Module) -> bool:
     bases = [one for one in order[first:] if issubclass(one, nn.Module) and one is not nn.Module]
     names = {name for one in bases for name in (*vars(one), *annotations_of(one)) if not name.startswith("__")}
     names = names - {"extra_repr", "reset_parameters", "_reset_parameters"} | {"forward", "__getattr__"}
-    own = [value for name, value in vars(module).items() if name in names and callable(value)]
+    own = {name: value for name, value in vars(module).items() if name in names and callable(value)}
+    if "_hf_hook" in vars(module):  # accelerate's hooks move tensors; behind them stands the forward as it was
+        own["forward"] = vars(module).get("_old_forward", order[first].forward)
     return (
         any(not names.isdisjoint(vars(one)) for one in order[:first])
-        or not all(map(is_torch_code, (order[first].forward, *own)))
+        or not all(map(is_torch_code, (order[first].forward, *own.values())))
         or (parametrized and not all(is_torch_own(type(part)) for part in _parametrizations(module)))
         or not all(quiet(tensor) for tensor in own_parameters(module).values() if tensor is not None)
     )

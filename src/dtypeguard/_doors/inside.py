@@ -36,7 +36,8 @@ def doors_of(root: nn.Module, path: str, options: Options, file: str | None, ski
     """The doors of a model, by the ids of the modules that they stand at."""
     found = {}
     for name, child in owners(root, skip):
-        if "_dtypeguard" not in child.__dict__ and refuses_wider(child):
+        # A door would stand in the way of accelerate's hooks, which bring the weights.
+        if not {"_dtypeguard", "_hf_hook"} & child.__dict__.keys() and refuses_wider(child):
             forward, key = type(child).forward, Key(options, slots(child))
             made = _check_of(type(child), forward, key, file)
             found[id(child)] = Door(child, f"{path}.{name}", types.MethodType(made, child), made.__dtypeguard__[1])
