@@ -24,7 +24,7 @@ def test_the_pages_are_the_registry_s():
     written = {
         path: path.read_text() for path in [*DOCS.glob("rules/*.md"), *DOCS.glob("errors/*.md"), DOCS / "amp.md"]
     }
-    # torch < 2.10: its messages name `at::Half`; goes with that floor
+    # torch < 2.13: its messages name `at::Half`; goes with that floor
     pages = {path: text.replace("at::Half", "c10::Half") for path, text in pages.items()}
     assert written == pages, "run `python docs/rules.py`"
 

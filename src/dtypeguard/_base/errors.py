@@ -201,9 +201,11 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
     """What to write instead, with what the caller wrote in it; what mends one value is chained."""
     fixes: dict[str, tuple[str, bool]] = {}  # by argument: the text, and whether it can go on
     for v in violations:
+        if not v.fix:
+            continue
         known, chains = fixes.get(v.argument, ("", False))
         expression = v.expression or Expression(v.argument, v.argument)
-        closed = bool(v.fix) and v.fix[0].endswith("(")
+        closed = v.fix[0].endswith("(")
         text = (expression.text if closed else expression.operand).join(v.fix)
         simple = not any(" " in part for part in v.fix)
         if chains and simple and v.fix[0] == "":

@@ -30,11 +30,11 @@ def _better(form: Form) -> Iterator[str]:
         case ("log", ("sum", ("exp", x), dim)):
             yield f"torch.logsumexp({_text(x)}, {_text(dim)})"
         case ("log", ("sum", ("exp", x))):
-            yield f"torch.logsumexp(({_text(x)}).flatten(), 0)"
+            yield f"torch.logsumexp({_operand(x)}.flatten(), 0)"
         case ("div", ("exp", x), ("sum", ("exp", y), dim, *_)) if x == y:
             yield f"torch.softmax({_text(x)}, {_text(dim)})"
         case ("div", ("exp", x), ("sum", ("exp", y))) if x == y:
-            yield f"torch.softmax(({_text(x)}).flatten(), 0).view_as({_text(x)})"
+            yield f"torch.softmax({_operand(x)}.flatten(), 0).view_as({_text(x)})"
         case ("log", ("add", ("number", 1), x)) | ("log", ("add", x, ("number", 1))):
             yield f"torch.log1p({_text(x)})"
         case ("sub", ("exp", x), ("number", 1)):
@@ -69,6 +69,12 @@ def _form(node: ast.AST) -> Form:
         if name in _NAMES and arguments:
             return name, *arguments
     return "code", ast.unparse(node) if isinstance(node, ast.expr) else ""
+
+
+def _operand(form: Form) -> str:
+    """An operand of which a method is called."""
+    text = _text(form)
+    return text if text.isidentifier() else f"({text})"
 
 
 def _text(form: Form) -> str:
