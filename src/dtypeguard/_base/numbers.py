@@ -207,7 +207,8 @@ def _give(
 
 def _dropout(args: tuple[Any, ...], kwargs: dict[str, Any], generator: torch.Generator) -> Any:
     """As torch's own kernel for the CPU computes it."""
-    source, share, train = (*args, None)[:3]
+    given: Any = (*args, None)
+    source, share, train = given[:3]
     if train is False or not source.numel():
         return _aten.native_dropout.default(*args, **kwargs)
     mask = torch.empty(source.shape, dtype=torch.bool, device=source.device).bernoulli_(1 - share, generator=generator)
