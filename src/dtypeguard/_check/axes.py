@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._base.codes import RANK
+from .._base.codes import RANK, UNBOUND
 from .._base.errors import AnnotationError
 from .._contract.dims import Dim, DimKind, axis_argument
 from .._contract.model import Path, written
@@ -34,13 +34,26 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, _reshaped(spec, shape, call))
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
-    fault = _fault(spec, shape, axes, variadics, call)
+    try:
+        fault = _fault(spec, shape, axes, variadics, call)
+    except AnnotationError as error:
+        error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
+        call.faults.append((error, _causes(error, spec)))
+        return
     if fault is not None:
         report_shape(call, path, value, spec, *fault, method=_reshaped(spec, shape, call))
         return
     for name in (*axes, *variadics):
         call.owners.setdefault(name, written(path))
     call.axes, call.variadics = axes, variadics
+
+
+def _causes(error: AnnotationError, spec: TensorSpec) -> frozenset[str]:
+    """The names that an axis could not be computed for."""
+    if isinstance(error.__cause__, NameError):
+        return frozenset([error.__cause__.name])
+    texts = [dim.text for dim in spec.dims if dim.kind is DimKind.SYMBOLIC]
+    return frozenset(re.findall(r"[^\W\d]\w*", " ".join(texts)))
 
 
 def _fault(
@@ -155,6 +168,11 @@ def evaluate(dim: Dim, axes: dict[str, int], call: CallState) -> Any:
         ) from error
 
 
+# How Python writes an integer: in each base, in a width, with a sign, as a float, as a truth value.
+_NUMBER = re.compile(r" *[+-]?([0-9_]+(\.0*)?|0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|True|False) *")
+_DIGITS = re.compile(r"[0-9]+")
+
+
 def _filled(text: str, arguments: dict[str, Any]) -> str:
     """An axis with its braces filled; what stands in them is the author's code, what comes of it is a number only."""
     parts: list[str] = []
@@ -162,12 +180,16 @@ def _filled(text: str, arguments: dict[str, Any]) -> str:
         if isinstance(part, ast.Constant):
             parts.append(str(part.value))
             continue
+        braces = ast.unparse(part.value)
+        value = eval(compile(ast.Expression(part.value), "<axis>", "eval"), arguments)
+        part.value = ast.Name("_dg_value", ast.Load())
         alone = ast.fix_missing_locations(ast.Expression(ast.JoinedStr([part])))
-        value = eval(compile(alone, "<axis>", "eval"), arguments)
-        if not re.fullmatch(r"-?[0-9]+(\.0*)?", value):
-            braces = ast.unparse(part.value)
-            raise AnnotationError(f"axis `{text}` cannot be computed: {{{braces}}} is {value!r}, which is no integer")
-        parts.append(value)
+        number = eval(compile(alone, "<axis>", "eval"), {**arguments, "_dg_value": value})
+        if not (_DIGITS if isinstance(value, str) else _NUMBER).fullmatch(number):
+            raise AnnotationError(
+                f"axis `{text}` cannot be computed: {{{braces}}} is {number!r}, which is neither an integer nor digits"
+            )
+        parts.append(number)
     return "".join(parts)
 
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._base.codes import UNBOUND
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
-from .._base.errors import AnnotationError, DeviceError, DtypeError, HintError
+from .._base.errors import DeviceError, DtypeError, HintError
 from .._contract.anchor import Anchor, anchor_of, is_count
 from .._contract.beartyped import bearable, is_own
 from .._contract.containers import children, leaves, members
-from .._contract.model import Contract, Path, PathStep, argument_of, given, written
+from .._contract.model import Contract, Path, PathStep, argument_of, given
 from .._contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -35,27 +34,31 @@ from .._contract.spec import (
 )
 from .axes import check_dims
 from .names import is_ids, is_label, is_mask
+from .operators import declines
 from .regions import autocast_enabled, region_of
 from .reports import give, report, report_dtype, report_kind
 from .state import CallState, is_returned
 
 SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
 
-_OPERATORS = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split()
-# Methods that may return NotImplemented, upon which Python asks the other operand
-# (https://docs.python.org/3/library/constants.html#NotImplemented).
-DECLINES = frozenset(
-    [f"__{way}{name}__" for name in _OPERATORS for way in ("", "r", "i")]
-    + [f"__{name}__" for name in ("lt", "le", "eq", "ne", "gt", "ge", "length_hint")]
-)
-
 
 def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of one call; `values` stand in the order of `contract.params`.
 
     Raises:
-        AnnotationError: an axis names what is not bound, and nothing before it was wrong.
+        AnnotationError: an axis cannot be computed, and nothing is wrong with the values.
     """
+    return _told(look(contract, values))
+
+
+def _told(call: CallState) -> CallState:
+    if call.unbound is not None and not call.violations:
+        raise call.unbound
+    return call
+
+
+def look(contract: Contract, values: tuple[Any, ...]) -> CallState:
+    """`check`, for what is no call of the user's: a wrong annotation stands in the state."""
     with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
         call = CallState(contract, values, find_anchor(contract, values))
         for param, path, value in given(contract, values):
@@ -66,9 +69,11 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
 def check_result(call: CallState, result: Any) -> CallState:
     """Check what the body returned against the same axes; the violations found stand in a new CallState."""
     contract = call.contract
-    if result is NotImplemented and contract.function.rpartition(".")[2] in DECLINES:
+    if declines(contract, call.values, result):
         return dataclasses.replace(call, violations=[], edits={}, leaving=True)
-    outcome = dataclasses.replace(call, violations=[], edits={}, evident=False, leaving=True)
+    outcome = dataclasses.replace(
+        call, violations=[], edits={}, faults=[], earlier=call.violations, evident=False, leaving=True
+    )
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
     with torch._C.DisableTorchFunctionSubclass():
@@ -78,7 +83,7 @@ def check_result(call: CallState, result: Any) -> CallState:
             _check_guarded(result, ("result",), outcome)
         if contract.returns is not None:
             _check_argument(contract.returns, result, ("result",), outcome)
-    return outcome
+    return _told(outcome)
 
 
 def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
@@ -125,24 +130,16 @@ def check_one(
         for param, path, value in given(contract, values) if index is not None else ():
             if param is contract.params[index or 0]:
                 _check_argument(param.spec, value, path, call)
-    return None if call.violations or call.sides else call
+    return None if call.violations or call.sides or call.faults else call
 
 
 def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) -> None:
     if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
         return
-    try:
-        if spec is not None:
-            _CHECKERS[type(spec)](spec, value, path, call)
-        elif call.contract.guarded:
-            _check_guarded(value, path, call)
-    except AnnotationError as error:
-        error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
-        if not call.violations:
-            raise
-        # Of a bad shape before this one the axes are missing, so that is the culprit; other faults bind theirs.
-        if all(violation.error in (DtypeError, DeviceError) for violation in call.violations):
-            call.unbound = call.unbound or error
+    if spec is not None:
+        _CHECKERS[type(spec)](spec, value, path, call)
+    elif call.contract.guarded:
+        _check_guarded(value, path, call)
 
 
 # ---------------------------------------------------------------- arrays
@@ -387,14 +384,12 @@ def _check_items(
     """Check what a container holds, by specs or (None) as of an unannotated argument; it may hold itself."""
     call.open.append(value)
     before = len(call.violations)
-    try:
-        for spec, step, item in items:
-            if spec is None:
-                _check_guarded(item, (*path, step), call)
-            else:
-                _CHECKERS[type(spec)](spec, item, (*path, step), call)
-    finally:
-        call.open.pop()
+    for spec, step, item in items:
+        if spec is None:
+            _check_guarded(item, (*path, step), call)
+        else:
+            _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    call.open.pop()
     if not rebuildable:
         _not_repairable(before, call)
 

@@ -18,7 +18,7 @@ from .._base.dtypes import FLOATING
 from .._base.errors import summary
 from .._contract.anchor import anchor_of
 from .._contract.model import Path, written
-from .reference import check
+from .reference import look
 from .reports import report_dtype
 from .state import CallState
 
@@ -84,7 +84,7 @@ def _calls() -> Iterator[tuple[CallState, FrameType]]:
             names = frame.f_locals
             contract = names.get("_dg_contract")
             if contract is not None and contract.sides:
-                call = check(contract, tuple(names[param.name] for param in contract.params))
+                call = look(contract, tuple(names[param.name] for param in contract.params))
                 if call.sides:
                     yield call, frame
         frame = frame.f_back

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from .._base.config import Mode
 from .._base.dtypes import Casting
-from .._base.errors import AnnotationError, Violation
+from .._base.errors import AnnotationError, DeviceError, DtypeError, Violation
 from .._contract.anchor import Anchor
 from .._contract.containers import children, leaves
-from .._contract.model import Contract, Path, PathStep
+from .._contract.dims import DimKind
+from .._contract.model import Contract, Path, PathStep, argument_of
+from .._contract.spec import TensorSpec, walk
 
 _returned: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 
@@ -67,13 +69,16 @@ class CallState:
     violations: list[Violation] = field(default_factory=list)
     edits: dict[Path, Edit] = field(default_factory=dict)
     open: list[Any] = field(default_factory=list)
-    unbound: AnnotationError | None = None  # of a wrong annotation; wrong tensors before it are told first
+    faults: list[tuple[AnnotationError, frozenset[str]]] = field(default_factory=list)  # of axes, and of which names
+    earlier: list[Violation] = field(default_factory=list)  # of the arguments, while the result is checked
     evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(default_factory=list)  # container, the new in it, rebuilt
     leaving: bool = False  # it is the result that is checked
     passive: bool = False  # mode "off": nothing is looked at
-    copies: list[tuple[str, Tensor, Tensor, int]] = field(default_factory=list)  # argument, source, copy, its _version
+    copies: list[tuple[str, Path, Tensor, Tensor, int]] = field(
+        default_factory=list
+    )  # argument, its kind, source, copy, its _version
     records: list[Any] = field(default_factory=list)  # CastRecords of the repairs made
     first: set[Any] = field(default_factory=set)  # the kinds of repair that this call is the first to make
     rebuilt: list[Any] = field(default_factory=list)  # `Rebuilt` of each container
@@ -86,6 +91,20 @@ class CallState:
     def casting(self) -> Casting:
         return self.contract.casting_for(self.values)
 
+    @property
+    def unbound(self) -> AnnotationError | None:
+        """The first axis that cannot be computed because the annotation is wrong.
+
+        A wrong value binds no axes, and is no size: then that is told, and no annotation is blamed.
+        """
+        if not self.faults:
+            return None
+        lost: set[str] = set()
+        for violation in (*self.earlier, *self.violations):
+            if violation.error not in (DtypeError, DeviceError):  # these bind their axes
+                lost |= {argument_of(violation.path), *_axes_of(self.contract, violation.path[0])}
+        return next((error for error, names in self.faults if not names & lost), None)
+
     def arguments(self) -> dict[str, Any]:
         return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
 
@@ -95,9 +114,17 @@ class CallState:
 
     def attempt(self) -> "CallState":
         """The same state, to try one option of a union on."""
-        return dataclasses.replace(self, violations=[], edits={}, owners=dict(self.owners))
+        return dataclasses.replace(self, violations=[], edits={}, faults=[], owners=dict(self.owners))
 
     def adopt(self, trial: "CallState") -> None:
         self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
         self.violations += trial.violations
         self.edits.update(trial.edits)
+        self.faults += trial.faults
+
+
+def _axes_of(contract: Contract, name: Any) -> set[str]:
+    """The axes that an argument binds; under no argument's name those of the result."""
+    specs = [param.spec for param in contract.params if param.name == name] or [contract.returns]
+    held = [part for spec in specs for part in walk(spec) if isinstance(part, TensorSpec)]
+    return {dim.text for part in held for dim in part.dims if dim.kind is DimKind.NAMED}

@@ -126,4 +126,4 @@ def axis_argument(name: str, axes: dict[str, int]) -> Any:
         return axes[name]
     if hasattr(builtins, name):
         return getattr(builtins, name)
-    raise NameError(name)
+    raise NameError(name, name=name)

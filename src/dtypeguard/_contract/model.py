@@ -1,7 +1,8 @@
 """What is known about a function before a call, and the paths that name its arguments."""
 
 import inspect
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +128,22 @@ def argument_of(path: Path) -> str:
     """The name of the argument that a path starts with; behind a decorator's `*args`, of the one inside."""
     name = path[0]
     return name.label(path[1][1]) if isinstance(name, Rest) and len(path) > 1 else str(name)
+
+
+def alike(path: Path, value: Any) -> Path:
+    """The path that all items of a list or a dict share, below an argument of this value: one kind of repair.
+
+    However long the list is, and whatever the keys are.
+    """
+    steps = [path[0]]
+    for kind, key in path[1:]:
+        several = kind == "member" or (kind == "item" and isinstance(value, (list, deque, Mapping)))
+        steps.append((kind, ... if several else key))
+        try:
+            value = value[key] if kind == "item" else getattr(value, key)
+        except (LookupError, TypeError, AttributeError):  # of a set, or of a pytree that only torch looks into
+            value = None
+    return tuple(steps)
 
 
 def written(path: Path) -> str:

@@ -5,7 +5,7 @@ Nothing here ever writes to the caller's tensors.
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -23,7 +23,7 @@ from .._check.names import is_label
 from .._check.reference import from_numpy
 from .._check.sides import need
 from .._check.state import CallState, Edit
-from .._contract.model import Contract, Path, argument_of, written
+from .._contract.model import Contract, Path, alike, argument_of, written
 from .containers import with_leaves
 from .records import CastRecord, Key, record_lock, registry, warn_once
 from .verify import changed, compact, loses, narrowing, narrows, size, whole
@@ -33,14 +33,14 @@ logger.addHandler(logging.NullHandler())
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
+    ways = {path[:n]: alike(path[:n], values[path[0]]) for path in call.edits for n in range(1, len(path) + 1)}
     made: dict[tuple[Any, ...], Any] = {}  # one tensor passed twice is cast once
     replaced: dict[Path, Any] = {}
     for path, edit in call.edits.items():
         key = (_identity(edit.value, call), edit.dtype, edit.device)
         if key not in made:
-            made[key] = _cast(call, edit, _alike(path, values[path[0]]))
+            made[key] = _cast(call, edit, ways[path])
         replaced[path] = made[key]
-    ways = {path[:n] for path in replaced for n in range(1, len(path) + 1)}
     return {
         name: with_leaves(call, value, (name,), replaced, ways) if (name,) in ways else value
         for name, value in values.items()
@@ -53,7 +53,7 @@ def _identity(value: Any, call: CallState) -> int:
     return id(value)
 
 
-def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
+def _cast(call: CallState, edit: Edit, kind: Path) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
     source = edit.value
     fresh: Any
@@ -74,9 +74,9 @@ def _cast(call: CallState, edit: Edit, alike: Path) -> Any:
             _record_traced(*facts, str(source.device), str(fresh.device))
         return fresh
     if not call.contract.border:
-        _record(call, edit, fresh, alike)
+        _record(call, edit, fresh, kind)
     if isinstance(source, Tensor) and isinstance(fresh, Tensor) and not fresh.is_inference():
-        call.copies.append((written(edit.path), source, fresh, fresh._version))
+        call.copies.append((written(edit.path), kind, source, fresh, fresh._version))
     return fresh
 
 
@@ -103,17 +103,17 @@ def _as_torch(dtype: Any) -> torch.dtype | None:
     return dtype if isinstance(dtype, torch.dtype) else BY_NAME.get(getattr(dtype, "name", ""))
 
 
-def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
+def _record(call: CallState, edit: Edit, fresh: Any, kind: Path) -> None:
     """Count a repair; the first of its kind is verified, then announced."""
     source, frame, function, argument, place_of_need = edit.value, caller(), call.contract.function, edit.path, ""
     outer, wrapper = call, None  # the call that the user made
     found = need(call, [source]) if "." in str(module_path(call)) else None
     if found is not None and found.paths:  # the caller knows the argument, not the module inside that it was cast for
-        function, argument, alike = found.call.contract.function, found.paths[0], found.paths[0]
+        function, argument, kind = found.call.contract.function, found.paths[0], found.paths[0]
         place_of_need, frame = f", where {module_path(call)} needs it", caller(found.frame)
         outer, wrapper = found.call, found.frame
     devices = (getattr(source, "device", None), getattr(fresh, "device", None))
-    key = (function, alike, source.dtype, fresh.dtype, *devices, same_line(frame))
+    key = (function, kind, source.dtype, fresh.dtype, *devices, same_line(frame))
     records = registry().records
     record = records.get(key)
     if record is None:
@@ -134,15 +134,6 @@ def _record(call: CallState, edit: Edit, fresh: Any, alike: Path) -> None:
         record.bytes += size(fresh)
         record.error = error if record.error is None else max(record.error, error or 0.0)
     call.records.append(record)
-
-
-def _alike(path: Path, value: Any) -> Path:
-    """The path that all elements of a list or dict share: one kind of repair, however many there are."""
-    steps = [path[0]]
-    for kind, key in path[1:]:
-        steps.append((kind, ... if kind == "item" and isinstance(value, (list, Mapping)) else key))
-        value = value[key] if kind == "item" else getattr(value, key)
-    return tuple(steps)
 
 
 def _announce(
@@ -235,7 +226,9 @@ def _lossy(
     return error_for(call, [Violation(CastError, *facts, fix=fix, code=LOST.id, path=edit.path)], CastError)
 
 
-def warn_of_copy(contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int) -> None:
+def warn_of_copy(
+    contract: Contract, argument: str, source: Tensor, fresh: Tensor, version: int, kind: Path = ()
+) -> None:
     """Warn if the body wrote to a cast copy, or asked for its gradient."""
     function, option = contract.function, "skip_args" if contract.guarded else "mutates"
     asked = fresh.is_leaf and fresh.requires_grad and not source.requires_grad
@@ -246,4 +239,4 @@ def warn_of_copy(contract: Contract, argument: str, source: Tensor, fresh: Tenso
         f"{function} {deed} `{argument}`, which is a cast copy: the caller's {plain(source.dtype)} tensor "
         f"did not change; cast it to {plain(fresh.dtype)} before the call, or name it in {option}="
     )
-    warn_once(("inplace", function, argument, deed, same_line(caller())), InplaceOnCastWarning(text))
+    warn_once(("inplace", function, kind or (argument,), deed, same_line(caller())), InplaceOnCastWarning(text))

@@ -18,8 +18,8 @@ Items = list[tuple[Any, Any]]
 class Rebuilt:
     """A container that was rebuilt for a cast: the caller's own, the copy that the body got, and what was in both."""
 
-    def __init__(self, argument: str, original: Any, twin: Any) -> None:
-        self.argument, self.original, self.twin = argument, original, twin
+    def __init__(self, path: Path, kind: Path, original: Any, twin: Any) -> None:
+        self.argument, self.kind, self.original, self.twin = written(path), kind, original, twin
         self._items, self._attributes = _items(twin), _attributes(twin)
         items, attributes = dict(_items(original)), _attributes(original)
         pairs = [(ours, items.get(key, ours)) for key, ours in self._items]
@@ -152,7 +152,7 @@ def _put(twin: Any, key: Any, item: Any) -> None:
 # ---------------------------------------------------------------- of one call
 
 
-def with_leaves(call: CallState, value: Any, path: Path, replaced: dict[Path, Any], ways: set[Path]) -> Any:
+def with_leaves(call: CallState, value: Any, path: Path, replaced: dict[Path, Any], ways: dict[Path, Path]) -> Any:
     """The value with its repaired leaves; a container is rebuilt only if something in it was."""
     if path in replaced:
         return replaced[path]
@@ -170,5 +170,5 @@ def with_leaves(call: CallState, value: Any, path: Path, replaced: dict[Path, An
     rebuilt = rebuild(value, new)
     call.twins.append((value, new, rebuilt))
     if not isinstance(rebuilt, tuple) and not torch.compiler.is_compiling():
-        call.rebuilt.append(Rebuilt(written(path), value, rebuilt))
+        call.rebuilt.append(Rebuilt(path, ways[path], value, rebuilt))
     return rebuilt

@@ -120,8 +120,8 @@ def apart() -> Iterator[None]:
 def casts() -> Casts:
     """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
 
-    The elements of a list share one record, which has the name of the first that was repaired. The result is a list;
-    `print` shows one line for each record, and a notebook a table.
+    The items of a list or a dict share one record, which has the name of the first that was repaired. The result is a
+    list; `print` shows one line for each record, and a notebook a table.
 
     >>> import dtypeguard
     >>> dtypeguard.reset_casts()

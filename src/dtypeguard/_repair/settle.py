@@ -16,7 +16,7 @@ from .._check.explain import error_for, why_not
 from .._check.reference import check, check_result
 from .._check.sides import need
 from .._check.state import CallState
-from .._contract.model import Contract
+from .._contract.model import Contract, alike
 from .cast import repaired, warn_of_copy
 from .containers import Rebuilt
 from .records import warn_once
@@ -86,7 +86,8 @@ def _settle(call: CallState, mode: Mode, values: dict[str, Any]) -> dict[str, An
             error = error_for(call, call.violations, DtypeGuardError, placed=False)  # Python prints a warning's line
             warning = ContractWarning(*error.args)
             warning.code, warning.fix = error.code, error.fix
-            facts = tuple((v.argument, str(v.actual), str(v.expected)) for v in call.violations)
+            kinds = ((alike(v.path, values[v.path[0]]), v) for v in call.violations)
+            facts = frozenset((kind, str(v.actual), str(v.expected)) for kind, v in kinds)
             found = need(call, [violation.value for violation in call.violations])
             frame = caller() if found is None else caller(found.frame)
             warn_once(("warn", call.contract.function, facts, same_line(frame)), warning)
@@ -104,8 +105,8 @@ def look_back(call: CallState) -> None:
     """After the body: warn of changed copies, and change the caller's containers as the body changed rebuilt ones."""
     if torch.compiler.is_compiling():
         return
-    for argument, source, fresh, version in call.copies:
-        warn_of_copy(call.contract, argument, source, fresh, version)
+    for argument, kind, source, fresh, version in call.copies:
+        warn_of_copy(call.contract, argument, source, fresh, version, kind)
     for rebuilt in call.rebuilt:
         if rebuilt.changed():
             _replay(call.contract.function, rebuilt)
@@ -117,4 +118,4 @@ def _replay(function: str, rebuilt: Rebuilt) -> None:
     if refused is not None:
         outcome = f"{own} allows no such change, so it stays as it was; cast before the call ({refused})"
     text = f"{function} changed `{rebuilt.argument}`, which was rebuilt for a cast: {outcome}"
-    warn_once(("replay", function, rebuilt.argument, same_line(caller())), InplaceOnCastWarning(text))
+    warn_once(("replay", function, rebuilt.kind, same_line(caller())), InplaceOnCastWarning(text))
