@@ -565,3 +565,37 @@ def test_a_module_that_is_not_initialized_has_no_anchor():
             one.look(torch.ones(2, dtype=F64))
     x = torch.ones(2, dtype=F64)
     assert Early.__new__(Early).look(x) is x
+    with pytest.raises(TypeError, match=r"Early is not initialized: call super\(\).__init__\(\) first"):
+        guard(Early.__new__(Early))
+
+
+class Answers(nn.Module):
+    """Has no tables yet, and answers for attributes by itself."""
+
+    @enforce
+    def __getattr__(self, name: Float[Tensor, "n"] | str):
+        return super().__getattr__(name)
+
+    @enforce
+    def look(self, x: Float[Tensor, "n"]):
+        return x
+
+
+def test_the_getattr_of_a_module_that_is_not_initialized_is_not_asked():
+    x = torch.ones(2, dtype=F64)
+    assert Answers.__new__(Answers).look(x) is x
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_a_traced_module_has_an_anchor():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2))
+
+        @enforce(mode="strict")
+        def forward(self, x: Float[Tensor, "b 2"]):
+            return self.inner(x)
+
+    with pytest.raises(DtypeError, match="float64"):
+        Around()(torch.ones(1, 2, dtype=F64))

@@ -1000,6 +1000,23 @@ def takes_named(batch: dict[str, Row], rows: list[dict[str, Row]] | None = None)
     return batch
 
 
+@enforce
+def doubles(batch: dict[str, list[Row]], queue: collections.deque[Row]):
+    for rows in batch.values():
+        rows[0].mul_(2)
+        rows.append(rows[0])
+
+
+@pytest.mark.parametrize(("name", "several"), [("warn", 1), ("lenient", 4)])  # two casts, a copy and a list changed
+def test_keys_and_lengths_are_no_part_of_what_is_told_once_in_any_mode(name, several):
+    reset_casts()
+    calls = [[torch.ones(2, dtype=torch.float64) for _ in range(n)] for n in range(2, 7)]
+    with mode(name), pytest.warns(DtypeGuardWarning) as told:
+        [doubles({f"sample{len(rows)}": rows[:1]}, collections.deque(rows[1:])) for rows in calls]
+    assert len(told) == several, [str(one.message) for one in told]
+    assert [record.count for record in casts()] == ([5, 15] if name == "lenient" else [])
+
+
 def test_the_keys_of_a_dict_are_no_part_of_what_is_told_once():
     reset_casts()
     one, other = [[{f"sample{n}": torch.ones(2, dtype=torch.float64)} for n in range(5)] for _ in range(2)]

@@ -1,5 +1,6 @@
 """What `enforce`, `check`, `mode` and the environment refuse, and in which words."""
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -12,7 +13,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float, Float32, Int64, jaxtyped
 from torch import Tensor, nn
 from typing_extensions import TypeAliasType
 
@@ -549,6 +550,54 @@ def test_a_wrong_tensor_is_told_before_a_wrong_annotation():
         one_axis_too_many(torch.ones(2, 2), torch.ones(3))
 
 
+# An annotation of `y`, an `x` that is wrong, and what warn mode says after it: nothing if `x` is to blame.
+AFTER_A_WRONG_VALUE = {
+    "another axis is unbound": ("m+k", {"x": torch.ones(2, 2)}, "m is not bound yet"),
+    "the axis of what is wrong": ("n+1", {"x": torch.ones(2, 2)}, None),
+    "it cannot be computed at all": ("1/0", {"x": torch.ones(2, 2)}, "division by zero"),
+    "a value that is no size": ("{size}", {"x": torch.ones(2), "size": "a"}, None),
+    "the shape of what is wrong": ("{x.shape[0]}", {"x": None}, None),
+    "an array that is made a tensor": ("n+k", {"x": np.ones(2, dtype=np.float32)}, "k is not bound yet"),
+}
+
+
+@pytest.mark.parametrize("case", AFTER_A_WRONG_VALUE)
+def test_a_wrong_value_is_to_blame_for_its_own_axes_only(case):
+    axis, given, words = AFTER_A_WRONG_VALUE[case]
+    hint = Float32[Tensor, axis]
+
+    @enforce
+    def f(x: Float32[Tensor, "n"], size: int = 2, y: hint | None = None):
+        return None
+
+    told = contextlib.nullcontext() if words is None else pytest.raises(AnnotationError, match=words)
+    with mode("warn"), pytest.warns(dtypeguard.DtypeGuardWarning, match="the annotation wants"), told:
+        f(**given, y=torch.ones(3))
+    with mode("strict"), pytest.raises((dtypeguard.ShapeError, dtypeguard.HintError)):
+        f(**given, y=torch.ones(3))
+
+
+def test_what_a_wrong_annotation_stands_in_is_looked_at_as_a_whole():
+    pair = tuple[Row, Float32[Tensor, "n+k"]]
+    with pytest.raises(dtypeguard.DtypeError, match=r"argument `value\[0\]` is float64"):
+        check((torch.ones(2, dtype=torch.float64), torch.ones(3)), pair | None, mode="strict")
+    either = Float32[Tensor, "n+k"] | Int64[Tensor, "m"]
+    check(torch.ones(2, dtype=torch.int64), either, mode="strict")  # what another option accepts is right
+    with pytest.raises(AnnotationError, match="n is not bound yet"):
+        check(torch.ones(2), either, mode="strict")
+
+
+class Broken(nn.Module):
+    def forward(self, a, b: Float[Tensor, "n+k"]):
+        raise RuntimeError("expected scalar type Float")
+
+
+def test_an_error_of_the_body_stays_the_error_although_an_annotation_is_wrong():
+    model = dtypeguard.guard(Broken(), dtype=torch.float32)
+    with mode("off"), pytest.raises(RuntimeError, match="expected scalar type Float"):
+        model(torch.ones(2, dtype=torch.float64), torch.ones(2))
+
+
 def test_a_list_that_a_wrong_annotation_left_half_checked_is_checked_as_the_next_argument():
     @enforce(mode="strict")
     def f(x: Row, rows: list[Float32[Tensor, "n+k"]], same: list[Row]):
@@ -609,8 +658,35 @@ def test_a_value_in_an_annotation_is_a_number(size):
         sized(torch.ones(4, 4), size)
 
 
-@pytest.mark.parametrize("size", ["RAN.append('here')", "3 if RAN.append('here') else 3", "n", "3+0", "", 2.5, None])
+@pytest.mark.parametrize(
+    "size",
+    ["RAN.append('here')", "3 if RAN.append('here') else 3", "n", "3+0", "0x3", "True", "-3", "3#", "", 2.5, None],
+)
 def test_a_value_in_an_annotation_is_no_code(size):
-    with pytest.raises(AnnotationError, match=r"\{size\} is .*, which is no integer"):
+    with pytest.raises(AnnotationError, match=r"\{size\} is .*, which is neither an integer nor digits"):
         sized(torch.ones(3, 4), size)
     assert RAN == []
+
+
+# Axes with braces, the size that they mean, and the arguments that they name; jaxtyping gives the same sizes.
+FILLED = [
+    ("{n}+1", 4, {"n": 3}), ("{n}{m}", 35, {"n": 3, "m": 5}), ("-{n}", 3, {"n": -3}), ("{n//2}*2", 2, {"n": 3}),
+    ("{n}+1", 2, {"n": True}), ("{n!s}", 3, {"n": 3}), ("{n!r}", 3, {"n": 3}), ("{n:d}", 3, {"n": 3}),
+    ("{n:+}", 3, {"n": 3}), ("{n:5}", 3, {"n": 3}), ("{n:{m}}", 3, {"n": 3, "m": 5}), ("{n:_}", 1000, {"n": 1000}),
+    ("{n:#x}", 16, {"n": 16}), ("{n.shape[0]}", 3, {"n": torch.ones(3)}), ("min({n},{m})", 3, {"n": 3, "m": 5}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("axis", "size", "given"), FILLED, ids=[f"{axis} {given.keys()}" for axis, _, given in FILLED])
+def test_an_integer_in_an_axis_is_what_jaxtyping_reads(axis, size, given):
+    def f(x, n=None, m=None):
+        return isinstance(x, hint)
+
+    hint = Float32[Tensor, axis]
+    f.__annotations__["x"] = hint
+    plain = jaxtyped(typechecker=None)(f)
+    checked = enforce(f, mode="strict")
+    assert checked(torch.ones(size), **given) is plain(torch.ones(size), **given) is True
+    assert plain(torch.ones(size + 1), **given) is False
+    with pytest.raises(dtypeguard.ShapeError):
+        checked(torch.ones(size + 1), **given)

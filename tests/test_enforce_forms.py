@@ -1688,8 +1688,26 @@ class Declines:
         return NotImplemented
 
 
+class Alias:
+    """Operators under which a method of another name stands, and a hook of torch's."""
+
+    @enforce(mode="strict")
+    def plus(self, other: object) -> Float32[Tensor, ""]:
+        return NotImplemented
+
+    __mul__ = __lt__ = plus
+
+    @classmethod
+    @enforce(mode="strict")
+    def __torch_function__(cls, func: object, *rest: Any) -> Float32[Tensor, ""]:
+        return NotImplemented
+
+
 def test_an_operator_may_return_not_implemented_and_no_other_function():
     one = Declines()
+    for call in (lambda: Alias() * 3, lambda: Alias() < 3, lambda: torch.add(Alias(), 3)):
+        with pytest.raises(TypeError, match=r"unsupported|not supported|NotImplemented|no implementation"):
+            call()
     assert (one == 3) is False
     for call in (lambda: one + 3, lambda: 3 + one, lambda: operator.iadd(one, 3)):
         with pytest.raises(TypeError, match="unsupported operand"):

@@ -40,6 +40,7 @@ class Anchor:
         return None if self.tensor is None else (self.name, self.tensor)
 
 
+_TABLES = ("_parameters", "_buffers", "_modules")
 _NO_FUNCTION = torch._C._disabled_torch_function_impl
 
 
@@ -126,13 +127,23 @@ def _walk(
     module: nn.Module, path: tuple[str, ...], group: nn.Module | None
 ) -> Iterator[tuple[tuple[str, ...], nn.Module, nn.Module | None]]:
     """The modules of a subtree, their paths, and the FSDP2 group that each belongs to."""
-    if not all(hasattr(module, table) for table in ("_parameters", "_buffers", "_modules")):
-        return  # before `super().__init__()`, or in `__setstate__`
+    if not is_ready(module):
+        return
     group = group if _policy(module) is None else module
     yield path, module, group
     for name, child in module._modules.items():
         if child is not None:
             yield from _walk(child, (*path, name), group)
+
+
+def is_ready(module: nn.Module) -> bool:
+    """Whether a module has its tables; not so before `super().__init__()`, and in `__setstate__`.
+
+    A `__getattr__` of the user's, which may be enforced itself, is not asked. A traced module has them elsewhere.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        return all(hasattr(module, table) for table in _TABLES)
+    return all(table in module.__dict__ for table in _TABLES)
 
 
 def _policy(module: Any) -> Any:

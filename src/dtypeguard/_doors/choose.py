@@ -8,7 +8,7 @@ from torch import nn
 
 from .._base.dtypes import FLOATING, TABLE, Kind, name_of
 from .._base.frames import TORCH
-from .._contract.anchor import LAZY, WIDER, floating, own_parameters, quiet
+from .._contract.anchor import LAZY, WIDER, floating, is_ready, own_parameters, quiet
 from .._contract.hints import annotations_of
 from .._wrap.build import signed
 from .forward import Options, is_torch_own, matches
@@ -141,6 +141,8 @@ def refuse(model: Any, name: str = "guard") -> None:
         raise TypeError(
             f"{type(model).__name__} is compiled by TorchScript: guard the model before jit.script or trace"
         )
+    if not is_ready(model):
+        raise TypeError(f"{type(model).__name__} is not initialized: call super().__init__() first")
     for path, module in model.named_modules():
         if any(isinstance(t, LAZY) for t in (*module._parameters.values(), *module._buffers.values())):
             where = f"its submodule {path!r}" if path else "it"
