@@ -38,7 +38,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         fault = _fault(spec, shape, axes, variadics, call)
     except AnnotationError as error:
         error.function, error.argument, error.code = call.contract.function, written(path), UNBOUND.id
-        call.faults.append((error, _causes(error, spec)))
+        call.faults.append((error, _causes(error, spec), not (call.earlier or call.violations)))
         return
     if fault is not None:
         report_shape(call, path, value, spec, *fault, method=_reshaped(spec, shape, call))
@@ -51,7 +51,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
 def _causes(error: AnnotationError, spec: TensorSpec) -> frozenset[str]:
     """The names that an axis could not be computed for."""
     if isinstance(error.__cause__, NameError):
-        return frozenset([error.__cause__.name])
+        return frozenset([str(error.__cause__.name)])
     texts = [dim.text for dim in spec.dims if dim.kind is DimKind.SYMBOLIC]
     return frozenset(re.findall(r"[^\W\d]\w*", " ".join(texts)))
 

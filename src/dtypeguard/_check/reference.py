@@ -46,14 +46,15 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of one call; `values` stand in the order of `contract.params`.
 
     Raises:
-        AnnotationError: an axis cannot be computed, and nothing is wrong with the values.
+        AnnotationError: an axis cannot be computed, and nothing before it was wrong.
     """
     return _told(look(contract, values))
 
 
 def _told(call: CallState) -> CallState:
-    if call.unbound is not None and not call.violations:
-        raise call.unbound
+    for error, _, first in call.faults:
+        if first:
+            raise error
     return call
 
 

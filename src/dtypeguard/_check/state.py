@@ -69,8 +69,9 @@ class CallState:
     violations: list[Violation] = field(default_factory=list)
     edits: dict[Path, Edit] = field(default_factory=dict)
     open: list[Any] = field(default_factory=list)
-    faults: list[tuple[AnnotationError, frozenset[str]]] = field(default_factory=list)  # of axes, and of which names
-    earlier: list[Violation] = field(default_factory=list)  # of the arguments, while the result is checked
+    # Axes that cannot be computed: the names that it fails for, and whether nothing before it was wrong.
+    faults: list[tuple[AnnotationError, frozenset[str], bool]] = field(default_factory=list)
+    earlier: list[Violation] = field(default_factory=list)  # before the result, or the option that is tried
     evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(default_factory=list)  # container, the new in it, rebuilt
@@ -103,7 +104,7 @@ class CallState:
         for violation in (*self.earlier, *self.violations):
             if violation.error not in (DtypeError, DeviceError):  # these bind their axes
                 lost |= {argument_of(violation.path), *_axes_of(self.contract, violation.path[0])}
-        return next((error for error, names in self.faults if not names & lost), None)
+        return next((error for error, names, _ in self.faults if not names & lost), None)
 
     def arguments(self) -> dict[str, Any]:
         return {param.name: value for param, value in zip(self.contract.params, self.values, strict=True)}
@@ -114,7 +115,8 @@ class CallState:
 
     def attempt(self) -> "CallState":
         """The same state, to try one option of a union on."""
-        return dataclasses.replace(self, violations=[], edits={}, faults=[], owners=dict(self.owners))
+        before = [*self.earlier, *self.violations]
+        return dataclasses.replace(self, violations=[], earlier=before, edits={}, faults=[], owners=dict(self.owners))
 
     def adopt(self, trial: "CallState") -> None:
         self.axes, self.variadics, self.owners = trial.axes, trial.variadics, trial.owners
