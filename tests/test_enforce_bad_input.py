@@ -668,6 +668,17 @@ def test_a_value_in_an_annotation_is_no_code(size):
     assert RAN == []
 
 
+@pytest.mark.parametrize("axis", ["'+size+'", "''+size", "'a'", "'%s'%size"])
+def test_a_quote_does_not_end_an_axis(axis):
+    @enforce(mode="strict")
+    def f(x: Float32[Tensor, axis], size: Any):
+        return x
+
+    with pytest.raises(AnnotationError, match="cannot be computed: SyntaxError"):
+        f(torch.ones(3), "RAN.append('here')")
+    assert RAN == []
+
+
 # Axes with braces, the size that they mean, and the arguments that they name; jaxtyping gives the same sizes.
 FILLED = [
     ("{n}+1", 4, {"n": 3}), ("{n}{m}", 35, {"n": 3, "m": 5}), ("-{n}", 3, {"n": -3}), ("{n//2}*2", 2, {"n": 3}),

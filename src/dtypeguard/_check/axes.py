@@ -176,7 +176,10 @@ _DIGITS = re.compile(r"[0-9]+")
 def _filled(text: str, arguments: dict[str, Any]) -> str:
     """An axis with its braces filled; what stands in them is the author's code, what comes of it is a number only."""
     parts: list[str] = []
-    for part in ast.parse(f"f{text!r}", mode="eval").body.values:  # type: ignore[attr-defined]  # of an f-string
+    string: Any = ast.parse(f"f'{text}'", mode="eval").body  # as jaxtyping writes it
+    if not isinstance(string, ast.JoinedStr):  # a quote has ended it
+        raise SyntaxError("a quote that belongs to no expression in braces")
+    for part in string.values:
         if isinstance(part, ast.Constant):
             parts.append(str(part.value))
             continue
