@@ -176,12 +176,12 @@ _DIGITS = re.compile(r"[0-9]+")
 def _filled(text: str, arguments: dict[str, Any]) -> str:
     """An axis with its braces filled; what stands in them is the author's code, what comes of it is a number only."""
     parts: list[str] = []
-    string: Any = ast.parse(f"f'{text}'", mode="eval").body  # as jaxtyping writes it
+    string = ast.parse(f"f'{text}'", mode="eval").body  # as jaxtyping writes it
     if not isinstance(string, ast.JoinedStr):  # a quote has ended it
         raise SyntaxError("a quote that belongs to no expression in braces")
     for part in string.values:
-        if isinstance(part, ast.Constant):
-            parts.append(str(part.value))
+        if not isinstance(part, ast.FormattedValue):
+            parts.append(ast.literal_eval(part))
             continue
         braces = ast.unparse(part.value)
         value = eval(compile(ast.Expression(part.value), "<axis>", "eval"), arguments)
