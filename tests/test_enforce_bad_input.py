@@ -688,7 +688,7 @@ FILLED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("axis", "size", "given"), FILLED, ids=[f"{axis} {given.keys()}" for axis, _, given in FILLED])
+@pytest.mark.parametrize(("axis", "size", "given"), FILLED, ids=[f"{axis} {given}" for axis, _, given in FILLED])
 def test_an_integer_in_an_axis_is_what_jaxtyping_reads(axis, size, given):
     def f(x, n=None, m=None):
         return isinstance(x, hint)

@@ -1706,8 +1706,9 @@ class Alias:
 def test_an_operator_may_return_not_implemented_and_no_other_function():
     one = Declines()
     for call in (lambda: Alias() * 3, lambda: Alias() < 3, lambda: torch.add(Alias(), 3)):
-        with pytest.raises(TypeError, match=r"unsupported|not supported|NotImplemented|no implementation"):
+        with pytest.raises(TypeError) as told:  # of Python, or of torch
             call()
+        assert type(told.value) is TypeError
     assert (one == 3) is False
     for call in (lambda: one + 3, lambda: 3 + one, lambda: operator.iadd(one, 3)):
         with pytest.raises(TypeError, match="unsupported operand"):
