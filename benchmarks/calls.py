@@ -135,7 +135,7 @@ def side_input(context: Context) -> Table:
     """A float32 timestep beside a bfloat16 model."""
     x, t = torch.zeros(4, 8, dtype=torch.bfloat16), torch.tensor([947.54, 12.25])
     bare, guarded = models.Cached().to(torch.bfloat16), dtypeguard.guard(models.Cached().to(torch.bfloat16))
-    guarded(x, t)  # the first call finds the side input, and guards what is inside
+    guarded(x, t)  # the first call looks for what is to be checked inside
     cases: dict[str, Any] = {
         "bare": (bare, (x, t)),
         "guard": (guarded, (x, t)),

@@ -506,6 +506,59 @@ def test_a_forward_that_is_patched_over_that_of_the_class_is_another_author_s(mo
     assert model(rand(2, 4, dtype=BF16), rand(2, 3)).dtype is F32
 
 
+def set_forward(layer):
+    layer.forward = lambda x: nn.functional.linear(x.float(), layer.weight.float())
+
+
+def change_class(layer):
+    layer.__class__ = Casts
+
+
+def parametrize(layer):
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", Widens(), unsafe=True)
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("change", [set_forward, change_class, parametrize])
+def test_what_another_author_changes_after_a_call_with_a_side_input_stays_changed(change):
+    layer = nn.Linear(3, 4, bias=False).to(BF16)
+    model, x, side = guard(Holds(layer)), rand(2, 4, dtype=BF16), rand(2, 3)
+    assert model(x, side).dtype is BF16
+    change(layer)
+    own = vars(layer).get("forward")
+    for _ in range(2):
+        assert torch.equal(model(x, side), layer(side))
+        assert vars(layer).get("forward") is own
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+def test_nothing_stays_at_a_layer_that_models_share_whose_calls_overlap():
+    class Waits(Holds):
+        def forward(self, x, side):
+            out = super().forward(x, side)
+            self.inside_now.set()
+            self.may_leave.wait()
+            return out
+
+    layer, models, threads, dtypes = nn.Linear(3, 4).to(BF16), [], [], []
+    for _ in range(2):
+        models.append(guard(Waits(layer)))
+        models[-1].inside_now, models[-1].may_leave = threading.Event(), threading.Event()
+
+    def work(model):
+        dtypes.append(model(rand(2, 4, dtype=BF16), rand(2, 3)).dtype)
+
+    for model in models:
+        threads.append(threading.Thread(target=work, args=(model,)))
+        threads[-1].start()
+        model.inside_now.wait(60)
+    for model, thread in zip(models, threads, strict=True):  # the first to come is the first to leave
+        model.may_leave.set()
+        thread.join()
+    assert dtypes == [BF16, BF16]
+    assert "forward" not in vars(layer)
+
+
 @pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 @pytest.mark.parametrize(
     "make",

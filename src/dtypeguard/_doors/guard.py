@@ -72,7 +72,7 @@ class Card:
 
     def _doors(self, module: nn.Module) -> dict[int, Any]:
         inside, known = modules_of(module), self.known
-        if known is None or known[0] != inside:
+        if known is None or known[0] != inside or not all(door.fits() for door in known[1].values()):
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = inner(self.key.options)
             options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)

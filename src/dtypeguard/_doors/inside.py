@@ -28,8 +28,14 @@ class Door(NamedTuple):
 
     module: nn.Module
     path: str
+    forward: Any  # the class's
     check: types.MethodType  # what stands before that
     contract: Contract
+
+    def fits(self) -> bool:
+        """Whether the module still is as it was: another author may have given it a forward since."""
+        own = self.module.__dict__.get("forward")
+        return type(self.module).forward is self.forward and (own is None or own is self.check or is_door(own))
 
 
 def doors_of(root: nn.Module, path: str, options: Options, file: str | None, skip: tuple[Any, ...]) -> dict[int, Door]:
@@ -40,7 +46,9 @@ def doors_of(root: nn.Module, path: str, options: Options, file: str | None, ski
         if not {"_dtypeguard", "_hf_hook"} & child.__dict__.keys() and refuses_wider(child):
             forward, key = type(child).forward, Key(options, slots(child))
             made = _check_of(type(child), forward, key, file)
-            found[id(child)] = Door(child, f"{path}.{name}", types.MethodType(made, child), made.__dtypeguard__[1])
+            found[id(child)] = Door(
+                child, f"{path}.{name}", forward, types.MethodType(made, child), made.__dtypeguard__[1]
+            )
     return found
 
 
@@ -76,8 +84,10 @@ class Opened:
                 count = _standing.pop(address, 0) - 1
                 if count > 0:
                     _standing[address] = count
-                elif door.module.__dict__.get("forward") is door.check and (not again or door.module not in again):
-                    del door.module.__dict__["forward"]
+                elif not again or door.module not in again:
+                    own = door.module.__dict__.get("forward")
+                    if own is door.check or is_door(own):  # that of another model, which has left before
+                        del door.module.__dict__["forward"]
 
 
 def put(doors: dict[int, Door]) -> bool:
