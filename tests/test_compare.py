@@ -854,6 +854,22 @@ def test_the_borders_of_a_kept_model_stay_beside_guards_and_without_them(kept, w
     assert torch.equal(way(copy.deepcopy(model), mode)(x), expected)  # warnings are errors here
 
 
+@pytest.mark.parametrize("option", ["skip_args", "move_args"])
+def test_a_model_that_is_kept_whole_takes_the_options_of_a_guard(option):
+    model = dtypeguard.Kept(("",), 1e-3, 1, torch.bfloat16).apply(nn.Linear(8, 4))
+    x = torch.randn(2, 8)
+    expected = model(x)
+    assert torch.equal(dtypeguard.guard(model, **{option: "input"})(x), expected)
+    with pytest.raises(ValueError, match=r"Linear\.forward has no argument 'y', only input"):
+        dtypeguard.guard(model, **{option: "y"})
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is:DeprecationWarning")
+def test_a_kept_model_cannot_be_scripted(kept):
+    with pytest.raises(TypeError, match="cannot read the casts that `keep` put into"):
+        torch.jit.script(copy.deepcopy(kept[0]))
+
+
 def test_the_borders_of_a_kept_model_are_given_up_on_purpose(kept):
     model, x = kept
     bare = dtypeguard.unguard(copy.deepcopy(model), borders=True)

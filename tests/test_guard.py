@@ -1599,6 +1599,107 @@ def test_ids_are_integers(given, mode):
     assert model(IDS).dtype is torch.float16
 
 
+def test_positions_between_tokens_are_no_ids():
+    class Rotates(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(10, 4), nn.Linear(1, 4)
+
+        def forward(self, tokens, position_ids):
+            return self.table(tokens) + self.head(position_ids[:, None])
+
+    model, positions = Rotates().half(), torch.tensor([0.0, 0.5])
+    with pytest.warns(dtypeguard.CastWarning, match="position_ids"):
+        assert torch.equal(guard(model, mode="lenient")(IDS, positions), model(IDS, positions.half()))
+    with pytest.raises(dtypeguard.DtypeError) as told:
+        guard(model, mode="strict")(IDS, positions)
+    assert told.value.fix == "positions.to(torch.float16)"
+
+
+EMBEDS = {
+    "an embedding": lambda: nn.Embedding(10, 4),
+    "a bag": lambda: nn.EmbeddingBag(10, 4, mode="sum"),
+    "first": lambda: nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 1)),
+    "first of the first": lambda: nn.Sequential(nn.Sequential(nn.Embedding(10, 4)), nn.Linear(4, 1)),
+}
+
+
+@pytest.mark.parametrize("mode", ["strict", "lenient"])
+@pytest.mark.parametrize("make", EMBEDS.values(), ids=list(EMBEDS))
+def test_what_an_embedding_of_pytorch_gets_are_integers(make, mode):
+    model, ids = guard(make().half(), mode=mode), torch.tensor([[1.0, 2.0]])
+    with pytest.raises(dtypeguard.DtypeGuardError, match="ids of an embedding are integers") as told:
+        model(ids)
+    assert told.value.fix == "ids.long()"
+    assert model(ids.long()).dtype is torch.float16
+
+
+def test_the_weights_of_a_bag_are_no_ids():
+    bag, weights = nn.EmbeddingBag(10, 4, mode="sum").half(), torch.ones(1, 2)
+    with pytest.warns(dtypeguard.CastWarning, match="per_sample_weights"):
+        guard(bag, mode="lenient")(IDS[None], per_sample_weights=weights)
+
+
+class Reads(nn.Module):
+    def __init__(self, functional=False):
+        super().__init__()
+        self.table, self.head, self.functional = nn.Embedding(10, 4), nn.Linear(4, 1), functional
+
+    def forward(self, tokens):
+        tokens = tokens.view(-1, 2)
+        return self.head(nn.functional.embedding(tokens, self.table.weight) if self.functional else self.table(tokens))
+
+
+@pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
+@pytest.mark.parametrize("functional", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ids_of_another_name_are_told_where_the_embedding_refuses_them(dtype, functional):
+    """Only then is it known; whether the guard has cast them or not."""
+    model = guard(Reads(functional).to(dtype), mode="lenient")
+    with pytest.raises(RuntimeError, match="indices") as told:
+        model(IDS.float())
+    assert [note.partition("; ")[2] for note in told.value.__notes__] == [
+        "`tokens` goes into an embedding, and ids are integers: pass tokens.long()"
+    ]
+    assert model(IDS.float().long()).dtype is dtype
+
+
+def test_values_are_looked_at_without_a_trace_in_the_graph():
+    """A checkpointed block saves what is computed in it, and runs again."""
+
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.head = nn.Embedding(10, 4), nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.head(x)
+
+    saved = []
+    model, x = guard(Holds().half(), mode="lenient"), torch.tensor([[2.0, 3.0]], requires_grad=True)
+    with pytest.warns(dtypeguard.CastWarning), torch.autograd.graph.saved_tensors_hooks(saved.append, lambda x: x):
+        model(x)
+    assert {tensor.dtype for tensor in saved} == {torch.float16}
+
+
+FIXES = [
+    ([1.0, 2.0], "x.to(torch.float16), or, if an embedding gets it, x.long()"),
+    ([0.0, 1.0], "x.to(torch.float16)"),  # a mask as well
+    ([1.0, 2.5], "x.to(torch.float16)"),
+    ([-1.0, 2.0], "x.to(torch.float16)"),
+    ([1.0, 10.0], "x.to(torch.float16)"),  # the table has ten rows
+    ([1.0, float("nan")], "x.to(torch.float16)"),
+]
+
+
+@pytest.mark.parametrize(("numbers", "fix"), FIXES)
+def test_numbers_that_may_be_ids_have_two_fixes(numbers, fix):
+    x = torch.tensor(numbers)
+    with pytest.raises(dtypeguard.DtypeError) as told:
+        guard(Reads().half(), mode="strict")(x)
+    assert told.value.fix == fix
+
+
 def test_labels_keep_their_digits():
     """But for those that lose none, which are cast as ever; at each call."""
     for _ in range(2):
@@ -1610,6 +1711,8 @@ def test_labels_keep_their_digits():
         dtypeguard.reset_casts()
     assert guard(Speaks().half(), mode="lenient", skip_args="labels")(IDS, torch.tensor([0.5, 0.1])) > 0
     labels = torch.tensor([0.5, 0.1])
+    with pytest.warns(dtypeguard.CastWarning):  # what comes from NumPy has more digits than a loss can use
+        guard(Speaks(), mode="lenient")(IDS, labels.double())
     with pytest.raises(dtypeguard.DtypeError) as told:
         guard(Speaks().half(), mode="strict")(IDS, labels)
     assert told.value.fix == "keep it out with skip_args=['labels'], or write labels.to(torch.float16)"

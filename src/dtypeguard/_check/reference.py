@@ -33,7 +33,7 @@ from .._contract.spec import (
     ValidatedSpec,
 )
 from .axes import check_dims
-from .names import is_ids, is_label, is_mask
+from .names import instead, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_enabled, region_of
 from .reports import give, report, report_dtype, report_kind
@@ -434,16 +434,15 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
             and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
             and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
-            if is_ids(path, call.values[0]):
+            if is_ids(path, value, call.values[0]):
                 reason = "ids of an embedding are integers"
                 report(call, path, DtypeError, value, value.dtype, torch.int64, reason, "", None, ("", ".long()"))
             elif _is_side(call):
                 call.sides.append((path, value))
             else:
                 report_dtype(call, path, value, anchor.dtype, "", anchor)
-                if is_label(path) and call.contract.guarded:
-                    keep = f"keep it out with skip_args=[{argument_of(path)!r}], or write "
-                    call.violations[-1].fix = (keep, f".to({anchor.dtype})")
+                if call.contract.guarded and (fix := instead(path, value, anchor.dtype, call.values[0])):
+                    call.violations[-1].fix = fix
         _check_device(value, path, call, False, "")
     elif not _is_plain(value) and not _is_open(value, call):
         held = children(value)

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._base.dtypes import FLOATING
@@ -117,6 +118,20 @@ def is_wrong_inside(error: BaseException, root: Any) -> bool:
             ):
                 return True
     return False
+
+
+def embedded(error: BaseException, root: Any) -> str | None:
+    """The argument of a model that came into an embedding in a floating dtype, upon which PyTorch raised its error."""
+    trace, arguments, ids = error.__traceback__, dict[str, Any](), None
+    while trace is not None:
+        frame, trace = trace.tb_frame, trace.tb_next
+        if frame.f_code in (F.embedding.__code__, F.embedding_bag.__code__):
+            ids = frame.f_locals.get("input")
+        elif not arguments and frame.f_locals.get("self") is root:
+            arguments = dict(frame.f_locals)
+    if not isinstance(ids, Tensor) or not ids.is_floating_point():
+        return None
+    return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _same(value, ids)), None)
 
 
 def refusal(found: Need) -> CallState:

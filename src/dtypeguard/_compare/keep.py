@@ -46,7 +46,8 @@ class Kept:
     def apply(self, model: M) -> M:
         """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
 
-        Guards cast at the borders, in every mode and without a warning; `dtypeguard.unguard(model)` takes them off.
+        Casts at the borders are made in every mode and without a warning, guarded or not;
+        `dtypeguard.unguard(model, borders=True)` takes them off.
         `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
         region.
 

@@ -20,7 +20,7 @@ from torch import nn
 from .._base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
 from .._base.errors import DtypeGuardWarning, plain
 from .._base.frames import caller, warn_at
-from .._check.sides import is_wrong_inside
+from .._check.sides import embedded, is_wrong_inside
 from .._contract.anchor import LOSSES, slots
 from .._contract.hints import annotations_of
 from .._contract.model import Contract
@@ -84,6 +84,9 @@ class Card:
         if isinstance(module, LOSSES):
             odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
             return f"; of its buffers {', '.join(odd)}" if odd else ""
+        name = embedded(error, module)
+        if name is not None:
+            return f"; `{name}` goes into an embedding, and ids are integers: pass {name}.long()"
         if self.key.options.depth == "all" or not is_wrong_inside(error, module):
             return ""
         return '; guard(model, depth="all") also checks tensors that the model creates'
@@ -135,6 +138,11 @@ class GuardedModule(nn.Module):
         return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *recipe), *reduced[2:])
 
     def __prepare_scriptable__(self) -> nn.Module:
+        if any(map(is_border, self.modules())):
+            raise TypeError(
+                f"torch.jit.script cannot read the casts that `keep` put into {type(self).__name__}: use torch.export "
+                "or torch.compile"
+            )
         text = f"torch.jit.script sees {type(self).__name__} without its guard"
         advice = "a module around it that is scripted keeps the unguarded twin: guard it anew"
         warn_at(caller(), DtypeGuardWarning(f"{text}; {advice}"))
@@ -236,7 +244,7 @@ def guard(
         if depth == "auto" and [module for _, module in targets] == [root]:
             card = root.__dict__["_dtypeguard"]
             card.skip, card.follows = skip, True
-        check_names(root, options, contracts)
+        check_names(root, options, contracts or [contract_for(root, Key(options, None))])
     except BaseException:  # all or nothing
         restore(root, before)
         raise

@@ -19,14 +19,14 @@ from .._base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCas
 from .._base.frames import caller, place, same_line
 from .._check.explain import error_for, module_path
 from .._check.expressions import Arguments
-from .._check.names import is_label
+from .._check.names import keeps_digits
 from .._check.reference import from_numpy
 from .._check.sides import need
 from .._check.state import CallState, Edit
 from .._contract.model import Contract, Path, alike, argument_of, written
 from .containers import with_leaves
 from .records import CastRecord, Key, record_lock, registry, warn_once
-from .verify import changed, compact, loses, narrowing, narrows, size, whole
+from .verify import changed, compact, loses, narrowing, size, whole
 
 logger = logging.getLogger("dtypeguard")
 logger.addHandler(logging.NullHandler())
@@ -199,7 +199,7 @@ def _verify(call: CallState, edit: Edit, fresh: Any, count: int, first: bool) ->
         name = plain(fresh.dtype)
         text = f"clamp it to torch.finfo({fresh.dtype}), keep it out with skip_args, or use a wider dtype than {name}"
         raise _lossy(call, edit, source, fresh, f"finite values of it become infinite in {name}", (text,))
-    if call.contract.guarded and is_label(edit.path) and narrows(source.dtype, fresh.dtype) and loses(source, fresh):
+    if call.contract.guarded and keeps_digits(edit.path, fresh.dtype) and loses(source, fresh):
         name = argument_of(edit.path)
         keep = f"keep it out with skip_args=[{name!r}]"
         why = f"digits of it are lost in {plain(fresh.dtype)}, and a loss compares with them: {keep}"

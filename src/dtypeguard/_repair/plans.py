@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .._base.config import Base, Mode, Verify, base, modes_around, scoped
 from .._base.dtypes import Casting
 from .._base.frames import caller
-from .._check.names import is_label
+from .._check.names import keeps_digits
 from .._check.reference import evident
 from .._check.regions import region_of
 from .._check.state import CallState, Edit
@@ -128,7 +128,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
         frame is None
         or contract.wrapper is None
         or contract.verify is Verify.ALWAYS
-        or any(edit.path[1:] or type(edit.value) is not Tensor or is_label(edit.path) for edit in edits)
+        or any(edit.path[1:] or type(edit.value) is not Tensor or keeps_digits(edit.path, edit.dtype) for edit in edits)
         or len({id(source) for source in sources}) < len(sources)
         or len(edits) > 2
         or any(param.kind not in _POSITIONAL for param in contract.params)

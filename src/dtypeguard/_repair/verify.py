@@ -9,10 +9,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch import Tensor
 
 from .._base.dtypes import TABLE, Kind, survives
+from .._check.values import has_fraction, readable
 
 
 def compact(tensor: Tensor, source: Tensor | None = None) -> Tensor:
@@ -49,7 +49,7 @@ def size(fresh: Any) -> int:
 def narrowing(source: Tensor, fresh: Tensor) -> tuple[float | None, bool]:
     """The largest relative error of a narrowing cast, if it can be computed; whether finite values became infinite."""
     source, fresh = part(source), part(fresh)
-    if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or not _readable(source):
+    if source.dtype is fresh.dtype or survives(source.dtype, fresh.dtype) or not readable(source):
         return None, False
     with torch.no_grad():
         exact, near = compact(source.detach()), compact(fresh.detach(), source)
@@ -114,16 +114,16 @@ def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
     Ids, timesteps and counts are such; a mask of zeros and one negative number is too, and may be rounded.
     """
     source, fresh = part(source), part(fresh)
-    if not isinstance(source, Tensor) or not narrows(source.dtype, fresh.dtype) or not _readable(source):
+    if not isinstance(source, Tensor) or not narrows(source.dtype, fresh.dtype) or not readable(source):
         return None
     with torch.no_grad():
         exact, near = compact(source), compact(fresh, source)
         exact = exact if exact.is_floating_point() else exact.double()
         near = near.to(exact.dtype) if near.device == exact.device else exact.to(fresh.dtype).to(exact.dtype)
-        if torch.equal(near, exact) or _has_fraction(exact.reshape(-1)[:: exact.numel() // 64 or 1]):
+        if torch.equal(near, exact) or has_fraction(exact.reshape(-1)[:: exact.numel() // 64 or 1]):
             return None
         odd = (near != exact) & exact.isfinite() & near.isfinite()
-        if not bool(odd.any()) or _has_fraction(exact):
+        if not bool(odd.any()) or has_fraction(exact):
             return None
         below = exact[exact.isfinite() & (exact != 0)]
         if bool(below.max() < 0) and bool(below.min() == below.max()):
@@ -134,15 +134,11 @@ def changed(source: Tensor, fresh: Tensor) -> tuple[int, int] | None:
 def loses(source: Tensor, fresh: Tensor) -> bool:
     """Whether a narrowing changed any number."""
     source, fresh = part(source), part(fresh)
-    if not isinstance(source, Tensor) or not _readable(source):
+    if not isinstance(source, Tensor) or not readable(source):
         return False
     with torch.no_grad():
         exact, near = compact(source), compact(fresh, source)
         return not torch.equal(near.to(exact.device, exact.dtype).nan_to_num(), exact.nan_to_num())
-
-
-def _has_fraction(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and bool((tensor.isfinite() & (tensor != tensor.floor())).any())
 
 
 def _is_probe() -> bool:
@@ -153,17 +149,3 @@ def _is_probe() -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def _readable(tensor: Tensor) -> bool:
-    """Whether looking at values is possible: not on meta, not while capturing, not in a transform."""
-    if type(tensor) is not Tensor and type(tensor) is not nn.Parameter:
-        return False
-    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
-        return False
-    modes = map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack()))
-    if torch._C._get_tracing_state() is not None or not all(getattr(mode, "computes", False) for mode in modes):
-        return False  # a dispatch mode may trace or fake, and would see the looking in any case
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    return not is_functorch_wrapped_tensor(tensor)
