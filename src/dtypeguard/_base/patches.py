@@ -75,10 +75,12 @@ class _Place:
                 self.homes.remove(home)
         if not self.homes:
             _builtins._get_builtin_table().pop(id(self.replacement), None)
-            _places.remove(self)
+            for key in (id(self.replacement), id(self.original)):
+                if _places.get(key) is self:
+                    del _places[key]
 
 
-_places: list[_Place] = []  # where something of ours stands, or is held
+_places: dict[int, _Place] = {}  # where something of ours stands, or is held, by ids of the replacement and the original
 
 
 def _replacement(place: _Place) -> Any:
@@ -105,17 +107,15 @@ def _place_of(owner: Any, name: str) -> _Place:
     own = vars(owner)
     inherited = name not in own
     original = getattr(owner, name) if inherited else own[name]
-    for place in _places:
-        if place.replacement is original:
-            return place
-        if place.original is original and isinstance(owner, ModuleType):  # torch.from_dlpack stands in two places
-            break
-    else:
+    place = _places.get(id(original))
+    if place is not None and place.replacement is original:
+        return place
+    if place is None or not isinstance(owner, ModuleType):  # torch.from_dlpack stands in two places
         bare = isinstance(original, classmethod | staticmethod)
         place = _Place(original, original.__func__ if bare else original)
         place.replacement, place.chain = _replacement(place), place.inner
         _pass_for(owner, name, place)
-        _places.append(place)
+        _places[id(place.replacement)] = _places[id(original)] = place
     place.homes.append((owner, name, inherited))
     setattr(owner, name, place.replacement)
     return place
@@ -156,7 +156,7 @@ class Patches:
                 place.join()
             self._places.clear()
             self._eager = False
-            for place in [place for place in reversed(_places) if not place.links]:
+            for place in [place for place in reversed(_places.values()) if not place.links]:
                 place.put_back()
 
     # ------------------------------------------------------------ threads

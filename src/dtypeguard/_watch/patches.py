@@ -39,7 +39,7 @@ def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
     @functools.wraps(following)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if (audit.live and not local.paused) or (always and audit.heard):
+        if (not local.paused and (local.on or audit.live) and audit.running) or (always and audit.heard):
             return function(audit, following, *args, **kwargs)
         return following(*args, **kwargs)
 

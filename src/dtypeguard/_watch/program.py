@@ -47,7 +47,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if not audit.live or local.paused or torch._C._get_tracing_state() is not None:
+        if local.paused or not (local.on or audit.live) or torch._C._get_tracing_state() is not None:
             return original(self, *args, **kwargs)
         if not local.modules:
             local.failure = None  # ids of exceptions are used again
