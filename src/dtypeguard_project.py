@@ -3,6 +3,7 @@
 It stands outside the package, because the pytest plugin reads it where torch must not be imported.
 """
 
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,14 +33,20 @@ def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, An
 
 
 def _load(file: Path) -> dict[str, Any]:
-    import tomllib  # here, and below: most programs have no such table, and need neither
-
     try:
-        return tomllib.loads(file.read_bytes().decode())
+        return _parsed(file.read_bytes())
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:  # TOML, UTF-8
         raise ValueError(f"{file} is no valid TOML: {error}") from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(text: bytes) -> dict[str, Any]:
+    """Each audit asks, and to parse a file takes longer than all else at its beginning."""
+    import tomllib  # here, and below: most programs have no such table, and need neither
+
+    return tomllib.loads(text.decode())
 
 
 def _checked(file: Path, table: Any) -> dict[str, Any]:

@@ -183,7 +183,6 @@ class Patches:
         """In threads in which the listener listens, call `function(following, ...)` in place of `owner.name`."""
 
         def make(following: Any) -> Any:
-            @functools.wraps(following)
             def call(*args: Any, **kwargs: Any) -> Any:
                 return function(following, *args, **kwargs) if self.heard else following(*args, **kwargs)
 

@@ -36,7 +36,6 @@ def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
     """Calls the function of an audit in place of what follows."""
     local = audit.local
 
-    @functools.wraps(following)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if (not local.paused and (local.on or audit.live) and audit.running) or (always and audit.heard):
