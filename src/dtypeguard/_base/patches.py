@@ -80,7 +80,7 @@ class _Place:
                     del _places[key]
 
 
-_places: dict[int, _Place] = {}  # where something of ours stands, or is held, by ids of the replacement and the original
+_places: dict[int, _Place] = {}  # where ours stands, or is held; by ids of ours and of the original
 
 
 def _replacement(place: _Place) -> Any:

@@ -30,7 +30,6 @@ class Running(threading.local):
     """What this thread runs: models that were given side inputs, and what is checked inside of them."""
 
     doors: tuple[dict[int, Any], ...] = ()  # of each such call, by the ids of modules
-    right: bool = False  # whether a check has just seen that a call has side inputs, and nothing wrong
 
 
 running = Running()

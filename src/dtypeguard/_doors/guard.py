@@ -40,7 +40,7 @@ from .forward import (
     root_of,
     with_self,
 )
-from .inside import Opened, doors_of, modules_of, put, take
+from .inside import Opened, doors_of, modules_of, take
 from .options import Depth, read_options
 
 M = TypeVar("M", bound=nn.Module)
@@ -57,27 +57,25 @@ class Card:
     file: str | None = None  # where `guard` was called
     skip: tuple[Any, ...] = ()  # submodules to leave alone
     follows: bool = False  # whether side inputs are repaired where PyTorch's own modules inside would refuse them
-    known: tuple[list[nn.Module], dict[int, Any]] | None = None  # the modules inside, and the doors among them
+    known: tuple[list[nn.Module], Opened] | None = None  # the modules inside, and the doors among them
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "known": None}
 
     def opened(self, module: nn.Module) -> Opened:
         """The doors inside, for the time of a call with side inputs."""
-        return Opened(self._doors(module))
-
-    def keep_open(self, module: nn.Module) -> bool:
-        """Have the doors inside stand until `unguard`, for compiled code; whether one did not stand before."""
-        return put(self._doors(module))
-
-    def _doors(self, module: nn.Module) -> dict[int, Any]:
         inside, known = modules_of(module), self.known
-        if known is None or known[0] != inside or not all(door.fits() for door in known[1].values()):
+        if known is None or known[0] != inside or not known[1].fits():
             none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
             told = inner(self.key.options)
             options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
-            known = self.known = inside, doors_of(module, self.path, options, self.file, self.skip)
+            doors = doors_of(module, self.path, options, self.file, self.skip)
+            known = self.known = inside, Opened(doors)
         return known[1]
+
+    def keep_open(self, module: nn.Module) -> bool:
+        """Have the doors inside stand until `unguard`, for compiled code; whether one did not stand before."""
+        return self.opened(module).put()
 
     def advice(self, module: nn.Module, error: BaseException) -> str:
         """What to write when torch's own error comes out of a body."""

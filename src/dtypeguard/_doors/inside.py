@@ -32,11 +32,6 @@ class Door(NamedTuple):
     check: types.MethodType  # what stands before that
     contract: Contract
 
-    def fits(self) -> bool:
-        """Whether the module still is as it was: another author may have given it a forward since."""
-        own = self.module.__dict__.get("forward")
-        return type(self.module).forward is self.forward and (own is None or own is self.check or is_door(own))
-
 
 def doors_of(root: nn.Module, path: str, options: Options, file: str | None, skip: tuple[Any, ...]) -> dict[int, Door]:
     """The doors of a model, by the ids of the modules that they stand at."""
@@ -73,34 +68,42 @@ class Opened:
     def __init__(self, doors: dict[int, Door]) -> None:
         self._doors = doors
 
+    def fits(self) -> bool:
+        """Whether all modules still are as they were: another author may have given one a forward since."""
+        for module, _, forward, check, _ in self._doors.values():
+            own = module.__dict__.get("forward")
+            if type(module).forward is not forward or not (own is None or own is check or is_door(own)):
+                return False
+        return True
+
+    def put(self) -> bool:
+        """Have the doors stand for one more call; returns whether one did not stand before."""
+        new = False
+        with _lock:
+            for address, door in self._doors.items():
+                if address not in _standing:
+                    _standing[address] = 0
+                    door.module.__dict__["forward"] = door.check
+                    new = True
+                _standing[address] += 1
+        return new
+
     def __enter__(self) -> None:
-        put(self._doors)
+        self.put()
         running.doors = (*running.doors, self._doors)
 
     def __exit__(self, *_: object) -> None:
         running.doors = running.doors[:-1]
+        stay = again or ()  # to ask an empty one costs as much as all else
         with _lock:
             for address, door in self._doors.items():
-                count = _standing.pop(address, 0) - 1
-                if count > 0:
-                    _standing[address] = count
-                elif not again or door.module not in again:
+                _standing[address] -= 1
+                if not _standing[address]:
+                    del _standing[address]
                     own = door.module.__dict__.get("forward")
-                    if own is door.check or is_door(own):  # that of another model, which has left before
+                    ours = own is door.check or is_door(own)  # also that of another model, which has left before
+                    if ours and door.module not in stay:
                         del door.module.__dict__["forward"]
-
-
-def put(doors: dict[int, Door]) -> bool:
-    """Have doors stand for one more call; returns whether one did not stand before."""
-    with _lock:
-        new = False
-        for address, door in doors.items():
-            count = _standing.get(address, 0)
-            if not count:
-                door.module.__dict__["forward"] = door.check
-                new = True
-            _standing[address] = count + 1
-    return new
 
 
 def take(module: nn.Module) -> None:

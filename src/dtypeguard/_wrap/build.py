@@ -223,6 +223,10 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
         run, bound = ["_dg_bound = None", f"if _dg_compiling(): {body}", "else:"], ", _dg_bound"
         run += [f"    with {entered} as _dg_bound: {body}"]
         result = result and [f"            {line}" for line in writer.recall()] + result
+    if "_dg_side" in writer.initial:
+        apart = [*run]
+        run = ["if _dg_side is None:", *(f"    {line}" for line in apart)]
+        run += ["else:", "    with _dg_side:", *(f"        {line}" for line in apart)]
     if contract.guarded:
         run = ["try:", *(f"    {line}" for line in run), "except _dg_Errors as _dg_error:"]
         run += [f"    _dg_note(_dg_error, {names[0]})", "    raise"]

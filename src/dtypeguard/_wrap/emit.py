@@ -410,7 +410,9 @@ class Writer:
             seen = [param for param in self.contract.params[1:] if not param.skip]
             free = ", ".join([names[0], *(param.name for param in seen if param.spec is None)])
             told = "".join(f"{param.name}, " for param in seen if param.spec is not None)
-            walk = f"({walk} or _dg_beside(_dg_contract, _dg_a, {self.device}, ({free},), ({told})))"
+            walk = f"({walk} or (_dg_side := _dg_beside(_dg_contract, _dg_a, {self.device}, ({free},), ({told}))))"
+            if "_dg_side" not in self.initial:
+                self.initial.append("_dg_side")
         self.miss_if(f"not ({right}) and {empty}not {walk}")
 
 

@@ -3,6 +3,7 @@
 They return True if everything is right; at False the reference checker looks again.
 """
 
+import contextlib
 import sys
 from typing import Any
 
@@ -13,11 +14,12 @@ from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, FLOATING
 from .._check.reference import SCALARS, check_one, holds, same_device
 from .._check.scope import scope
-from .._check.sides import running
 from .._check.state import is_returned
 from .._contract.anchor import is_count, quiet
 from .._contract.model import Contract
 from .._repair.plans import is_repaired
+
+_NOTHING = contextlib.nullcontext(True)
 
 
 def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, contract: Contract) -> bool:
@@ -80,8 +82,8 @@ def beside(
     device: torch.device | None,
     free: tuple[Any, ...],
     told: tuple[Any, ...],
-) -> bool:
-    """Whether what differs from the anchor's dtype are side inputs, and nothing is to be done for them inside.
+) -> Any:
+    """Whether what differs from the anchor's dtype are side inputs; if so, what to run the body in.
 
     `free` are the module and the arguments without an annotation, `told` the annotated ones.
     """
@@ -109,9 +111,8 @@ def beside(
     if not shown:
         with torch._C.DisableTorchFunctionSubclass():
             shown = any(holds(free[0], value, dtype) for value in others)
+    if not shown:
+        return False
     if not card.follows:
-        return shown
-    asked = told or contract.returns is not None or contract.output_dtype is not None  # of more than these arguments
-    if not compiling and not asked and contract.wrapper is not None:
-        running.right = shown  # `slow`, which comes next, opens the doors inside
-    return False
+        return _NOTHING
+    return card.opened(free[0]) if not compiling and contract.wrapper is not None else False

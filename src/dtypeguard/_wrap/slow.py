@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 
 from .._base.errors import plain
 from .._check.scope import adopt, scope
-from .._check.sides import again, call_of, door_at, listed, running
+from .._check.sides import again, call_of, door_at, listed
 from .._check.state import CallState, note_returned
 from .._contract.anchor import anchor_of
 from .._contract.model import OMITTED, Contract
@@ -29,7 +29,6 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     compiling = _compiling()
     if contract.guarded and not contract.door and not compiling and _lapsed(contract, values[0]):
-        running.right = False
         return _run(contract, CallState(contract, values))
     if contract.door and not compiling:
         found = _at_door(contract, values[0])
@@ -40,10 +39,6 @@ def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
         wrapper = sys._getframe(1)
         if is_repaired(wrapper):
             return MISSED
-        if running.right:
-            running.right = False
-            with inside(values[0]):
-                return _run(contract, CallState(contract, values))
         if contract.plans and (result := follow(contract, values, wrapper)) is not MISSED:
             if contract.sides and len(contract.params) > 2:
                 note_returned(values[0], result)
