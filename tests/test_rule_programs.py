@@ -124,9 +124,12 @@ def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
     assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
 
 
-def pasted(source, fix):
+def pasted(source, fix, line):
     """The program with the fix written into it: `x.to(...)` for x, `x = ...` for the same without; None for words."""
     codes = re.findall(r"`([^`]+)`", fix)
+    if "` before the conversion, and `" in fix:
+        lines = source.splitlines()
+        return "\n".join([*lines[: line - 1], codes[0], lines[line - 1], codes[1], *lines[line:]])
     if len(codes) == 2 and "in place of" in fix and codes[1] in source:
         return source.replace(codes[1], codes[0], 1)
     if len(codes) != 1:  # one of several alternatives has to be chosen
@@ -147,7 +150,7 @@ def test_a_fix_that_is_an_edit_helps_when_it_is_pasted(rule, program, tmp_path):
     """The finding goes, and none of another rule comes. A fix in words is nothing to paste."""
     before = audited(tmp_path, program.source, values_of(rule))
     fix = next(f.fix for f in before.findings if f.rule == rule.id and f.line == program.at)
-    source = pasted(program.source, fix)
+    source = pasted(program.source, fix, program.at)
     if source is None:
         return
     after = audited(tmp_path, source, values_of(rule))

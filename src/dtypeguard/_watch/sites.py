@@ -20,6 +20,7 @@ from .._base.frames import caller, internal, known_files, library, shown, source
 from .._base.frames import user as outside
 
 _SHORT = 60
+_LOOP = re.compile(r"\bfor (.+?) in ")
 _MANY = 100_000
 _MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
 _BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
@@ -90,6 +91,12 @@ class Site:
                 if isinstance(call, ast.Call):
                     self._calls = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
         return self._calls
+
+    @property
+    def loop(self) -> str:
+        """The names that a loop gives to what it draws, as `x, y`, if this is where it draws; else nothing."""
+        names = _LOOP.search(self.source) if self._instruction in ("FOR_ITER", "SEND") else None
+        return names[1] if names else ""
 
     @property
     def raises(self) -> bool:

@@ -1,6 +1,5 @@
 """DG101 float64-creep."""
 
-import re
 from typing import Any
 
 import torch
@@ -10,8 +9,6 @@ from ..._watch.text import operand
 from .._kit import Node, Op, Program, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, open_promotions, rows, tell
-
-_LOOP = re.compile(r"(?:async )?for (.+?) in ")  # what it yields is born at the loop, which is no tensor
 
 RULE = Rule(
     "DG101",
@@ -81,9 +78,8 @@ def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
         advice = f"`{cast}`"
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2]}{cast}`"
-    elif loop := _LOOP.match(birth.site.source.strip()):
-        only = re.fullmatch(r"\w+", loop[1])
-        how = f"`{loop[1]} = {loop[1]}{cast}`" if only else f"`{cast}` on what is float64 of `{loop[1]}`"
+    elif loop := birth.site.loop:  # what it draws is born there, which is no tensor
+        how = f"`{loop} = {loop}{cast}`" if loop.isidentifier() else f"`{cast}` on what is float64 of `{loop}`"
         advice = f"in the data set, or {how} at the top of the loop"
     else:
         advice = f"`{operand(birth.site.expression)}{cast}`"

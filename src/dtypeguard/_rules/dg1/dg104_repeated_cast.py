@@ -16,7 +16,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="The same tensor is cast again and again, with the same result each time.",
     says="the same {was} tensor of {size} was cast to {dtype} {times} times, {total} in all, and it did not change",
-    fix="cast it once, before the loop, or register it as a buffer of the module so that `.to()` reaches it",
+    fix="cast it once, before the loop; in a module, register the result as a buffer, so that `.to()` reaches it",
     why="A cast reads and writes the whole tensor. Of a constant it gives the same result each time.",
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
@@ -90,7 +90,7 @@ for _ in range(10):
         at=11,
         prints="the same float64 tensor of 512.0 KiB was cast to float32 10 times, 2.5 MiB in all, and it did "
         "not change",
-        fix=("cast it once, before the loop, or register it as a buffer of the module so that `.to()` reaches it"),
+        fix="cast it once, before the loop; in a module, register the result as a buffer, so that `.to()` reaches it",
     ),
     Program(
         """\

@@ -14,8 +14,8 @@ RULE = Rule(
     "inferred-float64",
     Severity.INFO,
     summary="A tensor is made from NumPy scalars, and is float64 for that reason alone.",
-    says="`{what}` is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
-    fix="say which dtype is meant: `torch.tensor(..., dtype={default_code})`",
+    says="{what} is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
+    fix="{advice}",
     why=(
         "`torch.tensor` infers the dtype from its elements, and a `numpy.float64` looks and prints like a "
         "Python float. What depends on such a chance differs from run to run, and from rank to rank."
@@ -40,7 +40,11 @@ def _look_at_elements(audit: Recorder, function: str, data: Any, made: Tensor) -
     default = torch.get_default_dtype()
     if default is not torch.float64 and any(map(_is_scalar, islice(_elements(data), _ELEMENTS))):
         site, name = audit.here(), name_of(default)
-        facts = {"what": site.expression or f"torch.{function}", "default": name, "default_code": f"torch.{name}"}
+        what = f"`{site.expression or f'torch.{function}'}`"
+        advice = f"say which dtype is meant: `torch.tensor(..., dtype=torch.{name})`"
+        if site.loop:  # a loader collates
+            what, advice = f"a tensor of `{site.loop}`", "give Python numbers in the data set: `float(...)`"
+        facts = {"what": what, "default": name, "advice": advice}
         fields = {"module": audit.module(), "op": function, "to_dtype": torch.float64, "bytes": size_of(made)}
         audit.find(RULE, site, facts=facts, **fields)
 
@@ -105,6 +109,21 @@ scale = torch.as_tensor(np.sqrt(2.0))
         at=4,
         prints="`torch.as_tensor(np.sqrt(2.0))` is float64 since it holds NumPy scalars; with Python numbers it "
         "would be float32",
+    ),
+    Program(
+        """\
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+rows = [(torch.ones(2), np.float64(3.5))] * 4
+for x, target in DataLoader(rows, batch_size=2):
+    loss = (x.sum(1) - target).abs().mean()
+""",
+        at=6,
+        prints="a tensor of `x, target` is float64 since it holds NumPy scalars; with Python numbers it would be "
+        "float32",
+        fix="give Python numbers in the data set: `float(...)`",
     ),
 ]
 GOOD = [

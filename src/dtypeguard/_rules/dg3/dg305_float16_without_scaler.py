@@ -14,7 +14,7 @@ RULE = Rule(
     says="the model ran under float16 autocast, and {optimizer} stepped without a GradScaler",
     fix=(
         "scale the loss: `scaler = torch.amp.GradScaler({device!r})`, `scaler.scale(loss).backward()`, "
-        "`scaler.step(optimizer)`, `scaler.update()`; or use bfloat16; for a loss scale of your own, "
+        "`scaler.step({optimizer_code})`, `scaler.update()`; or use bfloat16; for a loss scale of your own, "
         "ignore this rule"
     ),
     why=(

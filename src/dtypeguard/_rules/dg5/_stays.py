@@ -32,6 +32,8 @@ class Stays(Cause):
     facts: dict[str, str] = field(default_factory=dict)
     said: bool = False
     path: str = ""  # from the module that was converted
+    device: torch.device | None = None  # to which that was moved
+    of_torch: bool = False  # whether its module is one of PyTorch's own
 
     def blame(self, audit: Recorder, effect: str) -> None:
         if not self.said:
@@ -55,7 +57,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
     groups: dict[tuple[Any, ...], list[tuple[str, Stays]]] = {}
     for path, tensor, stays in found:
         stays.begin(audit, tensor)
-        stays.path = inside(path, stays.name)
+        stays.path, stays.device = inside(path, stays.name), event.device
         key = stays.was, stays.dtype, *stays.facts.values()
         groups.setdefault(key, []).append((inside(path, stays.name), stays))
     for group in groups.values():
@@ -66,13 +68,19 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
 
 
 def _kept(stays: Stays) -> str:
-    """Code that takes a buffer before the conversion of a module, and puts it back afterwards."""
+    """Code that takes a buffer out for the time of a conversion; a whole module of PyTorch's, which wants one dtype."""
     statement = _STATEMENT.match(stays.site.source)
     made, converted = statement.groups() if statement else (None, None)
-    path = re.sub(r"[.](\d+)", r"[\1]", f".{stays.path}")
-    buffer = f"{made or converted or 'model'}{path}"
+    path = stays.path.rpartition(".")[0] if stays.of_torch else stays.path
+    if not path:
+        return f"leave the module in {name_of(stays.was)}"
+    kept = (made or converted or "model") + re.sub(r"[.](\d+)", r"[\1]", f".{path}")
     apart = ", in a line of its own" if made and made != converted else ""
-    return f"`kept = {buffer}` before the conversion{apart}, and `{buffer} = kept` after it"
+    moved = "" if stays.device is None else f".to({str(stays.device)!r})"
+    code = f"`kept, {kept} = {kept}, None` before the conversion{apart}, and `{kept} = kept{moved}` after it"
+    if stays.of_torch:
+        return f"keep the module in {name_of(stays.was)}: {code}"
+    return f"keep it in {name_of(stays.was)}, and cast only what is made from it: {code}; or compute it in forward"
 
 
 def _enter(

@@ -10,7 +10,7 @@ RULE = Rule(
     Severity.INFO,
     summary="A conversion of the module made one of its buffers narrower.",
     says="{which} of {module}: converted from {was} to {dtype}{effect}",
-    fix="keep it in {was}, and cast only what is made from it: {kept}; or compute it in forward",
+    fix="{kept}",
     why=(
         "`Module.to(dtype)` converts every floating buffer. Frequencies, statistics and tables are small, "
         "and need the digits."
@@ -25,11 +25,13 @@ RULE = Rule(
 @on("converted", RULE)
 def narrowed(event: Conversion, audit: Recorder) -> None:
     found = []
-    for path, _, kind, name, buffer in tensors_below(event.model):
+    for path, module, kind, name, buffer in tensors_below(event.model):
         was, dtype = event.before.get((path, name)), buffer.dtype
         if kind == "buffer" and was is not None and was.itemsize > dtype.itemsize:
             where = event.site, event.inside(path), name, f"Module.{event.name}"
-            found.append((path, buffer, Stays(RULE, kind, *where, was, dtype, size_of(buffer))))
+            stays = Stays(RULE, kind, *where, was, dtype, size_of(buffer))
+            stays.of_torch = type(module).__module__.startswith("torch.nn.")
+            found.append((path, buffer, stays))
     enter_all(audit, event, found)
 
 
@@ -57,8 +59,8 @@ cos = rotary(torch.arange(600))
         prints="buffer `inv_freq` of Rotary: converted from float32 to bfloat16: angles up to 600 have a "
         "spacing of 4 at program.py:11, in forward",
         severity=Severity.WARNING,
-        fix="keep it in float32, and cast only what is made from it: `kept = rotary.inv_freq` before the conversion, "
-        "and `rotary.inv_freq = kept` after it; or compute it in forward",
+        fix="keep it in float32, and cast only what is made from it: `kept, rotary.inv_freq = rotary.inv_freq, None` "
+        "before the conversion, and `rotary.inv_freq = kept` after it; or compute it in forward",
     ),
     Program(
         """\
@@ -93,6 +95,8 @@ out = model(torch.ones(3, 4).half())
 """,
         at=5,
         prints="buffers `1.running_mean`, `1.running_var` of Sequential: converted from float32 to float16",
+        fix="keep the module in float32: `kept, model[1] = model[1], None` before the conversion, "
+        "and `model[1] = kept.to('cpu')` after it",
     ),
 ]
 GOOD = [

@@ -14,7 +14,7 @@ RULE = Rule(
     Severity.INFO,
     summary="A module was converted or moved, and a tensor that is a plain attribute of it was not.",
     says="{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
-    fix="`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
+    fix="`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it{digits}",
     why=(
         "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute "
         "stays where and what it was."
@@ -42,7 +42,9 @@ def left_behind(event: Conversion, audit: Recorder) -> None:
                 stays.append(f"on {tensor.device}")
             if stays:
                 where, was = (event.site, event.inside(path), name, f"Module.{event.name}"), tensor.dtype
-                facts = {"change": change, "stays": " ".join(stays)}
+                wider = dtype is not None and tensor.dtype.itemsize > dtype.itemsize
+                digits = f"; if it needs the digits of {name_of(tensor.dtype)}, cast what is made from it"
+                facts = {"change": change, "stays": " ".join(stays), "digits": digits * wider}
                 found.append((path, tensor, Stays(RULE, "attribute", *where, was, dtype, size_of(tensor), facts)))
     enter_all(audit, event, found)
 
@@ -84,7 +86,8 @@ out = model(torch.ones(2, 4).bfloat16())
         prints="attribute `scale` of Net: a plain tensor, which `.to(torch.bfloat16)` left float32: float32 "
         "met bfloat16 at program.py:12, in forward",
         severity=Severity.WARNING,
-        fix="`self.register_buffer('scale', ..., persistent=False)` in `__init__`, so that `.to()` reaches it",
+        fix="`self.register_buffer('scale', ..., persistent=False)` in `__init__`, so that `.to()` reaches it; "
+        "if it needs the digits of float32, cast what is made from it",
     ),
     Program(
         """\
