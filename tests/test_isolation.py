@@ -134,13 +134,15 @@ class Heard(logging.Handler):
 def heard():
     handler, logger = Heard(), logging.getLogger("dtypeguard")
     before = logger.disabled, logger.level  # which other libraries set
-    logger.disabled, logger.level = False, logging.WARNING
+    logger.disabled = False
+    logger.setLevel(logging.WARNING)  # not by the attribute: a logger remembers what it was asked
     logger.addHandler(handler)
     try:
         yield handler.records
     finally:
         logger.removeHandler(handler)
-        logger.disabled, logger.level = before
+        logger.disabled = before[0]
+        logger.setLevel(before[1])
 
 
 def numbers():
