@@ -4,12 +4,15 @@
 """
 
 import io
+import linecache
 import os
 import re
 import runpy
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import dtypeguard
 from dtypeguard._report.causes import pattern
@@ -126,6 +129,20 @@ def test_one_cause_is_one(program):
         "convert where the float64 is born: `torch.from_numpy(np.asarray(images).mean((0, 2, 3))).to(torch.float32)`",
     )
     assert data["verdict"] == "FAIL: 3 edits remove 1 error and 2 warnings; 1 info"
+
+
+def test_what_comes_of_a_fault_is_mended_with_it():
+    """And only where the fault is told: an edit of its own elsewhere."""
+    for values, removes, of in ((True, "2 errors", "sqrt"), (None, "1 error", "step")):
+        weight, model = torch.tensor([-1.0, 0.5], requires_grad=True), nn.Linear(2, 1)
+        optimizer = torch.optim.SGD([weight, *model.parameters()], lr=0.1)
+        with dtypeguard.audit(values=values) as report:
+            model(weight.sqrt()[None]).sum().backward()
+            optimizer.step()
+        (edit,) = report.to_dict()["edits"]
+        assert edit["removes"] == removes
+        line = int(edit["place"].rpartition(":")[2])
+        assert of in linecache.getline(__file__, line)
 
 
 @pytest.mark.parametrize(

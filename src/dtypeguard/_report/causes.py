@@ -108,22 +108,28 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
             place = (spot.file, spot.line, born or (finding.from_dtype, finding.to_dtype))
         groups.setdefault((finding.rule, *place), []).append(finding)
     causes = [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
-    return sorted(causes, key=lambda cause: (_rank(cause.first), RULES[cause.rule].follows))
+    return sorted(causes, key=lambda cause: (_rank(cause.first), bool(RULES[cause.rule].follows)))
 
 
 def edits_of(causes: Iterable[Cause]) -> list[Edit]:
     """What to change, the edit that removes most first; not for mere information. A line is edited once."""
     groups: dict[object, list[Cause]] = {}
-    for cause in causes:
+    for cause in sorted(causes, key=lambda cause: bool(RULES[cause.rule].follows)):
         if cause.severity != Severity.INFO.value:
             spot = cause.edit
-            place = (None, cause.first.site) if spot is None else (spot.file, spot.line)
+            place: object = (None, cause.first.site) if spot is None else (spot.file, spot.line)
+            place = next((at for at, group in groups.items() if _mends(group, cause)), place)
             groups.setdefault(place, []).append(cause)
-    edits = [
-        Edit(group[0].edit, "; ".join(dict.fromkeys(cause.first.fix for cause in group)), tuple(group))
-        for group in groups.values()
-    ]
+    edits = []
+    for group in groups.values():
+        fixes = [cause.first.fix for cause in group if cause is group[0] or not _mends(group, cause)]
+        edits.append(Edit(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
     return sorted(edits, key=lambda edit: -sum(len(cause.findings) for cause in edit.causes))
+
+
+def _mends(group: list[Cause], cause: Cause) -> bool:
+    """Whether what mends these faults mends what comes of them."""
+    return any(other.rule in RULES[cause.rule].follows for other in group)
 
 
 def verdict(edits: list[Edit], causes: Iterable[Cause] = ()) -> str:

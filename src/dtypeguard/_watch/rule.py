@@ -44,7 +44,7 @@ class Rule:
         why: prose for the rule's page.
         sources: addresses of what it rests on.
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
-        follows: whether it tells what another fault did, so that it is listed behind the others.
+        follows: ids of rules whose faults do what it tells; it is listed behind the others, and one edit mends both.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
     """
 
@@ -58,7 +58,7 @@ class Rule:
     sources: tuple[str, ...]
     guesses: bool = False
     at_birth: bool = False
-    follows: bool = False
+    follows: tuple[str, ...] = ()
 
     @property
     def docs(self) -> str:

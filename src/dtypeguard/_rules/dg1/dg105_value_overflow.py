@@ -109,7 +109,8 @@ def _overflow(event: Op, lost: Tensor, values: Tensor, advice: str, audit: Recor
         return
     out = event.out
     facts = {
-        "count": count, "total": out.numel(), "dtype": name_of(out.dtype), "largest": _end(out.dtype), "advice": advice
+        "count": count, "total": int(values.isfinite().sum()), "dtype": name_of(out.dtype),
+        "largest": _end(out.dtype), "advice": advice,
     }  # fmt: skip
     suspect = audit.suspect(RULE, event, event.inputs[0], **facts)
     only_mask = bool((values[lost] < 0).all())

@@ -24,7 +24,7 @@ RULE = Rule(
         "The scaler halves the scale at each step whose gradients are not finite, and settles after a few. "
         "If it falls below 1, the gradients are non-finite for another reason; no step is taken any more."
     ),
-    follows=True,
+    follows=("DG901",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler.update",),
 )
 
