@@ -1,22 +1,138 @@
-"""Writes docs/rules/*.md and docs/errors/*.md, a page for each rule and each mistake that contracts report, with an
-index in both folders, and the table in docs/amp.md, from the registry.
+"""Writes docs/rules/*.md, a page for each rule, the indexes of the rules and of docs/errors, and the table in
+docs/amp.md: from the registry, and from the programs in tests/rules.
 
     python docs/rules.py
 
-A test compares the pages with the registry, so they cannot drift.
+A test compares what is written with the registry, so that they cannot drift.
 """
 
+import contextlib
+import os
+import sys
+import tempfile
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from dtypeguard._audit.programs import printed
+import torch
+
+import dtypeguard
 from dtypeguard._base.codes import MISTAKES, Mistake
-from dtypeguard._report.pages import FAMILIES, WATCHED, entry_of, page
+from dtypeguard._base.quiet import quiet
+from dtypeguard._report.causes import causes_of
+from dtypeguard._report.pages import FAMILIES, entry_of
+from dtypeguard._report.text import Style, paragraphs
 from dtypeguard._watch.rule import RULES, Rule
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "tests"))
+from programs import Program, programs  # noqa: E402
+
+WATCHED = ("DG3", "DG4")  # families that `amp.watch` looks for too
 TREE = "```{toctree}\n:hidden:\n:glob:\n\nDG*\n```\n"
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
+WIDTH = 88
+PAGE = """\
+# {entry.id} {entry.name}
+
+Severity: {entry.kind}
+
+{entry.summary}
+
+## What it does
+
+{what}
+
+## Why is this bad?
+
+{why}
+
+## Example
+
+```python
+{program}```
+
+dtypeguard reports, for line {bad.line}:
+
+```text
+{prints}
+```
+
+## Use instead
+
+{instead}
+
+```python
+{good.source}```
+
+## When to ignore it
+
+Where it is intended, switch it off with {ways}.
+
+## See also
+
+{also}
+"""
+
+
+def page(rule: Rule) -> str:
+    """The page of a rule, with its first programs."""
+    bad, good = programs("bad", rule.id)[0], programs("good", rule.id)[0]
+    calls = ["dtypeguard.audit(", *["dtypeguard.amp.watch(..., "] * (rule.id[:3] in WATCHED)]
+    ways = ", ".join(
+        [f"`# dtypeguard: ignore[{rule.id}]` on the line", *(f'`{c}ignore=["{rule.id}"])`' for c in calls)]
+    )
+    return PAGE.format(
+        entry=entry_of(rule),
+        what=found_by(rule),
+        why=rule.why,
+        program=marked(bad),
+        bad=bad,
+        prints=printed(rule, bad) or textwrap.fill(f"{rule.id} {rule.name}: {bad.message}", 110),
+        instead=f"{bad.fix[:1].upper()}{bad.fix[1:]}.",
+        good=good,
+        ways=f'{ways}, or `ignore = ["{rule.id}"]` below `[tool.dtypeguard]` in pyproject.toml',
+        also="\n".join(f"- {link}" for link in (*(f"<{source}>" for source in rule.sources), "[All rules](index.md)")),
+    )
+
+
+def found_by(rule: Rule) -> str:
+    """Which parts of dtypeguard look for a rule."""
+    values = rule.id.startswith("DG9")
+    audit = "`dtypeguard.audit(values=True)`" if values else "`dtypeguard.audit`"
+    command = "`python -m dtypeguard audit --values`" if values else "`python -m dtypeguard audit`"
+    watch = "; `dtypeguard.amp.watch` looks for it in each training step" if rule.id[:3] in WATCHED else ""
+    return (
+        f"{audit} and {command} look for it in everything that a program runs{watch}. A finding names the line, what "
+        "was found there, and what to write instead."
+    )
+
+
+def marked(program: Program) -> str:
+    lines = program.source.splitlines()
+    lines[program.line - 1] += "  # <--"
+    return "\n".join(lines) + "\n"
+
+
+def printed(rule: Rule, program: Program) -> str:
+    """What an audit prints of a program; nothing where that takes more than one process."""
+    dtype, state, folder = torch.get_default_dtype(), torch.get_rng_state(), os.getcwd()
+    with tempfile.TemporaryDirectory() as name:
+        os.chdir(name)
+        file = Path(name, "program.py").resolve()
+        file.write_text(program.unwatched)  # what `amp.watch` looks for, an audit finds by itself
+        torch.manual_seed(0)
+        running = dtypeguard.audit(rules=rule.id, values=rule.id.startswith("DG9"))
+        silent = contextlib.redirect_stdout(None), quiet()
+        try:
+            with contextlib.suppress(Exception), silent[0], silent[1], running:
+                exec(compile(file.read_text(), file, "exec"), {"__name__": "__main__", "__file__": str(file)})
+            found = [finding for finding in running.report.findings if finding.line == program.line]
+            return "\n".join(paragraphs(causes_of(found), Style(width=WIDTH)))
+        finally:
+            os.chdir(folder)
+            torch.set_default_dtype(dtype)
+            torch.set_rng_state(state)
 
 
 def table(rules: Iterable[Rule | Mistake], folder: str = "", head: str = "rule | name | severity") -> str:
@@ -48,12 +164,10 @@ def pages() -> dict[Path, str]:
     """Every file that is made from the registry, with its text."""
     before, rest = (HERE / "amp.md").read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    folders = {code: HERE / ("errors" if code in MISTAKES else "rules") for code in (*MISTAKES, *RULES)}
-    made = {folder / f"{code}.md": page(code, printed) for code, folder in folders.items()}
     watched = table((rule for rule in RULES.values() if rule.id[:3] in WATCHED), "rules/")
-    amp = before + MARKS[0] + watched + MARKS[1] + after
+    made = {HERE / "rules" / f"{rule.id}.md": page(rule) for rule in RULES.values()}
     indexes = {HERE / "rules" / "index.md": index(), HERE / "errors" / "index.md": errors()}
-    return {**made, **indexes, HERE / "amp.md": amp}
+    return {**made, **indexes, HERE / "amp.md": before + MARKS[0] + watched + MARKS[1] + after}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The pages about contracts (DG0): a bad program raises or warns what its page prints, a good one is silent."""
+"""The pages about contracts (docs/errors): the first program raises or warns what is printed below it, the second is
+silent."""
 
 import os
 import pickle
@@ -16,9 +17,10 @@ import torch
 import dtypeguard
 from dtypeguard import DtypeGuardError, DtypeGuardWarning
 from dtypeguard._base.codes import MISTAKES
-from dtypeguard._report.dg0 import EXPLANATIONS
-from dtypeguard._report.pages import page, printed
+from dtypeguard._report.pages import page
 
+PARTS = re.compile(r"```(?:python|text)\n(.*?)```", re.DOTALL)
+HEAD = "What it does", "Why is this bad?", "Example", "Use instead", "When to ignore it", "See also"
 SEVERAL = "DG014"  # its programs need two processes
 
 
@@ -46,34 +48,46 @@ def run(source, folder):
     return found[-1] if found else None
 
 
-def test_every_mistake_has_a_page():
-    assert list(EXPLANATIONS) == list(MISTAKES)
-    assert all(page(code, str).startswith(f"# {code} ") for code in MISTAKES)
+def parts_of(code):
+    """Of a page: the bad program, what it prints, the good program."""
+    return PARTS.findall(page(code))
 
 
-@pytest.mark.parametrize("code", [code for code in EXPLANATIONS if code != SEVERAL])
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_page_has_what_is_known_of_its_mistake(mistake):
+    kind = "Warning" if mistake.kind.endswith("Warning") else "Error"
+    head = f"# {mistake.id} {mistake.name}\n\n{kind}: {mistake.kind}\n\n{mistake.summary}\n\n"
+    assert page(mistake.id).startswith(head)
+    assert tuple(re.findall("^## (.*)", page(mistake.id), re.MULTILINE)) == HEAD
+    bad, _, _ = parts_of(mistake.id)
+    line = next(number for number, text in enumerate(bad.splitlines(), 1) if text.endswith("  # <--"))
+    assert f"\n\ndtypeguard {'warns' if kind == 'Warning' else 'raises'}, at line {line}:\n\n" in page(mistake.id)
+
+
+@pytest.mark.parametrize("code", [code for code in MISTAKES if code != SEVERAL])
 def test_a_program_prints_what_its_page_says(code, folder):
-    explained = EXPLANATIONS[code]
-    told, line = run(explained.bad.source, folder)
+    bad, printed, _ = parts_of(code)
+    told, line = run(bad, folder)
     name = type(told).__name__ if isinstance(told, Warning) else f"dtypeguard.{type(told).__name__}"
-    assert f"{name}: {told}" == printed(explained)
-    assert (told.code, type(told).__name__, line) == (code, explained.mistake.kind, explained.bad.at)
+    assert f"{name}: {told}\n" == printed
+    assert (told.code, type(told).__name__) == (code, MISTAKES[code].kind)
+    assert bad.splitlines()[line - 1].endswith("  # <--")
     assert vars(pickle.loads(pickle.dumps(told))) == vars(told)
 
 
-@pytest.mark.parametrize("code", [code for code in EXPLANATIONS if code != SEVERAL])
+@pytest.mark.parametrize("code", [code for code in MISTAKES if code != SEVERAL])
 def test_a_good_program_is_silent(code, folder):
-    assert run(EXPLANATIONS[code].good.source, folder) is None
+    assert run(parts_of(code)[2], folder) is None
 
 
 @pytest.mark.slow
 def test_ranks_that_differ_print_what_the_page_says(folder):
-    explained = EXPLANATIONS[SEVERAL]
-    ended = on_two_ranks(explained.bad.source, folder)
+    bad, printed, good = parts_of(SEVERAL)
+    ended = on_two_ranks(bad, folder)
     lines = [line.removeprefix("[rank0]: ") for line in ended[0][1].splitlines()]
     begin = next(n for n, line in enumerate(lines) if line.startswith("dtypeguard.RankError"))
-    assert "\n".join(lines[begin:]).startswith(printed(explained))
-    assert [code for code, _ in on_two_ranks(explained.good.source, folder)] == [0, 0]
+    assert "\n".join(lines[begin:]).startswith(printed.rstrip())
+    assert [code for code, _ in on_two_ranks(good, folder)] == [0, 0]
 
 
 def on_two_ranks(source, folder):
@@ -114,7 +128,7 @@ def test_the_command_line_prints_the_page_and_the_list():
         command = [sys.executable, "-m", "dtypeguard", "rules", *names]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert said("DG006").stdout == page("DG006", str)
+    assert said("DG006").stdout == page("DG006")
     listed = re.findall(r"^DG\d{3}", said("DG0").stdout, re.MULTILINE)
     assert listed == list(MISTAKES)
     assert "did you mean dtype-differs" in said("dtype-difers").stderr

@@ -12,12 +12,13 @@ import warnings
 
 import pytest
 import torch
+from programs import FOLDER, programs
 from support import same
 from torch import nn
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning
-from dtypeguard._watch.rule import rule_modules
+from dtypeguard._watch.rule import RULES
 
 pytest_plugins = ["pytester"]
 pytestmark = [  # what PyTorch says itself of some programs, the first only once in a process
@@ -25,19 +26,11 @@ pytestmark = [  # what PyTorch says itself of some programs, the first only once
     pytest.mark.filterwarnings("ignore:`torch.jit.trace(_method)?` is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
 ]
-MODULES = {module.RULE.id: module for module in rule_modules()}
-BAD = [
-    pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}")
-    for m in MODULES.values()
-    for n, p in enumerate(getattr(m, "BAD", ()), 1)
-]
-GOOD = [
-    pytest.param(m.RULE, p, id=f"{m.RULE.id}-{n}")
-    for m in MODULES.values()
-    for n, p in enumerate(getattr(m, "GOOD", ()), 1)
-]
+BAD, GOOD = (
+    [pytest.param(RULES[p.path.parent.name], p, id=f"{p.path.parent.name}-{p.path.stem}") for p in programs(kind)]
+    for kind in ("bad", "good")
+)
 WATCHED = ("DG3", "DG4")  # by `amp.watch` too
-WATCH = re.compile(r"^.*\bdtypeguard\.amp\.watch\(.*\n", re.MULTILINE)
 ALIKE = ("warning", "error")
 
 
@@ -55,9 +48,8 @@ def as_before(tmp_path, monkeypatch):
     torch.set_rng_state(state)
 
 
-def script(path, source, watched=False):
-    """The program as a file; but for a watch its line is left blank."""
-    path.write_text(source if watched else WATCH.sub("\n", source))
+def script(path, source):
+    path.write_text(source)
     return path
 
 
@@ -102,25 +94,28 @@ def lines_of(findings, rule):
     return {int(re.search(r":(\d+)", finding.site)[1]) for finding in findings if finding.rule == rule.id}
 
 
-@pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
-def test_a_rule_has_programs_on_both_sides(module):
-    assert len(module.BAD) >= 3
-    assert len(module.GOOD) >= 3
-    assert all(program.at and program.prints for program in module.BAD)
-    assert module.BAD[0].fix
-    assert module.RULE.summary.endswith(".")
-    assert "{" not in module.RULE.summary
+def test_rules_are_those_that_have_programs():
+    assert sorted(folder.name for folder in FOLDER.iterdir()) == sorted(RULES)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_has_programs_on_both_sides(rule):
+    assert len(programs("bad", rule.id)) >= 3
+    assert len(programs("good", rule.id)) >= 3
+    assert programs("bad", rule.id)[0].fix
+    assert rule.summary.endswith(".")
+    assert "{" not in rule.summary
 
 
 @pytest.mark.parametrize(("rule", "program"), BAD)
 def test_a_fault_is_found_by_an_audit(rule, program, tmp_path):
-    report = audited(tmp_path, program.source, values_of(rule))
-    found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.at]
+    report = audited(tmp_path, program.unwatched, values_of(rule))
+    found = [finding for finding in report.findings if finding.rule == rule.id and finding.line == program.line]
     said = [
         f.message.replace("at::Half", "c10::Half") for f in found
     ]  # torch < 2.13: its old name; goes with that floor
-    assert said == [program.prints], report.findings
-    assert found[0].severity == (program.severity or rule.severity).value
+    assert said == [program.message], report.findings
+    assert found[0].severity == (program.severity or rule.severity.value)
     assert not program.fix or found[0].fix.replace(f"{tmp_path}/", "") == program.fix
 
 
@@ -148,13 +143,13 @@ def pasted(source, fix, line):
 @pytest.mark.parametrize(("rule", "program"), BAD)
 def test_a_fix_that_is_an_edit_helps_when_it_is_pasted(rule, program, tmp_path):
     """The finding goes, and none of another rule comes. A fix in words is nothing to paste."""
-    before = audited(tmp_path, program.source, values_of(rule))
-    fix = next(f.fix for f in before.findings if f.rule == rule.id and f.line == program.at)
-    source = pasted(program.source, fix, program.at)
+    before = audited(tmp_path, program.unwatched, values_of(rule))
+    fix = next(f.fix for f in before.findings if f.rule == rule.id and f.line == program.line)
+    source = pasted(program.unwatched, fix, program.line)
     if source is None:
         return
     after = audited(tmp_path, source, values_of(rule))
-    assert [f for f in after.findings if f.rule == rule.id and f.message == program.prints] == [], (fix, source)
+    assert [f for f in after.findings if f.rule == rule.id and f.message == program.message] == [], (fix, source)
     assert {f.rule for f in after.findings if f.severity in ALIKE} <= {f.rule for f in before.findings}, (fix, source)
     assert not after.error or before.error
 
@@ -162,16 +157,16 @@ def test_a_fix_that_is_an_edit_helps_when_it_is_pasted(rule, program, tmp_path):
 @pytest.mark.parametrize(("rule", "program"), GOOD)
 def test_what_is_right_is_not_reported_by_an_audit(rule, program, tmp_path):
     """Nor is anything wrong with its values; what becomes infinite where nobody reads it may be an info."""
-    report = audited(tmp_path, program.source, values=True)
+    report = audited(tmp_path, program.unwatched, values=True)
     assert [f for f in report.findings if f.severity in ALIKE or f.rule == rule.id] == [], report.findings
 
 
 @pytest.mark.parametrize("mode", ["strict", "lenient", "off"])
 @pytest.mark.parametrize(("rule", "program"), those(BAD, WATCHED))
 def test_a_fault_is_found_by_a_watch(rule, program, mode, tmp_path):
-    alone = left(run(script(tmp_path / "program.py", program.source)))
-    path = script(tmp_path / "program.py", program.source, watched=True)
-    bad = (program.severity or rule.severity).value in ALIKE
+    alone = left(run(script(tmp_path / "program.py", program.unwatched)))
+    path = script(tmp_path / "program.py", program.source)
+    bad = (program.severity or rule.severity.value) in ALIKE
     with dtypeguard.mode(mode), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", AmpWarning)
         if mode == "strict" and bad:
@@ -183,16 +178,17 @@ def test_a_fault_is_found_by_a_watch(rule, program, mode, tmp_path):
     watched = names.pop("watched")
     findings = watched.report()
     assert same(alone, left(names))
-    begun = path.read_text()[: WATCH.search(path.read_text()).start()].count("\n") + 1  # what is known at once is there
-    assert bool({program.watched_at or program.at, begun} & lines_of(findings, rule)) is (mode != "off"), findings
+    both = zip(program.source.splitlines(), program.unwatched.splitlines(), strict=True)
+    begun = next(n for n, (line, other) in enumerate(both, 1) if line != other)  # what is known at once is there
+    assert bool({program.watched_line, begun} & lines_of(findings, rule)) is (mode != "off"), findings
     assert any(rule.id in str(w.message) for w in caught) is (mode == "lenient" and bad)
 
 
 @pytest.mark.parametrize(("rule", "program"), those(GOOD, WATCHED))
 def test_what_is_right_is_not_reported_by_a_watch(rule, program, tmp_path):
-    alone = left(run(script(tmp_path / "program.py", program.source)))
+    alone = left(run(script(tmp_path / "program.py", program.unwatched)))
     with dtypeguard.mode("strict"):
-        names = run(script(tmp_path / "program.py", program.source, watched=True))
+        names = run(script(tmp_path / "program.py", program.source))
     assert [f for f in names.pop("watched").report() if f.rule == rule.id] == []
     assert same(alone, left(names))
 
@@ -200,12 +196,12 @@ def test_what_is_right_is_not_reported_by_a_watch(rule, program, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "program"), BAD)
 def test_a_fault_is_found_by_the_command(rule, program, tmp_path):
-    script(tmp_path / "program.py", program.source)
+    script(tmp_path / "program.py", program.unwatched)
     values = ["--values"] if values_of(rule) else []
     command = [sys.executable, "-m", "dtypeguard", "audit", *values, "--json", "report.json", "program.py"]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     findings = json.loads((tmp_path / "report.json").read_text())["findings"]
-    assert (rule.id, program.at) in [(finding["rule"], finding["line"]) for finding in findings]
+    assert (rule.id, program.line) in [(finding["rule"], finding["line"]) for finding in findings]
 
 
 def test_faults_are_found_by_the_marker(pytester):
@@ -213,9 +209,9 @@ def test_faults_are_found_by_the_marker(pytester):
     tests = []
     for row in BAD:
         rule, program = row.values
-        if (program.severity or rule.severity).value in ALIKE:
+        if (program.severity or rule.severity.value) in ALIKE:
             name = row.id.replace("-", "_")
-            (pytester.path / f"{name}.py").write_text(WATCH.sub("\n", program.source))
+            (pytester.path / f"{name}.py").write_text(program.unwatched)
             marker = f"@pytest.mark.dtype_audit(values={values_of(rule)})\n"
             tests.append(f"{marker}def test_{name}():\n    run({name!r})\n")
     head = """

@@ -15,7 +15,6 @@ import torch
 import dtypeguard
 
 from ._audit.command import Usage, run
-from ._audit.programs import printed
 from ._base import config
 from ._base.codes import MISTAKES, Mistake
 from ._base.dtypes import name_of
@@ -217,7 +216,7 @@ def _print_table(rows: Iterable[Rule | Mistake]) -> None:
 
 
 def _print_page(rule: Rule | Mistake) -> None:
-    text = page(rule.id, printed)
+    text = page(rule.id)
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.markdown import Markdown

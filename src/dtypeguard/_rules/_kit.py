@@ -11,7 +11,6 @@ from .._watch.events import readable as readable
 from .._watch.lineage import Node as Node
 from .._watch.patches import around as around
 from .._watch.recorder import Recorder as Recorder
-from .._watch.rule import Program as Program
 from .._watch.rule import Rule as Rule
 from .._watch.rule import Severity as Severity
 from .._watch.rule import listed as listed

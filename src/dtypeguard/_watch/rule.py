@@ -85,27 +85,6 @@ def listed(names: Iterable[str]) -> str:
     return shown if len(every) <= _SHOWN else f"{shown} and {len(every) - _SHOWN} more"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Program:
-    """A script that a rule finds a fault in (`BAD`), or that looks alike and is right (`GOOD`).
-
-    Attributes:
-        source: the script. A line that calls `dtypeguard.amp.watch` stands for the watch, and is left out elsewhere.
-        at: the number of the line that is named, counted from 1.
-        prints: the message of the finding, where there is one.
-        fix: what the finding says to write; of the first bad program, which is shown.
-        severity: of the finding, where it is not the rule's own.
-        watched_at: the number of the line that `amp.watch` names, where it can know only later.
-    """
-
-    source: str
-    at: int = 0
-    prints: str = ""
-    fix: str = ""
-    severity: Severity | None = None
-    watched_at: int = 0
-
-
 class _Table(Mapping[str, Rule]):
     """All rules by id: each module of `_rules` that has a `RULE`. They are looked for when first asked for."""
 

@@ -2,7 +2,7 @@
 
 import ast
 
-from .._kit import Op, Program, Recorder, Rule, Severity, Site, name_of, on
+from .._kit import Op, Recorder, Rule, Severity, Site, name_of, on
 
 RULE = Rule(
     "DG103",
@@ -48,58 +48,3 @@ def _parsed(code: str) -> ast.expr | None:
         return ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError):
         return None
-
-
-BAD = [
-    Program(
-        """\
-import torch
-
-x = torch.ones(3, dtype=torch.float64)
-x.float()
-y = x * 2
-""",
-        at=4,
-        prints="`x.float()` gives a new float32 tensor, and it is thrown away: `x` stays float64",
-        fix="keep the result: `x = x.float()`; or delete the line",
-    ),
-    Program(
-        """\
-import torch
-
-batch = {"pixels": torch.ones(2, 3), "labels": torch.zeros(2)}
-for name in batch:
-    batch[name].to(torch.bfloat16)
-""",
-        at=5,
-        prints="`batch[name].to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `batch[name]` "
-        "stays float32",
-    ),
-    Program(
-        """\
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.arange(4)
-
-    def forward(self, x):
-        self.table.type(torch.float32)
-        return x * self.table
-
-
-Net()(torch.ones(4))
-""",
-        at=11,
-        prints="`self.table.type(torch.float32)` gives a new float32 tensor, and it is thrown away: `self.table` stays "
-        "int64",
-    ),
-]
-GOOD = [
-    Program("import torch\n\nx = torch.ones(3, dtype=torch.float64)\nx = x.float()\n"),
-    Program("from torch import nn\n\nmodel = nn.Linear(2, 2)\nmodel.double()\n"),
-    Program("import torch\n\nx = torch.ones(3)\nx.to(torch.float32)\n"),
-]

@@ -1,6 +1,6 @@
 """DG107 narrowing-write."""
 
-from .._kit import Op, Program, Recorder, Rule, Severity, name_of, on
+from .._kit import Op, Recorder, Rule, Severity, name_of, on
 from ._writes import expression, source_of
 
 RULE = Rule(
@@ -37,76 +37,3 @@ def narrowed(event: Op, audit: Recorder) -> None:
         return
     facts = {"source": name_of(source.dtype), "dtype": name_of(out.dtype), "loss": loss, "advice": advice}
     audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
-
-
-BAD = [
-    Program(
-        """\
-import torch
-
-spectrum = torch.tensor([1 + 2j, 3 - 1j])
-padded = torch.zeros(4)
-padded[:2] = spectrum
-""",
-        at=5,
-        prints="`padded[:2] = spectrum` writes complex64 into a float32 tensor: the imaginary parts of 2 of 2 "
-        "values are lost",
-        severity=Severity.ERROR,
-        fix=(
-            "allocate the target in the dtype of what is written to it: `dtype=torch.complex64`, or write "
-            "`.real` where it is meant"
-        ),
-    ),
-    Program(
-        """\
-import torch
-
-rows = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
-buffer = torch.zeros(2, 3)
-buffer[0] = rows
-""",
-        at=5,
-        prints="`buffer[0] = rows` writes float64 into a float32 tensor, rounded",
-    ),
-    Program(
-        """\
-import torch
-
-weight = torch.ones(4).bfloat16()
-update = torch.full((4,), 0.1)
-for _ in range(4):
-    weight.add_(update)
-""",
-        at=6,
-        prints="`weight.add_(update)` writes float32 into a bfloat16 tensor, rounded",
-    ),
-]
-GOOD = [
-    Program(
-        """\
-import torch
-
-spectrum = torch.tensor([1 + 2j, 3 - 1j])
-padded = torch.zeros(4, dtype=spectrum.dtype)
-padded[:2] = spectrum
-"""
-    ),
-    Program(
-        """\
-import torch
-
-spectrum = torch.tensor([1 + 2j, 3 - 1j])
-padded = torch.zeros(4)
-padded[:2] = spectrum.real
-"""
-    ),
-    Program(
-        """\
-import torch
-
-total = torch.zeros(4)
-for _ in range(4):
-    total += torch.ones(4).bfloat16()
-"""
-    ),
-]

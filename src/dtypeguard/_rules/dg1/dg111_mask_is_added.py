@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..._watch.events import Suspect
 from ..._watch.operations import SOFTMAX
-from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
+from .._kit import LARGEST, Op, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG111",
@@ -95,101 +95,3 @@ def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, 
     facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
     fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
     return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
-
-
-BAD = [
-    Program(
-        """\
-import torch
-import torch.nn.functional as F
-
-q = torch.randn(1, 2, 4, 8)
-mask = torch.ones(4, 4).tril()
-out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-""",
-        at=6,
-        prints="attn_mask of scaled_dot_product_attention is float32 and holds only 0 and 1: it is added to the "
-        "scores, and masks nothing",
-        fix="give a bool mask: `attn_mask.bool()`",
-    ),
-    Program(
-        """\
-import torch
-from torch import nn
-
-attention = nn.MultiheadAttention(8, 2, batch_first=True)
-x = torch.randn(2, 3, 8)
-padding = torch.tensor([[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
-out, weights = attention(x, x, x, key_padding_mask=padding)
-""",
-        at=7,
-        prints="key_padding_mask of multi_head_attention_forward is float32 and holds only 0 and 1: it is added "
-        "to the scores, and masks nothing",
-    ),
-    Program(
-        """\
-import torch
-
-scores = torch.randn(1, 3, 3)
-mask = torch.tensor([[[1, 1, 0]]])
-weights = (scores + mask).softmax(-1)
-""",
-        at=5,
-        prints="the mask of softmax is int64 and holds only 0 and 1: it is added to the scores, and masks nothing",
-    ),
-    Program(
-        """\
-import torch
-from torch import nn
-
-layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-x = torch.randn(2, 4, 8)
-out = layer(x, src_mask=torch.ones(4, 4).triu(1))
-""",
-        at=6,
-        prints="attn_mask of multi_head_attention_forward is float32 and holds only 0 and 1: it is added to the "
-        "scores, and masks nothing",
-    ),
-]
-GOOD = [
-    Program(
-        """\
-import torch
-import torch.nn.functional as F
-
-q = torch.randn(1, 2, 4, 8)
-mask = torch.ones(4, 4).tril().bool()
-out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-"""
-    ),
-    Program(
-        """\
-import torch
-import torch.nn.functional as F
-
-q = torch.randn(1, 2, 4, 8)
-hidden = torch.ones(4, 4).triu(1).bool()
-mask = torch.zeros(4, 4).masked_fill(hidden, -torch.inf)
-out = F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
-"""
-    ),
-    Program(
-        """\
-import torch
-
-scores = torch.randn(1, 3, 3)
-mask = torch.tensor([[[1, 1, 0]]])
-weights = (scores + (1 - mask) * -1e9).softmax(-1)
-"""
-    ),
-    Program(
-        """\
-import torch
-import torch.nn.functional as F
-
-target = torch.tensor([0, 1, 1, 0])
-x = torch.randn(4, 3, 8) * (1.0 + target[:, None, None])
-out = F.scaled_dot_product_attention(x, x, x)
-"""
-    ),
-]

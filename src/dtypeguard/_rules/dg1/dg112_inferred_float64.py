@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kit import Program, Recorder, Rule, Severity, around, name_of, size_of
+from .._kit import Recorder, Rule, Severity, around, name_of, size_of
 
 RULE = Rule(
     "DG112",
@@ -59,107 +59,3 @@ def _elements(data: Any) -> Any:
 
 def _is_scalar(value: Any) -> bool:
     return type(value).__module__ == "numpy" and not hasattr(value, "__len__")
-
-
-BAD = [
-    Program(
-        """\
-import numpy as np
-import torch
-
-losses = [0.5, 0.25]
-history = torch.tensor([np.mean(losses), 0.0])
-""",
-        at=5,
-        prints="`torch.tensor([np.mean(losses), 0.0])` is float64 since it holds NumPy scalars; with Python "
-        "numbers it would be float32",
-        fix="say which dtype is meant: `torch.tensor(..., dtype=torch.float32)`",
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-rewards = [0.0, np.float64(1.5), 2.0]
-returns = torch.tensor(rewards)
-""",
-        at=5,
-        prints="`torch.tensor(rewards)` is float64 since it holds NumPy scalars; with Python numbers it would "
-        "be float32",
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-state = 0.5 + np.float64(True)
-metric = torch.tensor([[state, 3], [1.0, 2.0]])
-""",
-        at=5,
-        prints="`torch.tensor([[state, 3], [1.0, 2.0]])` is float64 since it holds NumPy scalars; with Python "
-        "numbers it would be float32",
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-scale = torch.as_tensor(np.sqrt(2.0))
-""",
-        at=4,
-        prints="`torch.as_tensor(np.sqrt(2.0))` is float64 since it holds NumPy scalars; with Python numbers it "
-        "would be float32",
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-from torch.utils.data import DataLoader
-
-rows = [(torch.ones(2), np.float64(3.5))] * 4
-for x, target in DataLoader(rows, batch_size=2):
-    loss = (x.sum(1) - target).abs().mean()
-""",
-        at=6,
-        prints="a tensor of `x, target` is float64 since it holds NumPy scalars; with Python numbers it would be "
-        "float32",
-        fix="give Python numbers in the data set: `float(...)`",
-    ),
-]
-GOOD = [
-    Program(
-        """\
-import numpy as np
-import torch
-
-losses = [0.5, 0.25]
-history = torch.tensor([np.mean(losses), 0.0], dtype=torch.float32)
-"""
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-rewards = [0.0, np.float64(1.5), 2.0]
-returns = torch.tensor([float(reward) for reward in rewards])
-"""
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-scale = torch.as_tensor([np.float32(1.5), 2.0])
-count = torch.tensor([np.int64(1)])
-"""
-    ),
-    Program(
-        """\
-import numpy as np
-import torch
-
-table = torch.tensor(np.array([1.0, 2.0]))
-"""
-    ),
-]

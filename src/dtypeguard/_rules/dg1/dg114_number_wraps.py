@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._watch.operations import NARROW, again, trait_of, widened
-from .._kit import LARGEST, Op, Program, Recorder, Rule, Severity, name_of, on
+from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
 
 RULE = Rule(
     "DG114",
@@ -68,77 +68,3 @@ def _numbers(event: Op) -> list[int]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.ndim and not value.is_floating_point() and not value.is_complex()
-
-
-BAD = [
-    Program(
-        """\
-import torch
-
-labels = torch.tensor([0, 1, 20, 255], dtype=torch.uint8)
-known = labels > -1
-""",
-        at=4,
-        prints="`labels > -1`: -1 becomes 255 in uint8, and 4 of 4 results are wrong",
-        fix="a number from 0 to 255, or a wider dtype: `.int()` first",
-    ),
-    Program(
-        """\
-import torch
-
-target = torch.tensor([[0, 156], [3, 156]], dtype=torch.uint8)
-ignore_index = torch.tensor(-100)
-kept = target[target != ignore_index]
-""",
-        at=5,
-        prints="`target != ignore_index`: -100 becomes 156 in uint8, and 2 of 4 results are wrong",
-    ),
-    Program(
-        """\
-import torch
-
-codes = torch.tensor([-128, 0, 127], dtype=torch.int8)
-assert not (codes < 128).any()
-""",
-        at=4,
-        prints="`codes < 128`: 128 becomes -128 in int8, and 3 of 3 results are wrong",
-    ),
-]
-GOOD = [
-    Program(
-        """\
-import torch
-
-labels = torch.tensor([0, 1, 20, 255], dtype=torch.uint8)
-known = labels.int() > -1
-ignored = labels == 255
-"""
-    ),
-    Program(
-        """\
-import torch
-
-target = torch.tensor([0, 1, 20], dtype=torch.uint8)
-kept = target[target != -100]
-"""
-    ),
-    Program(
-        """\
-import torch
-
-packed = torch.tensor([-1, 0, 3], dtype=torch.int8)
-full = packed == 0xFF
-"""
-    ),
-    Program(
-        """\
-import torch
-
-target, lengths = torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([-1, 300])
-shorter = target < lengths
-near = target < 99.5
-levels = target.clamp(0, 128)
-same = torch.eq(target, -1, out=torch.zeros(2, dtype=torch.bool))
-"""
-    ),
-]

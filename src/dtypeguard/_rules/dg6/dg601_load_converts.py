@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..._watch.events import Loading
-from .._kit import LARGEST, Program, Recorder, Rule, Severity, human, listed, name_of, on, size_of
+from .._kit import LARGEST, Recorder, Rule, Severity, human, listed, name_of, on, size_of
 
 RULE = Rule(
     "DG601",
@@ -65,89 +65,3 @@ def _fate(source: Tensor, dtype: torch.dtype) -> Fate:
         burst = burst or bool((~after.isfinite() & part.isfinite()).any())
         lost = burst or lost or not torch.equal(after.nan_to_num(), part.nan_to_num())
     return Fate(burst, lost)
-
-
-BAD = [
-    Program(
-        """\
-import torch
-from torch import nn
-
-checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
-
-model = nn.Linear(4, 4)
-model.load_state_dict(checkpoint)
-""",
-        at=7,
-        prints="`load_state_dict` converts 2 of 2 entries of Linear from bfloat16 in the checkpoint to "
-        "float32: `weight`, `bias`; 40 B more than the file holds",
-        fix=("leave it to train in float32; to run in bfloat16, `.to(torch.bfloat16)` before loading"),
-    ),
-    Program(
-        """\
-import torch
-from torch import nn
-
-
-class Router(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("correction_bias", torch.zeros(3))
-
-    def forward(self, scores):
-        return (scores + self.correction_bias).argmax(-1)
-
-
-router = Router().to(torch.bfloat16)
-router.load_state_dict({"correction_bias": torch.tensor([8.001, 8.0125, 8.010])})
-expert = router(torch.zeros(1, 3).bfloat16())
-""",
-        at=15,
-        prints="`load_state_dict` converts 1 of 1 entries of Router from float32 in the checkpoint to "
-        "bfloat16: `correction_bias`; digits are lost",
-    ),
-    Program(
-        """\
-import torch
-from torch import nn
-
-checkpoint = {"weight": torch.full((2, 2), 1e6), "bias": torch.zeros(2)}
-model = nn.Linear(2, 2).half()
-model.load_state_dict(checkpoint)
-""",
-        at=6,
-        prints="`load_state_dict` converts 2 of 2 entries of Linear from float32 in the checkpoint to float16: "
-        "`weight`, `bias`; `weight` overflow",
-        severity=Severity.ERROR,
-    ),
-]
-GOOD = [
-    Program("""\
-import torch
-from torch import nn
-
-checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
-
-model = nn.Linear(4, 4).to(torch.bfloat16)
-model.load_state_dict(checkpoint)
-"""),
-    Program("""\
-import torch
-from torch import nn
-
-checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
-
-model = nn.Linear(4, 4)
-model.load_state_dict(checkpoint, assign=True)
-out = model(torch.ones(1, 4).bfloat16())
-"""),
-    Program("""\
-import torch
-from torch import nn
-
-checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
-
-model = nn.Linear(4, 4)
-model.load_state_dict({name: value.float() for name, value in checkpoint.items()})
-"""),
-]

@@ -1,0 +1,6 @@
+import numpy as np
+import torch
+
+images = torch.rand(2, 3, 4, 4)
+mean = torch.from_numpy(np.array([0.485, 0.456, 0.406])).to(torch.float32)
+images = images - mean[:, None, None]

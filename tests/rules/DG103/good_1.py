@@ -1,0 +1,4 @@
+import torch
+
+x = torch.ones(3, dtype=torch.float64)
+x = x.float()

@@ -1,0 +1,4 @@
+from torch import nn
+
+model = nn.Linear(2, 2)
+model.double()

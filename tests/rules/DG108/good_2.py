@@ -1,0 +1,4 @@
+import torch
+
+positions = torch.arange(257, dtype=torch.bfloat16) / 256
+image = torch.arange(256).half() / 255

@@ -1,0 +1,15 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 1))
+model[0].half().requires_grad_(False)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+with torch.autocast("cpu", dtype=torch.float16):
+    loss = model(torch.ones(4, 3)).float().mean()
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()

@@ -1,0 +1,16 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+teacher, model = nn.Linear(3, 1), nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+    target = teacher(torch.ones(4, 3)).float()
+with torch.autocast("cpu", dtype=torch.float16):
+    loss = nn.functional.mse_loss(model(torch.ones(4, 3)), target)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()

@@ -1,0 +1,12 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+scaler.scale(model(torch.ones(4, 3)).mean()).backward()
+scaler.step(optimizer)
+scaler.update()

@@ -1,0 +1,15 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+model(torch.ones(4, 3)).square().mean().backward()
+print("norm", model.weight.grad.norm().item())
+optimizer.zero_grad()
+scaler.scale(model(torch.ones(4, 3)).square().mean()).backward()
+scaler.step(optimizer)
+scaler.update()

@@ -1,0 +1,15 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+watched = dtypeguard.amp.watch(model, optimizer, scaler)
+for step in range(4):
+    optimizer.zero_grad()
+    scaler.scale(model(torch.ones(4, 3)).square().mean()).backward()
+    scaler.step(optimizer)  # expect: DG311 "`scaler.step` is called on SGD again, and `scaler.update()` was not called since its last step"
+    if step % 2 == 1:
+        scaler.update()

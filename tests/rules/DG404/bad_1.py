@@ -1,0 +1,11 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(4, 1).half()
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.full((1, 4), 1e-4).half()).sum().backward()
+optimizer.step()  # expect: DG404 "eps=1e-08 is 0 in float16, the dtype of `Linear.weight`, `Linear.bias`"
+# fix: keep the parameters in float32 (autocast instead of `.half()`), or use a larger eps: 1e-4 in float16

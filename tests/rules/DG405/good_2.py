@@ -1,0 +1,10 @@
+import torch
+from torch import nn
+
+import dtypeguard
+
+model = nn.Linear(4, 1).half()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=1e-2)
+watched = dtypeguard.amp.watch(model, optimizer)
+model(torch.ones(8, 4).half()).mean().backward()
+optimizer.step()

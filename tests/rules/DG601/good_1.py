@@ -1,0 +1,7 @@
+import torch
+from torch import nn
+
+checkpoint = nn.Linear(4, 4).bfloat16().state_dict()
+
+model = nn.Linear(4, 4).to(torch.bfloat16)
+model.load_state_dict(checkpoint)

@@ -1,0 +1,34 @@
+import torch
+from torch import nn
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, parameters, lr=0.1):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                mean = state.get("mean", torch.zeros_like(parameter, dtype=torch.float32))
+                state["mean"] = mean * 0.9 + parameter.grad.float() * 0.1
+                parameter -= (group["lr"] * state["mean"]).to(parameter.dtype)
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for parameter, saved in zip(parameters, state_dict["state"].values()):
+            self.state[parameter]["mean"] = saved["mean"].clone()
+
+
+layer = nn.Linear(2, 1, dtype=torch.bfloat16)
+optimizer = Momentum(layer.parameters())
+for _ in range(4):
+    layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+
+resumed = Momentum(layer.parameters())
+resumed.load_state_dict(optimizer.state_dict())
+layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+resumed.step()
