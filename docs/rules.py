@@ -20,7 +20,7 @@ import dtypeguard
 from dtypeguard._base.codes import MISTAKES, Mistake
 from dtypeguard._base.quiet import quiet
 from dtypeguard._report.causes import causes_of
-from dtypeguard._report.pages import FAMILIES, entry_of
+from dtypeguard._report.pages import FAMILIES, Entry
 from dtypeguard._report.text import Style, paragraphs
 from dtypeguard._watch.rule import RULES, Rule
 
@@ -73,6 +73,10 @@ Where it is intended, switch it off with {ways}.
 
 {also}
 """
+
+
+def entry_of(one: Rule | Mistake) -> Entry:
+    return Entry(one.id, one.name, one.severity.value if isinstance(one, Rule) else one.kind, one.summary)
 
 
 def page(rule: Rule) -> str:

@@ -123,8 +123,6 @@ def split(text: str, name: str) -> tuple[str, str, str]:
 
 def main() -> int:
     """Write the tables, if all tools are here."""
-    logging.disable(logging.CRITICAL)
-    torch.set_num_threads(1)
     absent = [tool.name for table in TABLES for tool in table.tools if tool.it is None]
     if absent:
         print(f"not installed: {', '.join(absent)}: pip install --group bench --group integration", file=sys.stderr)
@@ -139,4 +137,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    torch.set_num_threads(1)
     sys.exit(main())

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 import dtypeguard
 
 SOURCE = Path(dtypeguard.__file__).parent
@@ -57,7 +59,7 @@ def test_no_room_is_over_500_lines():
 
 def test_all_is_the_namespace():
     public = {n for n, thing in vars(dtypeguard).items() if not n.startswith("_") and not isinstance(thing, ModuleType)}
-    later = {*dtypeguard._LATER, *dtypeguard._MODULES} - {"testing"}  # which needs hypothesis
+    later = {*dtypeguard._HOME, *dtypeguard._MODULES} - {"testing"}  # which needs hypothesis
     assert public | later == set(dtypeguard.__all__)
     assert dtypeguard.__all__ == sorted(dtypeguard.__all__)
 
@@ -89,12 +91,27 @@ def _run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
-def test_import_loads_nothing_that_is_optional_and_starts_no_accelerator():
-    loaded = _run("import sys, torch; before = set(sys.modules); import dtypeguard; print(*set(sys.modules) - before)")
+def test_import_loads_nothing_but_names():
+    told = _run("import sys, dtypeguard; print(*[name for name in sys.modules if name[:5] in ('torch', 'dtype')])")
+    assert told.split() == ["dtypeguard"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rules"], ["rules", "DG3", "DG001"]], ids=" ".join)
+def test_what_the_command_line_says_of_itself_needs_no_torch(arguments):
+    command = [sys.executable, "-X", "importtime", "-m", "dtypeguard", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert run.stdout
+    assert "| dtypeguard" in run.stderr  # the table of modules
+    assert not re.search(r"\| +(torch|numpy|jaxtyping)\b", run.stderr)
+
+
+def test_what_is_used_loads_nothing_that_is_optional_and_starts_no_accelerator():
+    use = "import dtypeguard; dtypeguard.enforce, dtypeguard.guard"
+    loaded = _run(f"import sys, torch; before = set(sys.modules); {use}; print(*set(sys.modules) - before)")
     roots = {name.split(".")[0] for name in loaded.split()}
     assert not roots & {"beartype", "hypothesis", "rich", "pytest", "transformers", "lightning", "pytorch_lightning"}
     assert "torch._dynamo" not in loaded.split()
-    assert _run("import torch, dtypeguard; print(torch.cuda.is_initialized())").strip() == "False"
+    assert _run(f"{use}; import torch; print(torch.cuda.is_initialized())").strip() == "False"
 
 
 def test_a_tensor_only_contract_never_loads_beartype():

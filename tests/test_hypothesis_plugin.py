@@ -183,14 +183,15 @@ def test_importing_hypothesis_loads_neither_torch_nor_dtypeguard():
         import sys
         import hypothesis
         import hypothesis.strategies as st
-        assert "dtypeguard_hypothesis" in sys.modules
+        assert "dtypeguard._plugins.hypothesis" in sys.modules
 
         @hypothesis.settings(database=None, max_examples=5)
         @hypothesis.given(st.from_type(list[int]), st.builds(int))
         def test(x, y): ...
 
         test()
-        print([name for name in ("torch", "dtypeguard", "jaxtyping", "beartype", "numpy") if name in sys.modules])
+        names = "torch", "dtypeguard._base.config", "jaxtyping", "beartype", "numpy"
+        print([name for name in names if name in sys.modules])
         """,
         "-W",
         "error",
@@ -207,7 +208,7 @@ def test_an_annotation_works_as_soon_as_hypothesis_is_imported():
         from jaxtyping import Float32
         from torch import Tensor
 
-        assert "dtypeguard" not in sys.modules
+        assert "dtypeguard.testing" not in sys.modules
         shapes = set()
 
         @settings(database=None, max_examples=20, deadline=None)
@@ -240,7 +241,7 @@ def test_where_hypothesis_has_no_such_place_the_advice_is_given_and_nothing_fail
         {change}
         del os.environ["HYPOTHESIS_NO_PLUGINS"]
         hypothesis.entry_points.run()
-        print("dtypeguard_hypothesis" in sys.modules, "torch" in sys.modules)
+        print("dtypeguard._plugins.hypothesis" in sys.modules, "torch" in sys.modules)
         """,
         "-W",
         "error",
@@ -257,7 +258,7 @@ def test_where_hypothesis_has_no_such_place_the_advice_is_given_and_nothing_fail
 
 def test_the_entry_point_is_installed():
     points = {point.name: point.value for point in importlib.metadata.entry_points(group="hypothesis")}
-    assert points["dtypeguard"] == "dtypeguard_hypothesis:register"
+    assert points["dtypeguard"] == "dtypeguard._plugins.hypothesis:register"
 
 
 # ---------------------------------------------------------------- how tensors print

@@ -823,7 +823,7 @@ def test_what_the_environment_and_the_pytest_plugin_say_before_our_import(
     if environment is not None:
         monkeypatch.setenv("DTYPEGUARD_MODE", environment)
     plugin = None if told is None else types.SimpleNamespace(told=told)
-    monkeypatch.setitem(sys.modules, "dtypeguard_pytest", plugin)
+    monkeypatch.setitem(sys.modules, "dtypeguard._plugins.pytest", plugin)
     base = _config.initial()
     assert (base.mode, base.casting) == expected[:2]
     assert base.under == (None if expected[2] is None else str((tmp_path / expected[2]).resolve()))

@@ -12,8 +12,8 @@ import torch._dynamo
 import torch._inductor.test_operators  # noqa: F401  (pytester forgets what a run imports first, and torch bears that once)
 
 import dtypeguard
-import dtypeguard_pytest
 from dtypeguard._base import config as _config
+from dtypeguard._plugins import pytest as plugin
 
 pytest_plugins = "pytester"
 
@@ -118,7 +118,7 @@ def installed(tmp_path_factory, monkeypatch):
 def not_imported(monkeypatch):
     """Whoever imports dtypeguard now imports it anew."""
     for name in [*sys.modules]:
-        if name.partition(".")[0] == "dtypeguard":
+        if name.partition(".")[0] == "dtypeguard" and not name.startswith("dtypeguard._plugins"):
             monkeypatch.delitem(sys.modules, name)
 
 
@@ -253,12 +253,12 @@ def test_a_value_that_is_none_is_a_usage_error_that_lists_the_legal_ones(pyteste
     result.stderr.fnmatch_lines([message])
     kind = "casting" if "casting" in ini else "mode"
     line = next(line for line in result.stderr.lines if "choice" in line or "use one of" in line)
-    assert [value for value in dtypeguard_pytest._LEGAL[kind] if value not in line] == []
+    assert [value for value in plugin._LEGAL[kind] if value not in line] == []
 
 
 def test_the_plugin_knows_the_names_that_dtypeguard_knows():
-    assert typing.get_args(_config.ModeName) == dtypeguard_pytest._MODES
-    assert typing.get_args(_config.CastingName) == dtypeguard_pytest._LEGAL["casting"]
+    assert typing.get_args(_config.ModeName) == plugin._MODES
+    assert typing.get_args(_config.CastingName) == plugin._LEGAL["casting"]
 
 
 # --- the marker
@@ -352,7 +352,7 @@ def test_a_marker_that_is_wrong_fails_its_test_before_it_runs(outcomes, argument
     result = outcomes(tests, *options, errors=1, passed=1)
     result.stdout.fnmatch_lines([message.replace("[", "[[]")])
     result.stdout.no_fnmatch_line("*ran*")
-    result.stdout.no_fnmatch_line("*dtypeguard_pytest.py*")  # no frames of ours
+    result.stdout.no_fnmatch_line("*_plugins*")  # no frames of ours
 
 
 # --- what tests set themselves
@@ -480,10 +480,10 @@ def test_an_error_that_lenient_mode_would_repair_says_who_made_the_run_strict(py
 @pytest.mark.parametrize("options", [(), ("--dtypeguard=off:all",), ("--dtypeguard=config",), ("--dtypeguard=wrong",)])
 def test_a_run_leaves_nothing_behind(pytester, mode, options):
     dtypeguard.set_mode(mode, casting="safe")
-    before = dtypeguard_pytest._now()
+    before = plugin._now()
     pytester.makepyfile(PROGRAM + "dtypeguard.set_mode('strict')\ndef test(): dtypeguard.set_mode('off')")
     pytester.runpytest(*options, *QUIET)
-    assert dtypeguard_pytest._now() == before
+    assert plugin._now() == before
     assert dtypeguard.get_mode() == mode or "lenient"
 
 
@@ -696,7 +696,7 @@ def test_a_run_that_needs_no_torch_loads_none(pytester, options):
 
         def pytest_unconfigure(config):
             assert config.pluginmanager.has_plugin("dtypeguard")
-            loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "dtypeguard"}
+            loaded = {"torch", "dtypeguard._base.config"} & {*sys.modules}
             with open("loaded", "a") as file:
                 print(sorted(loaded), file=file)
         """
@@ -733,7 +733,7 @@ def mode():
 
 @pytest.fixture(scope={scope!r})
 def first():
-    assert "dtypeguard" not in sys.modules
+    assert "dtypeguard._base.config" not in sys.modules
     {body}
 
 {marker}
@@ -748,7 +748,7 @@ def test_2():
 
 def test_the_plugin_may_be_loaded_by_a_conftest(outcomes, pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeconftest("pytest_plugins = ['dtypeguard_pytest']")
+    pytester.makeconftest("pytest_plugins = ['dtypeguard._plugins.pytest']")
     pytester.makeini("[pytest]\ndtypeguard_casting = promote")
     pytester.makepyfile(
         PROGRAM + "def test_1(dtype_audit): assert met() == 'strict'\n"

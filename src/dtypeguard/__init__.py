@@ -4,35 +4,30 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from ._base.config import get_mode, mode, set_mode
-from ._base.errors import (
-    AmpError,
-    AmpWarning,
-    AnnotationError,
-    CastError,
-    CastWarning,
-    CompareError,
-    ContractWarning,
-    DeviceError,
-    DtypeError,
-    DtypeGuardError,
-    DtypeGuardWarning,
-    HintError,
-    InplaceOnCastWarning,
-    RankError,
-    ShapeError,
-)
-from ._doors.enforce import check, enforce
-from ._doors.guard import GuardedModule, guard, is_guarded, unguard
-from ._doors.guarded import guarded
-from ._repair.records import CastRecord, casts, reset_casts
-
 if _TYPE_CHECKING:
     from . import amp as amp
     from . import distributed as distributed
     from . import testing as testing
     from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
+    from ._base.config import get_mode as get_mode
+    from ._base.config import mode as mode
+    from ._base.config import set_mode as set_mode
+    from ._base.errors import AmpError as AmpError
+    from ._base.errors import AmpWarning as AmpWarning
+    from ._base.errors import AnnotationError as AnnotationError
+    from ._base.errors import CastError as CastError
+    from ._base.errors import CastWarning as CastWarning
+    from ._base.errors import CompareError as CompareError
+    from ._base.errors import ContractWarning as ContractWarning
+    from ._base.errors import DeviceError as DeviceError
+    from ._base.errors import DtypeError as DtypeError
+    from ._base.errors import DtypeGuardError as DtypeGuardError
+    from ._base.errors import DtypeGuardWarning as DtypeGuardWarning
+    from ._base.errors import HintError as HintError
+    from ._base.errors import InplaceOnCastWarning as InplaceOnCastWarning
+    from ._base.errors import RankError as RankError
+    from ._base.errors import ShapeError as ShapeError
     from ._compare import Comparison as Comparison
     from ._compare import Kept as Kept
     from ._compare import Layer as Layer
@@ -42,11 +37,21 @@ if _TYPE_CHECKING:
     from ._describe import HeldArgument as HeldArgument
     from ._describe import HeldModule as HeldModule
     from ._describe import describe as describe
+    from ._doors.enforce import check as check
+    from ._doors.enforce import enforce as enforce
+    from ._doors.guard import GuardedModule as GuardedModule
+    from ._doors.guard import guard as guard
+    from ._doors.guard import is_guarded as is_guarded
+    from ._doors.guard import unguard as unguard
+    from ._doors.guarded import guarded as guarded
     from ._doors.hook import ImportHook as ImportHook
     from ._doors.hook import install_import_hook as install_import_hook
     from ._dryrun import DryrunCell as DryrunCell
     from ._dryrun import DryrunTable as DryrunTable
     from ._dryrun import dryrun as dryrun
+    from ._repair.records import CastRecord as CastRecord
+    from ._repair.records import casts as casts
+    from ._repair.records import reset_casts as reset_casts
 
 __version__ = "0.1.0"
 
@@ -101,22 +106,35 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
 
 
 _MODULES = ("amp", "distributed", "testing")
-_LATER = {
-    **dict.fromkeys(("audit", "AuditReport"), "._audit"),
-    **dict.fromkeys(("compare", "Comparison", "Kept", "Layer", "Line"), "._compare"),
-    **dict.fromkeys(("describe", "Description", "HeldArgument", "HeldModule"), "._describe"),
-    **dict.fromkeys(("dryrun", "DryrunCell", "DryrunTable"), "._dryrun"),
-    **dict.fromkeys(("install_import_hook", "ImportHook"), "._doors.hook"),
-}
+_HOMES = {
+    "_audit": ("AuditReport", "audit"),
+    "_base.config": ("get_mode", "mode", "set_mode"),
+    "_base.errors": (
+        "AmpError", "AmpWarning", "AnnotationError", "CastError", "CastWarning", "CompareError", "ContractWarning",
+        "DeviceError", "DtypeError", "DtypeGuardError", "DtypeGuardWarning", "HintError", "InplaceOnCastWarning",
+        "RankError", "ShapeError",
+    ),
+    "_compare": ("Comparison", "Kept", "Layer", "Line", "compare"),
+    "_describe": ("Description", "HeldArgument", "HeldModule", "describe"),
+    "_doors.enforce": ("check", "enforce"),
+    "_doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
+    "_doors.guarded": ("guarded",),
+    "_doors.hook": ("ImportHook", "install_import_hook"),
+    "_dryrun": ("DryrunCell", "DryrunTable", "dryrun"),
+    "_repair.records": ("CastRecord", "casts", "reset_casts"),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _MODULES:  # what not every program needs is imported when it is asked for
+    """Each name is imported when it is first asked for, and torch with the first of them (PEP 562)."""
+    if name in _MODULES:
         return _importlib.import_module(f".{name}", __name__)
-    if name in _LATER:
-        return getattr(_importlib.import_module(_LATER[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(_importlib.import_module(f".{_HOME[name]}", __name__), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER, *_MODULES})
+    return sorted({*globals(), *_HOME, *_MODULES})

@@ -2,26 +2,16 @@
 
 import argparse
 import difflib
-import importlib.metadata
 import importlib.util
 import os
-import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-
-import torch
 
 import dtypeguard
 
-from ._audit.command import Usage, run
-from ._base import config
-from ._base.codes import MISTAKES, Mistake
-from ._base.dtypes import name_of
-from ._compare import command as compare
-from ._report.pages import FAMILIES, entry_of, page
-from ._watch.rule import RULES, Rule, Severity
-from ._watch.selection import Selection
+from ._base.usage import Usage
+from ._report.pages import FAMILIES, Entry, entries, page
 
 _EXAMPLES = """\
 examples:
@@ -44,7 +34,7 @@ example:
 
 exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
 """
-_OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
+_SEVERITIES = ("info", "warning", "error")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,9 +82,9 @@ def _parser() -> argparse.ArgumentParser:
 
     ways = f"{name} audit [options] script.py [argument ...]\n       {name} audit [options] -m module [argument ...]"
     says = "run a script or a module, and print its dtype mistakes"
-    _audit_options(command("audit", run, says, usage=ways, epilog=_STATUS))
+    _audit_options(command("audit", _audit, says, usage=ways, epilog=_STATUS))
     says = "measure what a lower precision costs a model, and which layers pay"
-    compare.add_options(command("compare", compare.run, says, epilog=_COMPARED))
+    _compare_options(command("compare", _compare, says, epilog=_COMPARED))
     says = "tell in which dtypes a model runs, and what comes out"
     _dryrun_options(command("dryrun", _dryrun, says))
     rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
@@ -108,7 +98,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _audit_options(audit: argparse.ArgumentParser) -> None:
     add = audit.add_argument
-    severities = [*(severity.value for severity in Severity), "never"]
     add(
         "--select",
         type=_list,
@@ -122,9 +111,14 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     values("--values", action="store_true", help=says)
     says = "find only values that are not finite, and the lines where they are born; quick"
     values("--range", dest="values", action="store_const", const="range", help=says)
-    add("--fail-on", choices=severities, default="warning", help="the lowest severity that fails (default: warning)")
+    add(
+        "--fail-on",
+        choices=(*_SEVERITIES, "never"),
+        default="warning",
+        help="the lowest severity that fails (default: warning)",
+    )
     says = "the lowest severity that is printed (default: info)"
-    add("--severity", choices=severities[:-1], default="info", help=says)
+    add("--severity", choices=_SEVERITIES, default="info", help=says)
     says = "of what is printed: text, annotations of GitHub, a SARIF log, or JSON (default: text)"
     add("--format", choices=("text", "github", "sarif", "json"), default="text", help=says)
     add("--output", metavar="PATH", help="print into this file; - is standard output (default)")
@@ -144,6 +138,24 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("arguments", nargs=argparse.REMAINDER, metavar="argument", help="the program's arguments")
 
 
+def _compare_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
+    add("--batch", metavar="package.module:make_batch", help="a function that returns a batch, or a list of batches")
+    low = parser.add_mutually_exclusive_group(required=True)
+    low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
+    low.add_argument("--autocast", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
+    add("--keep", type=float, metavar="ERROR", help="find the modules that must stay in float32 for this error")
+    add(
+        "--max-error",
+        type=float,
+        metavar="ERROR",
+        help="status 1 if the error is larger; with --keep, that with the modules in float32",
+    )
+    add("--json", metavar="PATH", help="write the result as JSON")
+    add("--html", metavar="PATH", help="write the result as an HTML page")
+
+
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
     add("model", help="package.module:function that returns the model; or its class")
@@ -155,10 +167,22 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--json", metavar="PATH", help="write the table as JSON")
 
 
-def _dryrun(options: argparse.Namespace) -> int:
-    from ._dryrun.command import run as run_dry
+def _audit(options: argparse.Namespace) -> int:
+    from ._audit.command import run
 
-    return run_dry(options)
+    return run(options)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from ._compare.command import run
+
+    return run(options)
+
+
+def _dryrun(options: argparse.Namespace) -> int:
+    from ._dryrun.command import run
+
+    return run(options)
 
 
 def _list(text: str) -> list[str]:
@@ -169,8 +193,8 @@ def _list(text: str) -> list[str]:
 
 
 def _rules(options: argparse.Namespace) -> int:
-    single: list[Rule | Mistake] = []
-    rows = [] if options.rules else _all()
+    single: list[Entry] = []
+    rows = [] if options.rules else entries()
     for name in options.rules:
         found = _named(name)
         (rows if len(found) > 1 else single).extend(found)
@@ -182,24 +206,21 @@ def _rules(options: argparse.Namespace) -> int:
     return 0
 
 
-def _all() -> list[Rule | Mistake]:
-    return [*MISTAKES.values(), *RULES.values()]
-
-
-def _named(name: str) -> list[Rule | Mistake]:
+def _named(name: str) -> list[Entry]:
+    every = entries()
     for spelling in (name.upper(), name.lower()):
-        found = [one for one in _all() if spelling in (one.id, one.id[:3], one.name)]
+        found = [one for one in every if spelling in (one.id, one.id[:3], one.name)]
         if found:
             return found
-    known = [word for one in _all() for word in (one.id, one.name)]
+    known = [word for one in every for word in (one.id, one.name)]
     near = [*difflib.get_close_matches(name.upper(), known, 2), *difflib.get_close_matches(name.lower(), known, 3)]
     families = ", ".join(FAMILIES)
     meant = f"did you mean {' or '.join(near)}?" if near else f"there are ids, names, and the families {families}"
     raise Usage(f"there is no rule {name!r}: {meant}")
 
 
-def _print_table(rows: Iterable[Rule | Mistake]) -> None:
-    cells = [(one.id, one.kind, one.name, one.summary) for one in map(entry_of, rows)]
+def _print_table(rows: Iterable[Entry]) -> None:
+    cells = [(one.id, one.kind, one.name, one.summary) for one in rows]
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
         from rich.table import Table
@@ -215,7 +236,7 @@ def _print_table(rows: Iterable[Rule | Mistake]) -> None:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]))
 
 
-def _print_page(rule: Rule | Mistake) -> None:
+def _print_page(rule: Entry) -> None:
     text = page(rule.id)
     if sys.stdout.isatty() and importlib.util.find_spec("rich"):
         from rich.console import Console
@@ -234,92 +255,10 @@ def _version(_: argparse.Namespace) -> int:
     return 0
 
 
-def _check(_: argparse.Namespace) -> int:
-    problems = []
-    for name, ask in _QUESTIONS.items():
-        try:
-            answer = ask()
-        except Exception as error:  # whatever it is, it is what the user wants to know
-            answer = f"problem: {error}"
-            problems.append(name)
-        print(f"{name:<14} {answer}")
-    if problems:
-        print(f"\nproblems with: {', '.join(problems)}")
-    return 1 if problems else 0
+def _check(options: argparse.Namespace) -> int:
+    from ._environment import run
 
-
-def _devices() -> str:
-    names = ["cpu"]
-    if torch.accelerator.is_available():
-        kind = torch.accelerator.current_accelerator()
-        for index in range(torch.accelerator.device_count()):
-            name = f" ({torch.cuda.get_device_name(index)})" if kind and kind.type == "cuda" else ""
-            names.append(f"{kind}:{index}{name}")
-    return ", ".join(names)
-
-
-def _kinds() -> Iterator[str]:
-    yield "cpu"
-    if torch.accelerator.is_available():
-        yield str(torch.accelerator.current_accelerator())
-
-
-def _autocast() -> str:
-    return ", ".join(f"{kind} {name_of(torch.get_autocast_dtype(kind))}" for kind in _kinds())
-
-
-def _mode() -> str:
-    variable, base, (told, file) = os.environ.get("DTYPEGUARD_MODE"), config.base(), config.read_project(os.getcwd())
-    if base.mode is not None and base.under is None:
-        return f"{base.mode.value} (DTYPEGUARD_MODE = {variable!r})"
-    if told.mode is not None:
-        return f"{told.mode.value} ({file}, for code below its folder)"
-    return f"lenient (the default; DTYPEGUARD_MODE {'is not set' if variable is None else f'= {variable!r}'})"
-
-
-def _casting() -> str:
-    told, file = config.read_project(os.getcwd())
-    if told.casting is None:
-        return "precision (the default)"
-    return f"{told.casting.name.lower()} ({file}, for code below its folder)"
-
-
-def _selection() -> str:
-    chosen = Selection.read()
-    off = sorted(set(RULES) - chosen.rules)
-    parts = [str(chosen.file or "no pyproject.toml with [tool.dtypeguard]"), f"{len(chosen.rules)} of {len(RULES)} on"]
-    if off and len(off) < len(RULES) / 2:
-        parts.append(f"without {', '.join(off)}")
-    if chosen.severity is not Severity.INFO:
-        parts.append(f"from severity {chosen.severity.value}")
-    if chosen.per_file:
-        parts.append(f"{len(chosen.per_file)} per-file-ignores")
-    return "; ".join(parts)
-
-
-def _optional() -> str:
-    return ", ".join(f"{name} {_installed(name)}" for name in _OPTIONAL)
-
-
-def _installed(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-_QUESTIONS: dict[str, Callable[[], str]] = {
-    "dtypeguard": lambda: f"{dtypeguard.__version__} in {os.path.dirname(dtypeguard.__file__)}",
-    "python": lambda: f"{platform.python_version()} on {platform.system()}",
-    "torch": lambda: str(torch.__version__),
-    "devices": _devices,
-    "default dtype": lambda: name_of(torch.get_default_dtype()),
-    "autocast": _autocast,
-    "mode": _mode,
-    "casting": _casting,
-    "rules": _selection,
-    "optional": _optional,
-}
+    return run(options)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from .._base.frames import without
+from .._base.usage import Usage
 from .._report.baseline import Baseline, load
 from .._show.files import writable
 from .._watch.selection import Selection
@@ -27,10 +28,6 @@ from .conclusion import STDOUT, conclude, stands_alone
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
-
-
-class Usage(Exception):
-    """What was asked for cannot be done."""
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-from .command import Usage
+from .._base.usage import Usage
 
 
 def made_by(name: str) -> Any:

@@ -19,8 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 
-import dtypeguard_project
-
+from . import pyproject
 from .dtypes import Casting
 from .frames import caller, installed
 
@@ -121,7 +120,7 @@ _NO_BASE = Base()
 def initial() -> Base:
     """The base of a program that sets none: the environment's, or what the pytest plugin was told before our import."""
     environment = os.environ.get("DTYPEGUARD_MODE", "").strip() or None
-    told = getattr(sys.modules.get("dtypeguard_pytest"), "told", {})
+    told = getattr(sys.modules.get("dtypeguard._plugins.pytest"), "told", {})
     return Base(as_mode(environment, "the environment variable DTYPEGUARD_MODE")).but(**told)
 
 
@@ -231,11 +230,11 @@ def project() -> tuple[Base, Path | None]:
 @functools.cache
 def read_project(folder: str | None) -> tuple[Base, Path | None]:
     """`project`, from a folder up."""
-    path, table = dtypeguard_project.find(folder)
+    path, table = pyproject.find(folder)
     try:
         told = read(mode=table.get("mode"), casting=table.get("casting"))
     except ValueError as error:
-        raise ValueError(f"{path}: {dtypeguard_project.TABLE} {error}") from None
+        raise ValueError(f"{path}: {pyproject.TABLE} {error}") from None
     return Base(under=None if path is None else os.path.realpath(path.parent), **told), path
 
 

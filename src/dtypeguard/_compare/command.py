@@ -6,10 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from .._audit.command import Usage, try_files
+from .._audit.command import try_files
 from .._audit.factory import made_by
 from .._base.dtypes import BY_NAME
 from .._base.errors import CompareError, DtypeGuardError
+from .._base.usage import Usage
 from .compare import compare
 
 
@@ -59,22 +60,3 @@ def _made(options: argparse.Namespace) -> tuple[Any, Any]:
     raise Usage(
         f"a batch is missing: write --batch package.module:function, or have {options.model} return (model, batch)"
     )
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    add = parser.add_argument
-    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
-    add("--batch", metavar="package.module:make_batch", help="a function that returns a batch, or a list of batches")
-    low = parser.add_mutually_exclusive_group(required=True)
-    low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
-    low.add_argument("--autocast", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
-    add("--keep", type=float, metavar="ERROR", help="find the modules that must stay in float32 for this error")
-    add(
-        "--max-error",
-        type=float,
-        metavar="ERROR",
-        help="status 1 if the error is larger; with --keep, that with the modules in float32",
-    )
-    add("--json", metavar="PATH", help="write the result as JSON")
-    add("--html", metavar="PATH", help="write the result as an HTML page")

@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from .._audit.command import Usage, try_files
+from .._audit.command import try_files
 from .._audit.factory import made_by
+from .._base.usage import Usage
 from .._calls import call_of
 from .dryrun import dryrun
 

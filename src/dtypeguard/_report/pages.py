@@ -1,10 +1,8 @@
-"""The pages of rules and of mistakes that contracts report, as the documentation has them."""
+"""The pages of rules and of mistakes that contracts report, as the documentation has them; without torch."""
 
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
-
-from .._base.codes import MISTAKES, Mistake
-from .._watch.rule import Rule
 
 FAMILIES = {
     "DG0": "contracts", "DG1": "conversions", "DG2": "autocast", "DG3": "autocast and GradScaler",
@@ -23,13 +21,23 @@ class Entry(NamedTuple):
     summary: str
 
 
-def entry_of(one: Rule | Mistake) -> Entry:
-    kind = one.severity.value if isinstance(one, Rule) else one.kind
-    return Entry(one.id, one.name, kind, one.summary)
+@cache
+def pages() -> dict[str, Path]:
+    """The files of all pages by the ids of what they are about, in the order of these."""
+    shipped = _PACKAGE / "_pages"
+    folder = shipped if shipped.is_dir() else _PACKAGE.parents[1] / "docs"  # an editable install has no copy
+    return {path.stem: path for part in ("errors", "rules") for path in sorted((folder / part).glob("DG*.md"))}
 
 
 def page(code: str) -> str:
     """The page of a mistake or a rule, in Markdown."""
-    shipped = _PACKAGE / "_pages"
-    pages = shipped if shipped.is_dir() else _PACKAGE.parents[1] / "docs"  # an editable install has no copy
-    return (pages / ("errors" if code in MISTAKES else "rules") / f"{code}.md").read_text(encoding="utf-8")
+    return pages()[code].read_text(encoding="utf-8")
+
+
+def entries() -> list[Entry]:
+    """What each page says at its top."""
+    found = []
+    for code in pages():
+        title, kind, summary, _ = page(code).split("\n\n", 3)
+        found.append(Entry(code, title.split(" ", 2)[2], kind.partition(": ")[2], summary))
+    return found

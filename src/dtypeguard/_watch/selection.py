@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import dtypeguard_project as project
-
+from .._base import pyproject
 from .rule import RULES, Severity, select
 
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
@@ -69,7 +68,7 @@ class Selection:
             ValueError: for a rule that there is not; for anything wrong in the file, with file, key and what is legal.
         """
         off = select(ignore)
-        file, table = project.find(folder)
+        file, table = pyproject.find(folder)
         options = _options(file, table)
         if rules is None:
             on = options.get("select", frozenset(RULES)) - options.get("ignore", frozenset())
@@ -99,7 +98,7 @@ class Selection:
 
 def _options(file: Path | None, table: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: read for key, read in _KEYS.items() if key in table}
-    return {key: read(table[key], f"{file}: {project.TABLE} {key}", file) for key, read in given.items()}
+    return {key: read(table[key], f"{file}: {pyproject.TABLE} {key}", file) for key, read in given.items()}
 
 
 def _rules(value: Any, where: str, _: Any = None) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dtypeguard_pytest import marked, plainly
+from .pytest import marked, plainly
 
 if TYPE_CHECKING:
     from dtypeguard._audit import AuditReport

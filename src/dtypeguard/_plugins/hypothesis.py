@@ -1,6 +1,6 @@
 """What hypothesis runs when it is imported: `st.from_type` and `st.builds` learn jaxtyping's annotations.
 
-It stands outside the package, because hypothesis loads it wherever it is used: neither torch nor dtypeguard is imported
+hypothesis loads it wherever it is used: neither torch nor more of dtypeguard is imported
 before a test asks for an array.
 """
 

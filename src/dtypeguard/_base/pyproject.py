@@ -1,6 +1,6 @@
 """`[tool.dtypeguard]` in pyproject.toml: where it is, and what is in it.
 
-It stands outside the package, because the pytest plugin reads it where torch must not be imported.
+The pytest plugin reads it where torch must not be imported.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""The pytest plugin: the mode in tests, packages to enforce, a summary of repairs. `dtypeguard_pytest_audit` has more.
+"""The pytest plugin: the mode in tests, packages to enforce, a summary of repairs. `pytest_audit` has more.
 
-It stands outside the package, because pytest loads it in every run: neither torch nor dtypeguard is imported before a
+pytest loads it in every run: neither torch nor more of dtypeguard is imported before a
 test does so, or packages are to be enforced. What dtypeguard must know then it finds in `told`.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-import dtypeguard_project
+from .._base import pyproject
 
 if TYPE_CHECKING:
     from dtypeguard import CastRecord, ImportHook
 
-pytest_plugins = ["dtypeguard_pytest_audit"]
+pytest_plugins = ["dtypeguard._plugins.pytest_audit"]
 
 _MODES = ("strict", "lenient", "warn", "off")
 _LEGAL = {
@@ -122,12 +122,12 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
 def _project_mode(config: pytest.Config) -> str:
     """The mode in `[tool.dtypeguard]` of pyproject.toml: somebody chose it, unlike our default."""
     try:
-        file, table = dtypeguard_project.find(config.rootpath)
+        file, table = pyproject.find(config.rootpath)
     except ValueError:  # whoever needs more of the table says what is wrong with it
         return ""
     mode = table.get("mode", "")
     if mode and str(mode).lower() not in _MODES:
-        where = f"{file}: {dtypeguard_project.TABLE} mode={mode!r}"
+        where = f"{file}: {pyproject.TABLE} mode={mode!r}"
         raise ValueError(f"{where} is not a mode: use one of {', '.join(map(repr, _MODES))}")
     return str(mode).lower()
 
