@@ -90,7 +90,7 @@ def importing(context: Context) -> Table:
             took[name].append(_imported(what))
     table = Table(
         "Import after torch",
-        "With `enforce` and `guard`. In five fresh processes each, in turn, with bytecode cached. Memory is the growth of "
+        "With `enforce` and `guard`. In five fresh processes each, in turn, bytecode cached. Memory is the growth of "
         "the peak (`ru_maxrss`; none where torch's own import peaked higher) and of what is resident.",
         ("candidate", "time, or memory", f"÷ {BEARTYPE}"),
     )
