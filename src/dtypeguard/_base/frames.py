@@ -5,7 +5,6 @@ import linecache
 import os
 import re
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable
 from itertools import islice
@@ -23,18 +22,18 @@ known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or j
 # dtypeguard's own files, and the code that it generates.
 _OWN: tuple[str, ...] = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<dtypeguard ")
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 # The frames of these files never are the user's own line.
 _INTERNAL: tuple[str, ...] = (
     *_OWN,
     TORCH,
     os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
-    os.path.dirname(os.path.abspath(os.__file__)) + os.sep + "contextlib.py",
+    _LIBRARY + "contextlib.py",
     "<string>",
 )
 _HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
 _PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab
 _IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbered besides
-_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 def caller(frame: FrameType | None = None) -> FrameType | None:
