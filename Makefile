@@ -2,6 +2,7 @@ BASE_PYTHON ?= python3
 FUZZ_CASES ?= 200000
 FUZZ_SEED ?= 0
 MUTANTS ?= 160
+PARTS ?= core
 
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip
@@ -35,7 +36,7 @@ help:
 	@echo "test-newest  the same, with the newest versions of everything, in .venv-newest"
 	@echo "fuzz      FUZZ_CASES=$(FUZZ_CASES) random cases from FUZZ_SEED=$(FUZZ_SEED)"
 	@echo "conformance  ten thousand drawn values for each annotation of a table, against jaxtyping"
-	@echo "mutants   MUTANTS=$(MUTANTS) small faults in the core, and which of them the suite sees"
+	@echo "mutants   MUTANTS=$(MUTANTS) small faults in PARTS=$(PARTS) of tests/mutate.py, and which of them the suite sees"
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
 	@echo "types     mypy and pyright"
@@ -106,7 +107,7 @@ conformance: .venv
 	DTYPEGUARD_VALUES=10000 $(PYTHON) -m pytest -n 2 -m slow tests/test_testing_conformance.py
 
 mutants: .venv
-	$(PYTHON) tests/mutate.py --count $(MUTANTS)
+	$(PYTHON) tests/mutate.py --count $(MUTANTS) $(PARTS:%=--part %)
 
 bench: .venv
 	$(PYTHON) benchmarks/run.py

@@ -1,10 +1,11 @@
-"""Mutation testing: plants small faults in the core and counts those that the tests notice.
+"""Mutation testing: plants small faults in the package and counts those that the tests notice.
 
-    python tests/mutate.py                      # 200 faults, drawn evenly over rooms and operators
+    python tests/mutate.py                      # 200 faults, drawn evenly over the core's rooms and operators
+    python tests/mutate.py --part values --part compare --count 40
     python tests/mutate.py --count 40 --seed 7 8 9 --file _check/reference --list
 
-Each mutant is one change to one room, made on the syntax tree. It gets its own copy of `src`, and those tests of the
-core that reach its line run against that, cheapest first, until one of them fails. A process that has torch, pytest and
+Each mutant is one change to one room, made on the syntax tree. It gets its own copy of `src`, and those tests of its
+part that reach its line run against that, cheapest first, until one of them fails. A process that has torch, pytest and
 hypothesis imported, but not dtypeguard, is forked for each file of tests. Without a fault they must pass first: that
 takes their times, and the lines that they reach.
 """
@@ -25,20 +26,54 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("_base", "_contract", "_check", "_repair", "_wrap", "_doors")
-CORE = [
-    f"{folder}/{path.stem}"
-    for folder in FOLDERS
-    for path in sorted((ROOT / "src/dtypeguard" / folder).glob("[!_]*.py"))
-]
-# Tests of something else than the core, or of the sources as text.
-APART = "amp audit architecture check_module command hypothesis op_mixing pytest rules seeds testing versions".split()
+PACKAGE = ROOT / "src" / "dtypeguard"
+
+
+class Part(NamedTuple):
+    """Folders and modules, and words in the names of the tests that are about them; with `but`, all tests but those."""
+
+    rooms: str
+    tests: str = ""
+    but: str = ""
+
+
+PARTS = {
+    "core": Part(
+        "_base _contract _check _repair _wrap _doors",  # apart: tests of something else, or of the sources as text
+        but="amp audit architecture check_module command compare describe dryrun hypothesis op_mixing pytest rule "
+        "seeds testing values versions docs",
+    ),
+    "watch": Part("_watch _audit", "audit_ rule_programs findings_text isolation"),
+    "rules": Part("_rules", "rule_programs amp_rules amp_silent audit_training audit_state audit_conversions"),
+    "values": Part("_values", "test_values rule_programs"),
+    "compare": Part("_compare", "compare"),
+    "dryrun": Part("_dryrun", "dryrun"),
+    "describe": Part("_describe _calls", "describe calls"),
+    "report": Part("_report _show", "report html baseline command describe compare dryrun error_pages"),
+    "amp": Part("amp", "amp_"),
+    "testing": Part("testing", "testing check_module op_mixing"),
+    "plugins": Part("_plugins __main__ _environment", "pytest hypothesis command"),
+}
+BY_RULE = "test_rule_programs"  # its programs of one rule are a unit of tests of their own
+
+
+def rooms_of(part: Part) -> list[str]:
+    """Modules by their paths in the package."""
+    found = []
+    for name in part.rooms.split():
+        folder = PACKAGE / name
+        files = sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+        found += [str(file.relative_to(PACKAGE).with_suffix("")) for file in files if file.name != "__init__.py"]
+    return found
+
+
+ROOMS = {room: name for name, part in PARTS.items() for room in rooms_of(part)}
 FIRST = {  # what kills soonest
     "_contract/anchor": ["test_anchor", "test_guard"],
     "_check/axes": ["test_agreement", "test_properties"],
@@ -365,7 +400,7 @@ def drawn(every: list[Mutant], count: int, seed: int) -> list[Mutant]:
 
 
 class Tests(NamedTuple):
-    """A file of tests that passes without a fault."""
+    """A file of tests, or those of one rule, that pass without a fault."""
 
     name: str
     seconds: float
@@ -378,7 +413,7 @@ class Tests(NamedTuple):
 
 
 def tests_for(mutant: Mutant, tests: list[Tests]) -> list[Tests]:
-    first = FIRST.get(mutant.room, [])
+    first = FIRST.get(mutant.room) or [f"{BY_RULE}-{mutant.room.split('/')[-1][:5].upper()}"]
     chosen = [file for file in tests if file.concern(mutant)] or [file for file in tests if file.blind]
     return sorted(chosen, key=lambda file: (file.name not in first, file.seconds))
 
@@ -429,17 +464,18 @@ def _test(tests: Path, name: str, src: Path, log: Path, trace: bool) -> int:
 
     assert Path(dtypeguard.__file__).is_relative_to(src), dtypeguard.__file__
     quiet = "-x -q -p no:cacheprovider --no-header --tb=no -W ignore::pytest.PytestAssertRewriteWarning".split()
-    code = pytest.main([f"tests/{name}.py", *quiet, "-m", "not slow"], plugins=[reached] if trace else [])
+    file, _, rule = name.partition("-")
+    code = pytest.main([f"tests/{file}.py", *quiet, "-m", "not slow", "-k", rule], plugins=[reached] if trace else [])
     sys.settrace(None)
     log.with_suffix(".lines").write_text(repr(reached.lines()))
     return int(code)
 
 
 class Reached:
-    """Which lines of the core run; a function is left alone when all of its lines have."""
+    """Which lines of the package run; a function is left alone when all of its lines have."""
 
     def __init__(self, src: Path) -> None:
-        self._rooms = {str(src / "dtypeguard" / f"{room}.py"): room for room in CORE}
+        self._rooms = {str(src / "dtypeguard" / f"{room}.py"): room for room in ROOMS}
         self._left: dict[CodeType, set[int]] = {}
 
     def pytest_runtest_setup(self, item: object) -> None:
@@ -515,18 +551,30 @@ def judged(job: Job) -> tuple[Mutant, str | None, float]:
     return mutant, None, time.monotonic() - started
 
 
-def healthy(root: Path) -> Iterator[Tests]:
-    """The files of tests, each run once without a fault."""
-    log = root / "log"
+def units(root: Path, parts: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """The tests that are about parts, by names: files, and of one file the programs of each rule."""
     for file in sorted((root / "tests").glob("test_*.py")):
-        if any(word in file.stem for word in APART):
+        for part in map(PARTS.__getitem__, parts):
+            words = (part.tests or part.but).split()
+            if any(word in file.stem for word in words) is bool(part.tests):
+                break
+        else:
             continue
-        started, blind = time.monotonic(), any(word in file.read_text() for word in ("subprocess", "torch.compile("))
-        failure = run(root / "tests", file.stem, root / "src", 900, log, trace="compile" not in file.stem)
-        if failure is not None:
-            sys.exit(f"{file.stem} fails without a fault: {failure}\n{log.read_text()}")
-        reached = set(ast.literal_eval(log.with_suffix(".lines").read_text()))
-        yield Tests(file.stem, time.monotonic() - started, reached, blind)
+        if file.stem == BY_RULE:
+            yield from ((f"{BY_RULE}-{folder.name}", file) for folder in sorted((root / "tests" / "rules").iterdir()))
+        else:
+            yield file.stem, file
+
+
+def taken(root: Path, name: str, file: Path) -> Tests:
+    """One unit of tests, run once without a fault."""
+    log = root / f"{name}.log"
+    started, blind = time.monotonic(), any(word in file.read_text() for word in ("subprocess", "torch.compile("))
+    failure = run(root / "tests", name, root / "src", 900, log, trace="compile" not in name)
+    if failure is not None:
+        sys.exit(f"{name} fails without a fault: {failure}\n{log.read_text()}")
+    reached = set(ast.literal_eval(log.with_suffix(".lines").read_text()))
+    return Tests(name, time.monotonic() - started, reached, blind)
 
 
 # ---------------------------------------------------------------- report
@@ -539,7 +587,8 @@ def score(results: list[tuple[Mutant, str | None]], of: Callable[[Mutant], str])
 
 
 def report(results: list[tuple[Mutant, str | None]]) -> None:
-    for title, of in (("room", lambda m: m.room), ("operator", lambda m: m.operator), ("all", lambda m: "all")):
+    titles = {"part": lambda m: ROOMS[m.room], "room": lambda m: m.room, "operator": lambda m: m.operator}
+    for title, of in titles.items():
         print(f"\nkilled, by {title}", *score(results, of), sep="\n")
     survivors = [mutant for mutant, failure in results if failure is None]
     print(f"\n{len(survivors)} survived", *map(str, survivors), sep="\n  ")
@@ -549,12 +598,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="how many mutants")
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="one sample for each")
-    parser.add_argument("--file", action="append", choices=CORE, help="only this room; may be given again")
+    parser.add_argument("--part", action="append", choices=list(PARTS), help="in place of the core; may be given again")
+    parser.add_argument("--file", action="append", choices=list(ROOMS), help="only this room; may be given again")
     parser.add_argument("--operator", action="append", choices=list(OPERATORS))
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="print the mutants, run nothing")
     options = parser.parse_args()
-    sources = {room: (ROOT / "src" / "dtypeguard" / f"{room}.py").read_text() for room in options.file or CORE}
+    rooms = options.file or [room for room, part in ROOMS.items() if part in (options.part or ["core"])]
+    sources = {room: (PACKAGE / f"{room}.py").read_text() for room in rooms}
     every = [mutant for room, source in sources.items() for mutant in mutants_of(room, source)]
     every = [mutant for mutant in every if mutant.operator in (options.operator or OPERATORS)]
     samples = {seed: drawn(every, options.count, seed) for seed in options.seed}
@@ -570,8 +621,9 @@ def main() -> None:
         root = Path(place)
         for name in ("src", "tests"):
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "docs", root / "docs", ignore=shutil.ignore_patterns("_build"))
         shutil.copy(ROOT / "pyproject.toml", root)
-        tests = list(healthy(root))
+        tests = [taken(root, *unit) for unit in units(root, {ROOMS[room] for room in rooms})]
         print(*(f"  {file.seconds:5.1f} s  {file.name}" for file in tests), sep="\n")
         print(f"{len(tests)} files of tests pass without a fault, in {sum(t.seconds for t in tests):.0f} s", flush=True)
         jobs = [Job(mutant, root, tests) for mutant in sample]
