@@ -79,9 +79,9 @@ def operations() -> dict[str, tuple[Counter[str], Counter[str]]]:
     for op in op_db:
         for model, inputs in cases.operations(op, 1) if torch.float32 in op.dtypes else ():
             ghost, ghosts, _ = cases.without_values(model, inputs, {})
-            for cell in dtypeguard.dryrun(ghost, *ghosts, device="cpu", autocast=REGIONS):
+            for cell in dtypeguard.dryrun(ghost, tuple(ghosts), device="cpu", region=REGIONS):
                 mixed = "one dtype" if cell.parameters in (None, cell.inputs) else "mixed dtypes"
-                ours, fakes = found.setdefault(mixed + (", autocast" if cell.autocast else ""), (Counter(), Counter()))
+                ours, fakes = found.setdefault(mixed + (", autocast" if cell.region else ""), (Counter(), Counter()))
                 truth = cases.eager(model, inputs, {}, cell)
                 ours[cases.judged(cell, truth)] += 1
                 fakes[cases.likeness(cases.fake(model, inputs, cell), truth)] += 1
@@ -103,7 +103,7 @@ def module_samples() -> Iterator[tuple[Any, ...]]:
     import dryrun_cases as cases
     from torch.testing._internal.common_modules import module_db
 
-    cell = dtypeguard.DryrunCell(None, None, None)
+    cell = dtypeguard.results.DryrunCell(None, None, None)
     for info in module_db:
         for training in (False, True):
             torch.manual_seed(1)
@@ -151,7 +151,7 @@ def large(name: str) -> None:
         mask = torch.ones(32, 512, dtype=torch.int64)
         inputs = {"inputs_embeds": torch.randn(32, 512, 768), "attention_mask": mask}
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-    assert len(dtypeguard.dryrun(model, **inputs, device="cpu").cells) == 48
+    assert len(dtypeguard.dryrun(model, dict(inputs), device="cpu").cells) == 48
     took, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(took, (after - before) / 2**20)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import dtypeguard
 from dtypeguard._report.causes import causes_of
 from dtypeguard._report.text import Style, paragraphs
-from dtypeguard.amp import Finding, Report
+from dtypeguard.results import Finding, Report
 
 HERE = Path(__file__).parent
 PAGE, PROGRAMS = HERE / "found.md", HERE / "found"

@@ -48,12 +48,12 @@ def test_the_classifier_takes_every_dtype() -> None:
 
 
 def test_an_encoder_that_nobody_annotated_does_too() -> None:
-    report = check_module(lambda: nn.TransformerEncoderLayer(16, 2, dropout=0.0), example=torch.randn(5, 1, 16))
+    report = check_module(lambda: nn.TransformerEncoderLayer(16, 2, dropout=0.0), batch=torch.randn(5, 1, 16))
     assert not report.failures
 
 
 def test_pytorch_s_own_norm_is_a_trap() -> None:
-    report = check_module(lambda: nn.LayerNorm(16), example=torch.randn(2, 16), autocast=[None])
+    report = check_module(lambda: nn.LayerNorm(16), batch=torch.randn(2, 16), region=[None])
     silent = {(cell.parameter_dtype, cell.input_dtype) for cell in report.traps}
     assert (torch.float32, torch.bfloat16) in silent  # without a guard it computes, and raises no error
 

@@ -93,7 +93,7 @@ def report(findings=(), casts=(), modules=(), **rest):
     }
     return {
         "schema": 1,
-        "dtypeguard": "0.1.0",
+        "version": "0.1.0",
         "torch": "2.13.0+cpu",
         "program": "train.py",
         "command": "python -m dtypeguard audit train.py",

@@ -37,9 +37,10 @@ def comparison(layers=(), parts=(), **rest):
     rows = [row | {"share": sum(row[name] for name in PARTS)} for row in lines.values()]
     explained = sum(row["share"] for row in layers)
     return {
-        "format": 1,
+        "schema": 1,
+        "kind": "compare",
         "dtype": "bfloat16",
-        "autocast": False,
+        "region": None,
         "model": "Net",
         "reference": "float64",
         "wide": "float32",
@@ -90,7 +91,7 @@ def sample():
         part("", 30, arithmetic=0.28, decisions=0.03, source="return self.head(x.argmax(-1))"),
     ]
     return comparison(
-        layers, parts, dtype="float16", autocast=True, error=0.018, runs=9, bisected=0,
+        layers, parts, dtype=None, region="float16", error=0.018, runs=9, bisected=0,
         born=[f"{HOME}/model.py:22, in forward: `x + residual`: 3 of 32 values become infinite", NASTY],
         notes=["14 choices come out otherwise, most at argmax", NASTY],
         parameters={"embed.weight": 0.2, "blocks.0.fc.weight": 0.29, "blocks.0.fc.bias": 0.01},

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import warnings
 from collections import Counter
 from typing import NamedTuple
@@ -56,7 +57,7 @@ def eager(model, args, kwargs, cell):
 
 
 def region(cell):
-    return autocast(None if cell.autocast is None else ("cpu", cell.autocast))
+    return autocast(None if cell.region is None else ("cpu", cell.region))
 
 
 def without_values(model, args, kwargs):
@@ -75,8 +76,12 @@ def compared(model, args=(), kwargs=None, *, values=True, **options):
     """Of each cell how the dry run compares with eager: 'agree', 'missed', 'false', 'dtype' or 'unknown'."""
     kwargs = kwargs or {}
     given = (model, args, kwargs) if values else without_values(model, args, kwargs)
-    table = dtypeguard.dryrun(given[0], *given[1], **given[2], device="cpu", **options)
+    table = dtypeguard.dryrun(given[0], bound(*given), device="cpu", **options)
     return {str(cell): judged(cell, eager(model, args, kwargs, cell)) for cell in table}
+
+
+def bound(model, args, kwargs):
+    return inspect.signature(model.forward).bind(*args, **kwargs)
 
 
 def judged(cell, truth):

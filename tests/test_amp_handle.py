@@ -23,6 +23,7 @@ from versions import since
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning, amp
+from dtypeguard.results import Finding
 
 
 def trio(optimizer=torch.optim.SGD, **options):
@@ -1308,6 +1309,6 @@ def test_an_average_that_was_made_in_inference_mode():
 
 
 def test_the_fields_of_a_finding_are_those_that_are_documented():
-    names = [field.name for field in dataclasses.fields(amp.Finding)]
-    assert all(f"{name}:" in amp.Finding.__doc__ for name in names)
-    assert amp.Finding.__module__ == "dtypeguard.amp"
+    names = [field.name for field in dataclasses.fields(Finding)]
+    assert all(f"{name}:" in Finding.__doc__ for name in names)
+    assert Finding.__module__ == "dtypeguard.results"

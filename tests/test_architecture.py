@@ -76,10 +76,11 @@ def test_init_defines_nothing():
 
 
 def test_public_classes_show_their_public_path():
-    for name in dtypeguard.__all__:
-        thing = getattr(dtypeguard, name)
-        if isinstance(thing, type):
-            assert thing.__module__ == "dtypeguard", name
+    for home in (dtypeguard, dtypeguard.results):
+        for name in home.__all__:
+            thing = getattr(home, name)
+            if isinstance(thing, type):
+                assert thing.__module__ == home.__name__, name
 
 
 def test_the_changelog_s_top_version_is_the_package_s():

@@ -11,7 +11,6 @@ import torch
 from support import BF16, F16, F32, F64
 from torch import nn
 
-import dtypeguard
 from dtypeguard import audit
 
 
@@ -315,8 +314,8 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": "schema dtypeguard torch program command date verdict error seconds operations values edits causes findings "
-        "casts modules rules severities",
+    "": "schema tool version kind torch program command date verdict error seconds operations values edits causes "
+        "findings casts modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
                 "count bytes origin parameters docs label spots edit",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",
@@ -335,7 +334,7 @@ def test_the_schema_of_the_data():
     for part in ("findings", "casts", "modules"):
         assert data[part]
         assert {frozenset(row) for row in data[part]} == {frozenset(SCHEMA[part].split())}
-    assert (data["schema"], data["dtypeguard"], data["torch"]) == (1, dtypeguard.__version__, torch.__version__)
+    assert (data["kind"], data["torch"]) == ("audit", torch.__version__)
     assert (data["program"], data["error"]) == (None, None)
     assert data["operations"] > 5
     assert 0 <= data["seconds"] < 60
@@ -430,8 +429,8 @@ def test_a_page_is_written(tmp_path):
         net(torch.ones(2, 4))
         promotes(torch.ones(3))
     path = tmp_path / "report.html"
-    assert report.to_html(path) is None
-    text = path.read_text(encoding="utf-8")
+    text = report.to_html(path)
+    assert path.read_text(encoding="utf-8") == text
     assert text.lower().lstrip().startswith("<!doctype html")
     for part in ("DG101", "Net", "BatchNorm1d", "promotes"):
         assert part in text

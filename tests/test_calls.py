@@ -52,9 +52,9 @@ class Packed(nn.Module):
 
 READERS = {
     "compare": lambda model, batch: dtypeguard.compare(model, batch, dtype="bfloat16"),
-    "dryrun": lambda model, batch: dtypeguard.dryrun(model, batch, dtypes="float32", autocast=None),
+    "dryrun": lambda model, batch: dtypeguard.dryrun(model, batch, dtypes="float32", region=None),
     "check_module": lambda model, batch: testing.check_module(
-        lambda: model, example=batch, dtypes=[torch.float32], max_examples=1
+        lambda: model, batch=batch, dtypes=[torch.float32], max_examples=1
     ),
 }
 FITS = {
@@ -86,24 +86,3 @@ def test_a_batch_that_does_not_fit_is_told_how_it_was_read(read, kind, batch, ad
     with pytest.raises(TypeError) as error:
         read(kind(), batch)
     assert str(error.value).split("; ", 1)[1].partition("\n")[0] == advice
-
-
-@pytest.mark.parametrize(
-    ("kind", "args", "kwargs"),
-    [
-        (Two, (X, X), {}),
-        (Two, (X,), {"b": X}),
-        (Two, ((X,),), {"b": X}),
-        (Tokens, ({"input_ids": IDS},), {"scale": None}),
-        (OnePair, ([X, X],), {}),
-        (Tokens, (), {"input_ids": IDS}),
-    ],
-)
-def test_dryrun_takes_several_values_and_keyword_arguments_too(kind, args, kwargs):
-    table = dtypeguard.dryrun(kind(), *args, **kwargs, dtypes="float32", autocast=None)
-    assert table.cells[0].status == "runs"
-
-
-def test_an_argument_that_dryrun_gets_twice():
-    with pytest.raises(TypeError, match="got 'input_ids' twice: in the dict, and as keyword argument"):
-        dtypeguard.dryrun(Tokens(), {"input_ids": IDS}, input_ids=IDS)

@@ -709,11 +709,11 @@ def test_rules_that_there_are_not(command, name, message):
     assert err.splitlines()[-1].partition("error: ")[2].startswith(message)
 
 
-# --- check, version, usage
+# --- doctor, usage
 
 
-def test_check(command, write):
-    status, out, err = command("check")
+def test_doctor(command, write):
+    status, out, err = command("doctor")
     assert (status, err) == (0, "")
     facts = dict(
         re.split(r" {1,}", line.replace("default dtype", "default_dtype"), maxsplit=1) for line in out.splitlines()
@@ -728,20 +728,20 @@ def test_check(command, write):
     assert re.search(r"rich \S+, jinja2 \S+, hypothesis \S+, pytest \S+", facts["optional"])
 
 
-def test_check_says_what_is_selected(command, write, folder):
+def test_doctor_says_what_is_selected(command, write, folder):
     write(
         "pyproject.toml",
         "[tool.dtypeguard]\nignore = ['DG309']\nseverity = 'warning'\nper-file-ignores = {a = ['DG3']}",
     )
-    status, out, _ = command("check")
+    status, out, _ = command("doctor")
     assert status == 0
     expected = f"{len(RULES) - 1} of {len(RULES)} on; without DG309; from severity warning; 1 per-file-ignores"
     assert f"rules          {folder / 'pyproject.toml'}; {expected}\n" in out
 
 
-def test_check_fails_on_what_is_wrong(command, write):
+def test_doctor_fails_on_what_is_wrong(command, write):
     write("pyproject.toml", "[tool.dtypeguard]\nselct = []")
-    status, out, _ = command("check")
+    status, out, _ = command("doctor")
     assert status == 1
     assert "has no key 'selct'" in out
     assert out.endswith("\nproblems with: mode, casting, rules\n")
@@ -751,10 +751,10 @@ def test_check_fails_on_what_is_wrong(command, write):
     ("environment", "mode"),
     [("", "strict ({file}, for code below its folder)"), ("warn", "warn (DTYPEGUARD_MODE = 'warn')")],
 )
-def test_check_says_where_mode_and_casting_come_from(folder, write, environment, mode):
+def test_doctor_says_where_mode_and_casting_come_from(folder, write, environment, mode):
     write("pyproject.toml", "[tool.dtypeguard]\nmode = 'Strict'\ncasting = 'promote'")
     environment = {**os.environ, "DTYPEGUARD_MODE": environment}
-    command = [sys.executable, "-m", "dtypeguard", "check"]
+    command = [sys.executable, "-m", "dtypeguard", "doctor"]
     out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     file = folder / "pyproject.toml"
     assert f"\nmode           {mode.format(file=file)}\n" in out
@@ -763,7 +763,7 @@ def test_check_says_where_mode_and_casting_come_from(folder, write, environment,
 
 def test_a_mode_that_there_is_not():
     run = subprocess.run(
-        [sys.executable, "-m", "dtypeguard", "check"], capture_output=True, text=True,
+        [sys.executable, "-m", "dtypeguard", "doctor"], capture_output=True, text=True,
         env={**os.environ, "DTYPEGUARD_MODE": "strickt"},
     )  # fmt: skip
     assert run.returncode == 1
@@ -772,13 +772,12 @@ def test_a_mode_that_there_is_not():
     )
 
 
-@pytest.mark.parametrize("way", ["version", "--version"])
-def test_version(command, way):
-    assert command(way) == (0, f"{dtypeguard.__version__}\n", "")
+def test_version(command):
+    assert command("--version") == (0, f"{dtypeguard.__version__}\n", "")
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["nonsense"], ["audit"], ["audit", "-m"], ["version", "x"], ["check", "--x"], ["--nonsense"]]
+    "arguments", [[], ["nonsense"], ["audit"], ["audit", "-m"], ["version"], ["doctor", "--x"], ["--nonsense"]]
 )
 def test_wrong_usage(command, arguments):
     status, out, err = command(*arguments)
@@ -787,7 +786,7 @@ def test_wrong_usage(command, arguments):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("arguments", [[], ["audit"], ["rules"], ["check"], ["version"]])
+@pytest.mark.parametrize("arguments", [[], ["audit"], ["rules"], ["doctor"]])
 def test_help(command, arguments):
     status, out, err = command(*arguments, "--help")
     assert (status, err) == (0, "")
@@ -799,7 +798,7 @@ def test_the_script_is_the_module(folder):
     script = os.path.join(os.path.dirname(sys.executable), "dtypeguard")
     if not os.path.exists(script):
         pytest.skip("no console script beside this interpreter")
-    run = subprocess.run([script, "version"], capture_output=True, text=True)
+    run = subprocess.run([script, "--version"], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, f"{dtypeguard.__version__}\n")
 
 
@@ -829,12 +828,12 @@ missing = None
 
 def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, write):
     write("net.py", NET)
-    status, out, err = command("dryrun", "net:Net", "--example", "net:batch", "--html", "t.html", "--json", "t.json")
+    status, out, err = command("dryrun", "net:Net", "--batch", "net:batch", "--html", "t.html", "--json", "t.json")
     assert (status, err) == (0, "")
     assert out.startswith("Net: 48 cells, ")
-    assert "<td class=" in Path("t.html").read_text()
+    assert "<td>" in Path("t.html").read_text()
     assert json.loads(Path("t.json").read_text())["module"] == "Net"
-    asked = "dryrun", "net:Net", "--example", "net:batch", "--require", "float32,bfloat16"
+    asked = "dryrun", "net:Net", "--batch", "net:batch", "--require", "float32,bfloat16"
     status, out, err = command(*asked)
     assert status == 1
     assert err.startswith("\nNet does not run (refused): net.py:10, in forward: `self.layer(x) @ torch.ones(2)` was ")
@@ -849,9 +848,9 @@ def test_dryrun_prints_the_table_and_fails_where_a_dtype_is_refused(command, wri
         (("net:Net2",), "net has no 'Net2'"),
         (("net:missing",), "dryrun takes an nn.Module, not None"),
         (("net:batch",), "dryrun takes an nn.Module, not {'x': "),
-        (("net:Net",), "dryrun(Net) needs an example"),
-        (("net:Net", "--example", "net:wrong"), "example=3 is no tensor, no tuple of positional"),
-        (("net:Net", "--example", "net:batch", "--require", "float"), "'float' is no dtype"),
+        (("net:Net",), "dryrun(Net) needs a batch"),
+        (("net:Net", "--batch", "net:wrong"), "batch=3 is no tensor, no tuple of positional"),
+        (("net:Net", "--batch", "net:batch", "--require", "floot"), "'floot' is no dtype"),
     ],
 )
 def test_dryrun_says_what_it_was_given_wrongly(command, write, arguments, says):

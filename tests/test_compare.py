@@ -14,11 +14,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
-from dtypeguard import CompareError, DeviceError, HintError, compare
+from dtypeguard import CompareError, DeviceError, compare
 
 LOW = {
-    "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"autocast": BF16},
-    "fp16 autocast": {"autocast": F16},
+    "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
+    "fp16 autocast": {"region": F16},
 }  # fmt: skip
 
 
@@ -265,7 +265,7 @@ def test_the_planted_pair_is_kept():
     assert kept.names == ("layers.1.linear1", "layers.1.linear2")
 
 
-@pytest.mark.parametrize("low", [{"dtype": BF16}, {"autocast": BF16}], ids=["dtype", "autocast"])
+@pytest.mark.parametrize("low", [{"dtype": BF16}, {"region": BF16}], ids=["dtype", "autocast"])
 def test_a_module_is_not_kept_whole_where_a_part_of_it_does(low):
     torch.manual_seed(0)
     parts = [
@@ -309,7 +309,7 @@ class Weighted(nn.Module):
 def test_what_keeping_saves_under_autocast_is_what_it_does(made):
     torch.manual_seed(0)
     model, batches = made(), [torch.randn(8, 32, 64) for _ in range(4)]
-    result = compare(model, batches, autocast=BF16)
+    result = compare(model, batches, region=BF16)
     search = result._searching()
     for layer in result.layers:
         if layer.name in search.leaves:
@@ -339,7 +339,7 @@ def test_apply_leaves_the_model_what_it_is(low):
         assert parameter.dtype is (F32 if wide else LOW[low]["dtype"])
 
     def call(model):
-        with torch.no_grad(), torch.autocast("cpu", LOW[low].get("autocast"), "autocast" in low):
+        with torch.no_grad(), torch.autocast("cpu", LOW[low].get("region"), "autocast" in low):
             return model(x)
 
     out = call(applied)
@@ -701,20 +701,20 @@ class Uncopied(nn.Linear):
 
 
 WRONG = {
-    "neither": (lambda: compare(LINEAR, X), HintError, "got neither: for example compare(model, batch, dtype="),
-    "both": (lambda: compare(LINEAR, X, dtype=BF16, autocast=BF16), HintError, "got both"),
+    "neither": (lambda: compare(LINEAR, X), TypeError, "got neither: for example compare(model, batch, dtype="),
+    "both": (lambda: compare(LINEAR, X, dtype=BF16, region=BF16), TypeError, "got both"),
     "no such dtype": (
-        lambda: compare(LINEAR, X, dtype=torch.int8), HintError,
+        lambda: compare(LINEAR, X, dtype=torch.int8), ValueError,
         "dtype=torch.int8 is no dtype to compare: use torch.bfloat16, torch.float16 or torch.float32",
     ),
     "no such region": (
-        lambda: compare(LINEAR, X, autocast=F32), HintError,
-        "autocast=torch.float32 is no dtype to compare: use torch.bfloat16 or torch.float16",
+        lambda: compare(LINEAR, X, region=F32), ValueError,
+        "region=torch.float32 is no dtype to compare: use torch.bfloat16 or torch.float16",
     ),
-    "a class": (lambda: compare(nn.Linear, X, dtype=BF16), HintError, "`model` is the class Linear: pass an nn.Module"),
-    "no batch": (lambda: compare(LINEAR, [], dtype=BF16), HintError, "`batch` is an empty list"),
-    "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), HintError, "`batch[1]` is of type int: pass a tensor"),
-    "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), HintError, "`loss` is a int"),
+    "a class": (lambda: compare(nn.Linear, X, dtype=BF16), TypeError, "`model` is the class Linear: pass an nn.Module"),
+    "no batch": (lambda: compare(LINEAR, [], dtype=BF16), TypeError, "`batch` is an empty list"),
+    "a number": (lambda: compare(LINEAR, [X, 3], dtype=BF16), TypeError, "`batch[1]` is of type int: pass a tensor"),
+    "a loss of numbers": (lambda: compare(LINEAR, X, dtype=BF16, loss=3), TypeError, "`loss` is a int"),
     "another device": (
         lambda: compare(LINEAR, X.to("meta"), dtype=BF16), DeviceError,
         "argument 0 is on meta, the model's parameters are on cpu: move it with .to('cpu')",
@@ -800,7 +800,7 @@ def test_the_text_and_the_data_agree(tmp_path):
     data = json.loads(result.to_json(tmp_path / "result.json"))
     assert data == json.loads((tmp_path / "result.json").read_text())
     assert data["error"] == result.error
-    assert dtypeguard.Kept.from_dict(data["kept"]) == kept
+    assert dtypeguard.results.Kept.from_dict(data["kept"]) == kept
     assert [row["name"] for row in data["layers"]] == [layer.name for layer in result.layers]
     json.loads(compare(Overflows(), torch.randn(16, 8), dtype=F16).to_json())  # JSON has no infinity
 
@@ -856,7 +856,7 @@ def test_the_borders_of_a_kept_model_stay_beside_guards_and_without_them(kept, w
 
 @pytest.mark.parametrize("option", ["skip_args", "move_args"])
 def test_a_model_that_is_kept_whole_takes_the_options_of_a_guard(option):
-    model = dtypeguard.Kept(("",), 1e-3, 1, torch.bfloat16).apply(nn.Linear(8, 4))
+    model = dtypeguard.results.Kept(("",), 1e-3, 1, torch.bfloat16).apply(nn.Linear(8, 4))
     x = torch.randn(2, 8)
     expected = model(x)
     assert torch.equal(dtypeguard.guard(model, **{option: "input"})(x), expected)

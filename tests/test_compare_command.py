@@ -54,7 +54,7 @@ def test_it_prints_the_result_and_writes_it(folder, capsys):
 
 @pytest.mark.parametrize("arguments", [["made_here:make_both"], ["made_here:MODEL", "--batch", "made_here:make_batch"]])
 def test_a_model_may_come_with_its_batch_or_be_there(folder, capsys, arguments):
-    assert main(["compare", *arguments, "--autocast", "float16"]) == 0
+    assert main(["compare", *arguments, "--region", "float16"]) == 0
     assert capsys.readouterr().out.startswith("float16 autocast against float64")
 
 
@@ -78,8 +78,8 @@ WRONG = {
     "there is no module 'nowhere'": ["nowhere:make", "--dtype", "bfloat16"],
     "made_here has no 'make_it'": ["made_here:make_it", "--dtype", "bfloat16"],
     "'made_here' names no function: write package.module:function": ["made_here", "--dtype", "bfloat16"],
-    "'bf16' is no dtype: write bfloat16, float16 or float32": ["made_here:make_both", "--dtype", "bf16"],
-    "not allowed with argument": ["made_here:make_both", "--dtype", "bfloat16", "--autocast", "float16"],
+    "dtype='bfloot16' is no dtype: did you mean 'bfloat16'?": ["made_here:make_both", "--dtype", "bfloot16"],
+    "not allowed with argument": ["made_here:make_both", "--dtype", "bfloat16", "--region", "float16"],
     "the error must be positive": ["made_here:make_both", "--dtype", "bfloat16", "--keep", "0"],
     "there is no folder": ["made_here:make_both", "--dtype", "bfloat16", "--json", "no/where.json"],
     "Refuses does not run in bfloat16": [

@@ -89,7 +89,7 @@ def test_a_guarded_model_is_described_with_its_own_guard_unless_options_ask_for_
 def test_guards_at_the_borders_of_modules_that_stay_in_float32():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
-    kept = dtypeguard.Kept(("1",), 0.1, 1, BF16)
+    kept = dtypeguard.results.Kept(("1",), 0.1, 1, BF16)
     said = describe(kept.apply(model))
     assert (said.guarded, said.head()) == (False, "Sequential is not guarded, but 2 modules inside are.")
     assert {module.path: (module.by, module.dtype) for module in said.modules} == {
@@ -208,8 +208,13 @@ def test_as_a_page(tmp_path):
 BAD = [
     ((nn.Linear,), {}, TypeError, "describe takes a model, not the class Linear: describe(Linear(...))"),
     ((None,), {}, TypeError, "describe takes an nn.Module, not None: pass the nn.Module itself"),
-    ((nn.Linear(1, 1),), {"depht": "all"}, TypeError, "describe has no option 'depht': its options are those of guard"),
-    ((nn.Linear(1, 1),), {"depth": "deep"}, ValueError, "depth='deep' is not a depth"),
+    (
+        (nn.Linear(1, 1),),
+        {"depht": "all"},
+        TypeError,
+        "describe: there is no option depht=: did you mean depth=?",
+    ),
+    ((nn.Linear(1, 1),), {"depth": "deep"}, ValueError, "depth='deep' is none of 'auto', 'all', 'boundary'"),
     ((nn.Linear(1, 1),), {"skip_args": ["y"]}, ValueError, "skip_args: Linear.forward has no argument 'y', only input"),
     ((nn.Linear(1, 1),), {"skip_modules": ["y"]}, ValueError, "skip_modules: Linear has no submodule called 'y'"),
 ]

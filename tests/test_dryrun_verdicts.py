@@ -29,5 +29,5 @@ EXCEPT = {
 def test_an_operation_is_taken_or_refused_as_eager_does(name):
     op = OPERATIONS[name]
     cases = operations(op, 2) if torch.float32 in op.dtypes else []
-    found = tally(*(compared(model, inputs, values=False, autocast=[None, BF16]) for model, inputs in cases))
+    found = tally(*(compared(model, inputs, values=False, region=[None, BF16]) for model, inputs in cases))
     assert set(found) <= {"agree"} | EXCEPT.get(name, set())

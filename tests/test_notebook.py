@@ -134,7 +134,7 @@ def results():
         model(x)
     comparison = dtypeguard.compare(model, x, dtype=torch.bfloat16)
     kept = comparison.keep(error=0.5)
-    table = dtypeguard.dryrun(model, x, dtypes=["float32", "bfloat16"], autocast=[None])
+    table = dtypeguard.dryrun(model, x, dtypes=["float32", "bfloat16"], region=[None])
     watch = dtypeguard.amp.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
     watch.remove()
     return {
@@ -211,7 +211,7 @@ def audited():
 TASKS = {
     "compare": (lambda: dtypeguard.compare(Sums(), torch.ones(2, 4), dtype="bfloat16"), "compare(Sums): run"),
     "dryrun": (
-        lambda: dtypeguard.dryrun(Sums(), torch.ones(2, 4), autocast=[None]),
+        lambda: dtypeguard.dryrun(Sums(), torch.ones(2, 4), region=[None]),
         "dryrun(Sums): 3 of 16 cells in 4 s",
     ),
     "audit": (audited, "audit: "),

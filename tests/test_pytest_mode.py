@@ -558,7 +558,7 @@ def test_1(dtype_casts):
         call()
     assert counts(dtype_casts()) == [("f", "x", 3, 36)]
     assert dtype_casts()[0].from_dtype is torch.float64
-    assert isinstance(dtype_casts()[0], dtypeguard.CastRecord)
+    assert isinstance(dtype_casts()[0], dtypeguard.results.CastRecord)
 
 def test_2(repairs, dtype_casts, shared):
     assert counts(dtype_casts()) == [("f", "x", 2, 24)]

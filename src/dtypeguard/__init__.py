@@ -7,8 +7,8 @@ from typing import Any as _Any
 if _TYPE_CHECKING:
     from . import amp as amp
     from . import distributed as distributed
+    from . import results as results
     from . import testing as testing
-    from ._audit import AuditReport as AuditReport
     from ._audit import audit as audit
     from ._base.config import get_mode as get_mode
     from ._base.config import mode as mode
@@ -28,14 +28,7 @@ if _TYPE_CHECKING:
     from ._base.errors import InplaceOnCastWarning as InplaceOnCastWarning
     from ._base.errors import RankError as RankError
     from ._base.errors import ShapeError as ShapeError
-    from ._compare import Comparison as Comparison
-    from ._compare import Kept as Kept
-    from ._compare import Layer as Layer
-    from ._compare import Line as Line
     from ._compare import compare as compare
-    from ._describe import Description as Description
-    from ._describe import HeldArgument as HeldArgument
-    from ._describe import HeldModule as HeldModule
     from ._describe import describe as describe
     from ._doors.enforce import check as check
     from ._doors.enforce import enforce as enforce
@@ -44,12 +37,8 @@ if _TYPE_CHECKING:
     from ._doors.guard import is_guarded as is_guarded
     from ._doors.guard import unguard as unguard
     from ._doors.guarded import guarded as guarded
-    from ._doors.hook import ImportHook as ImportHook
     from ._doors.hook import install_import_hook as install_import_hook
-    from ._dryrun import DryrunCell as DryrunCell
-    from ._dryrun import DryrunTable as DryrunTable
     from ._dryrun import dryrun as dryrun
-    from ._repair.records import CastRecord as CastRecord
     from ._repair.records import casts as casts
     from ._repair.records import reset_casts as reset_casts
 
@@ -59,29 +48,17 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "AmpError",
     "AmpWarning",
     "AnnotationError",
-    "AuditReport",
     "CastError",
-    "CastRecord",
     "CastWarning",
     "CompareError",
-    "Comparison",
     "ContractWarning",
-    "Description",
     "DeviceError",
-    "DryrunCell",
-    "DryrunTable",
     "DtypeError",
     "DtypeGuardError",
     "DtypeGuardWarning",
     "GuardedModule",
-    "HeldArgument",
-    "HeldModule",
     "HintError",
-    "ImportHook",
     "InplaceOnCastWarning",
-    "Kept",
-    "Layer",
-    "Line",
     "RankError",
     "ShapeError",
     "amp",
@@ -100,28 +77,29 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "is_guarded",
     "mode",
     "reset_casts",
+    "results",
     "set_mode",
     "unguard",
 ]
 
 
-_MODULES = ("amp", "distributed", "testing")
+_MODULES = ("amp", "distributed", "results", "testing")
 _HOMES = {
-    "_audit": ("AuditReport", "audit"),
+    "_audit": ("audit",),
     "_base.config": ("get_mode", "mode", "set_mode"),
     "_base.errors": (
         "AmpError", "AmpWarning", "AnnotationError", "CastError", "CastWarning", "CompareError", "ContractWarning",
         "DeviceError", "DtypeError", "DtypeGuardError", "DtypeGuardWarning", "HintError", "InplaceOnCastWarning",
         "RankError", "ShapeError",
     ),
-    "_compare": ("Comparison", "Kept", "Layer", "Line", "compare"),
-    "_describe": ("Description", "HeldArgument", "HeldModule", "describe"),
+    "_compare": ("compare",),
+    "_describe": ("describe",),
     "_doors.enforce": ("check", "enforce"),
     "_doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
     "_doors.guarded": ("guarded",),
-    "_doors.hook": ("ImportHook", "install_import_hook"),
-    "_dryrun": ("DryrunCell", "DryrunTable", "dryrun"),
-    "_repair.records": ("CastRecord", "casts", "reset_casts"),
+    "_doors.hook": ("install_import_hook",),
+    "_dryrun": ("dryrun",),
+    "_repair.records": ("casts", "reset_casts"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

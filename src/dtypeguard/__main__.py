@@ -21,7 +21,7 @@ examples:
   python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
   python -m dtypeguard rules DG309
-  python -m dtypeguard dryrun mypackage.net:Net --example mypackage.net:batch --require bfloat16
+  python -m dtypeguard dryrun mypackage.net:Net --batch mypackage.net:make_batch --require bfloat16
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
@@ -91,8 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument(
         "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
     )
-    command("check", _check, "print the environment; status 1 if something is wrong with it")
-    command("version", _version, "print the version")
+    command("doctor", _doctor, "print the environment; status 1 if something is wrong with it")
     return parser
 
 
@@ -144,7 +143,7 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     add("--batch", metavar="package.module:make_batch", help="a function that returns a batch, or a list of batches")
     low = parser.add_mutually_exclusive_group(required=True)
     low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
-    low.add_argument("--autocast", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
+    low.add_argument("--region", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
     add("--keep", type=float, metavar="ERROR", help="find the modules that must stay in float32 for this error")
     add(
         "--max-error",
@@ -160,7 +159,11 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
     add("model", help="package.module:function that returns the model; or its class")
     says = "package.module:function that returns a tensor, a tuple of positional or a dict of keyword arguments"
-    add("--example", metavar="FUNCTION", help=f"{says} (default: drawn from annotations)")
+    add("--batch", metavar="FUNCTION", help=f"{says} (default: drawn from annotations)")
+    add("--dtype", type=_list, metavar="DTYPES", help="the dtypes of parameters and inputs, with commas")
+    add(
+        "--region", type=_list, metavar="DTYPES", help="the dtypes of autocast regions, with commas; none for no region"
+    )
     says = "status 1 unless the model runs in these dtypes, with inputs of the same dtype: names, with commas"
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
     add("--html", metavar="PATH", help="write the table as an HTML page")
@@ -247,15 +250,10 @@ def _print_page(rule: Entry) -> None:
         print(text, end="")
 
 
-# --- check, version -----------------------------------------------------------------------------------------------
+# --- doctor -------------------------------------------------------------------------------------------------------
 
 
-def _version(_: argparse.Namespace) -> int:
-    print(dtypeguard.__version__)
-    return 0
-
-
-def _check(options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
     from ._environment import run
 
     return run(options)

@@ -110,8 +110,8 @@ def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tenso
     return value
 
 
-def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that one example, or one batch, stands for: everywhere the same.
+def call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that a batch stands for: everywhere the same.
 
     A dict is keyword arguments, a tuple positional ones; a named tuple is one argument, like a tensor. `(value,)` is
     one argument, whatever the value is.
@@ -119,27 +119,27 @@ def call_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     Raises:
         TypeError: if it is no tensor, no tuple and no dict.
     """
-    if isinstance(example, inspect.BoundArguments):
-        return example.args, example.kwargs
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if type(example) is tuple:
-        return example, {}
-    if isinstance(example, Tensor | tuple):  # such as a PackedSequence
-        return (example,), {}
+    if isinstance(batch, inspect.BoundArguments):
+        return batch.args, batch.kwargs
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    if type(batch) is tuple:
+        return batch, {}
+    if isinstance(batch, Tensor | tuple):  # such as a PackedSequence
+        return (batch,), {}
     raise TypeError(
-        f"example={example!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
-        "that gives one of these: write example=(value,)"
+        f"batch={batch!r} is no tensor, no tuple of positional and no dict of keyword arguments, and no callable "
+        "that gives one of these: write batch=(value,)"
     )
 
 
-def read_as(example: Any) -> str:
+def read_as(batch: Any) -> str:
     """How `call_of` reads it, and how else it can be meant: for the error about arguments that do not fit."""
-    if isinstance(example, Mapping):
+    if isinstance(batch, Mapping):
         return "; a dict is read as keyword arguments: where it is one argument, write ({...},)"
-    if type(example) is tuple:
+    if type(batch) is tuple:
         return "; a tuple is read as positional arguments: where it is one argument, write ((...,),)"
-    if isinstance(example, tuple):
+    if isinstance(batch, tuple):
         return "; a named tuple is read as one argument: where it holds several, write tuple(...)"
     return ""
 

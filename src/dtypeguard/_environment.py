@@ -1,4 +1,4 @@
-"""`python -m dtypeguard check`: the environment, as dtypeguard sees it."""
+"""`python -m dtypeguard doctor`: the environment, as dtypeguard sees it."""
 
 import argparse
 import importlib.metadata

@@ -15,7 +15,7 @@ def test_a_cell_is_what_the_gpu_does(device, width):
     table = dryrun(model, x)
     assert table.device.type == device.type
     for cell in table:
-        if cell.inputs is cell.parameters and cell.autocast is None:
+        if cell.inputs is cell.parameters and cell.region is None:
             assert cell.status == "runs"
             assert cell.outputs == (model.to(device, cell.parameters)(x.to(device, cell.inputs)).dtype,)
     assert table[F32, F32, BF16].outputs == (BF16,)
@@ -24,6 +24,6 @@ def test_a_cell_is_what_the_gpu_does(device, width):
 
 def test_the_model_stays_where_it_is_and_takes_no_memory_there(device):
     model, before = nn.Linear(8192, 8192), torch.cuda.memory_allocated(device)
-    dryrun(model, torch.randn(2, 8192), autocast=[None])
+    dryrun(model, torch.randn(2, 8192), region=[None])
     assert model.weight.device.type == "cpu"
     assert torch.cuda.memory_allocated(device) == before

@@ -60,12 +60,12 @@ def test_a_module_of_pytorch_s_keeps_every_property_and_its_traps_are_found(name
         return build(name, constructor, inputs, F32, True)
 
     example = inspect.signature(make().forward).bind(*inputs.args, **inputs.kwargs)
-    report = check_module(make, example=example)
-    traps = {(cell.parameter_dtype, cell.input_dtype) for cell in report.traps if cell.autocast is None}
+    report = check_module(make, batch=example)
+    traps = {(cell.parameter_dtype, cell.input_dtype) for cell in report.traps if cell.region is None}
     assert traps == TRAPS.get(name, set()) == computed_in_silence(make, inputs)
     assert len(report.cells) == (48 if floats([inputs.args, inputs.kwargs]) else 12)
     for cell in report.cells:
-        if cell.autocast is None and (cell.parameter_dtype, cell.input_dtype) not in traps:
+        if cell.region is None and (cell.parameter_dtype, cell.input_dtype) not in traps:
             same = cell.input_dtype in (None, cell.parameter_dtype)
             assert cell.status == ("same" if same else "cast"), cell
 
@@ -73,9 +73,9 @@ def test_a_module_of_pytorch_s_keeps_every_property_and_its_traps_are_found(name
 def test_a_loss_with_parameters_computes_in_silence_in_some_ways_only():
     options = nn.modules.linear_cross_entropy_options.LinearCrossEntropyOptions()
     example = (torch.ones(4, 3), torch.tensor([0, 1, 2, 1]))
-    report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5), example=example, autocast=(None,))
+    report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5), batch=example, region=(None,))
     assert report.traps == []
-    report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5, options=options), example=example, autocast=(None,))
+    report = check_module(lambda: nn.LinearCrossEntropyLoss(3, 5, options=options), batch=example, region=(None,))
     pairs = [(cell.parameter_dtype, cell.input_dtype) for cell in report.traps]
     assert pairs == [(F32, F16), (F32, BF16), (F64, F16), (F64, BF16), (F16, BF16), (BF16, F16)]
     assert {cell.guard for cell in report.traps} == {"repairs"}
@@ -113,9 +113,9 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_modules_of_pytorch_s_keep_every_property_and_have_no_trap(name):
     factory, example = OTHERS[name]
-    report = check_module(factory, example=example)
+    report = check_module(factory, batch=example)
     assert report.traps == []
-    assert {cell.status for cell in report.cells if cell.autocast is None} >= {"same"}
+    assert {cell.status for cell in report.cells if cell.region is None} >= {"same"}
 
 
 # ---------------------------------------------------------------- Hugging Face
@@ -143,7 +143,7 @@ def checked(name):
     example = model.inputs(drawn(F32)) | (model.labels() if model.labels else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return check_module(lambda: model.build().eval(), example=example)
+        return check_module(lambda: model.build().eval(), batch=example)
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -152,7 +152,7 @@ def test_a_model_of_hugging_face_s_keeps_every_property(name):
     matched = {
         cell.parameter_dtype: cell.status
         for cell in report.cells
-        if cell.autocast is None and cell.input_dtype in (None, cell.parameter_dtype)
+        if cell.region is None and cell.input_dtype in (None, cell.parameter_dtype)
     }
     assert matched == dict.fromkeys(DTYPES, "same") | UNSUPPORTED.get(name, {})
     assert {cell.status for cell in report.cells} <= {"same", "cast", "trap", "unsupported"}

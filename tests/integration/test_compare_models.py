@@ -13,7 +13,7 @@ import dtypeguard
 from dtypeguard import CompareError, compare
 
 pytestmark = LIBRARIES_WARN
-LOW = {"bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"autocast": BF16}}
+LOW = {"bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16}}
 REFUSED = {("PatchTST", "bfloat16"), ("PatchTST", "float16")}  # a second dtype of its own
 NO_GRADIENT = {"RWKV"}  # it writes to what its backward needs
 NOT_FINITE = {("BLIP-2", "float16")}  # a norm of values of 1e-10, which float16 has not
@@ -60,7 +60,7 @@ def test_what_is_kept_is_a_model_like_any_other(name, low):
     assert list(applied.state_dict()) == list(model.state_dict())
 
     def call(model):
-        with torch.no_grad(), torch.autocast("cpu", LOW[low].get("autocast"), "autocast" in low):
+        with torch.no_grad(), torch.autocast("cpu", LOW[low].get("region"), "autocast" in low):
             return model(**inputs)[0]
 
     out = call(applied)

@@ -28,7 +28,7 @@ def test_an_architecture(name, values):
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
 @pytest.mark.parametrize("name", [name for name in INFOS if name not in LARGE])
 def test_a_module(name, training, values):
-    whole = dtypeguard.DryrunCell(None, None, None)
+    whole = dtypeguard.results.DryrunCell(None, None, None)
     made = samples(name, torch.float32, training)
     for constructor, inputs in made[:: max(1, len(made) // FEW)]:
         model = build(name, constructor, inputs, torch.float32, training)
@@ -43,7 +43,7 @@ def test_weights_that_are_only_promised():
     sizes = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 1}
     with accelerate.init_empty_weights():
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=32000))
-    table = dtypeguard.dryrun(model, input_ids=torch.arange(6).reshape(2, 3), device=CPU)
+    table = dtypeguard.dryrun(model, {"input_ids": torch.arange(6).reshape(2, 3)}, device=CPU)
     assert {cell.status for cell in table} == {"runs"}
     assert table["bfloat16", None, None].outputs[0] is torch.bfloat16
     assert all(parameter.is_meta for parameter in model.parameters())

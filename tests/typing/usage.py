@@ -97,16 +97,16 @@ assert_type(dtypeguard.check(t, Tensor), Tensor)
 dtypeguard.set_mode("strict", casting="promote", under=".")
 assert_type(testing.inputs_for(bare), st.SearchStrategy[inspect.BoundArguments])
 assert_type(testing.violations_of(Tensor), st.SearchStrategy[testing.Breach])
-assert_type(testing.check_module(Net, example=t), testing.ModuleReport)
-assert_type(testing.check_module(Net, example=t).traps[0], testing.Cell)
-assert_type(dtypeguard.audit(step, t, rules=3, watch=True), dtypeguard.AuditReport)
+assert_type(testing.check_module(Net, batch=t), testing.ModuleReport)
+assert_type(testing.check_module(Net, batch=t).traps[0], testing.Cell)
+assert_type(dtypeguard.audit(step, t, rules=3, watch=True), dtypeguard.results.AuditReport)
 with dtypeguard.audit(nn.Linear(1, 1), rules="DG1", ignore=["DG103"]) as report:
-    assert_type(report, dtypeguard.AuditReport)
-assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t, dtypes=[t.dtype], mask=None), dtypeguard.DryrunTable)
-assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t)["bfloat16", t.dtype, None], dtypeguard.DryrunCell)
-assert_type(dtypeguard.describe(nn.Linear(1, 1), depth="all", skip_modules=[nn.ReLU]), dtypeguard.Description)
-assert_type(dtypeguard.describe(nn.Linear(1, 1)).modules, list[dtypeguard.HeldModule])
-assert_type(dtypeguard.casts()[0], dtypeguard.CastRecord)
+    assert_type(report, dtypeguard.results.AuditReport)
+assert_type(dtypeguard.dryrun(nn.Linear(1, 1), {"input": t}, dtypes=[t.dtype]), dtypeguard.results.DryrunTable)
+assert_type(dtypeguard.dryrun(nn.Linear(1, 1), t)["bfloat16", t.dtype, None], dtypeguard.results.DryrunCell)
+assert_type(dtypeguard.describe(nn.Linear(1, 1), depth="all", skip_modules=[nn.ReLU]), dtypeguard.results.Description)
+assert_type(dtypeguard.describe(nn.Linear(1, 1)).modules, list[dtypeguard.results.HeldModule])
+assert_type(dtypeguard.casts()[0], dtypeguard.results.CastRecord)
 made: Callable[[Tensor], Tensor] = dtypeguard.mode("off")(Net().forward)
 with dtypeguard.mode("strict"):
     pass
@@ -115,7 +115,7 @@ with dtypeguard.mode("lenient", casting="promote"), dtypeguard.mode(casting="saf
 with dtypeguard.guarded(Net(), mode="strict", skip_args="x", skip_modules=[nn.LayerNorm, "a"]) as net:
     assert_type(net, Net)
 with dtypeguard.install_import_hook("mypackage", mode="strict", casting="safe") as hook:
-    assert_type(hook, dtypeguard.ImportHook)
+    assert_type(hook, dtypeguard.results.ImportHook)
 LightningCallback(mode="strict", depth="all", watch={"every": 10, "ignore": "DG309"})
 TrainerCallback(casting="promote", skip_args=("x",), watch=False)
 

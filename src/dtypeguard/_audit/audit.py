@@ -1,17 +1,19 @@
 """`audit`: begin and end."""
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, overload
 
-from torch import nn
+from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from .._base import errors as _errors
+from .._base.options import misspelt
 from .._base.progress import task
+from .._calls import call_of
 from .._report.report import AuditReport
 from .._values.engine import RANGE, Values
 from .._watch import exports, models, program
@@ -81,6 +83,18 @@ def audit(
 
 @overload
 def audit(
+    model: nn.Module,
+    batch: Tensor | tuple[Any, ...] | Mapping[str, Any],
+    /,
+    *,
+    rules: Iterable[str] | str | None = None,
+    ignore: Iterable[str] | str = (),
+    values: bool | Literal["range"] | None = None,
+) -> AuditReport: ...
+
+
+@overload
+def audit(
     function: Callable[P, object],
     /,
     *args: P.args,
@@ -91,12 +105,14 @@ def audit(
 def audit(*args: Any, **kwargs: Any) -> Any:
     """Record a program and find its dtype mistakes, with the line of each.
 
-    `with audit() as report:` records a block, `audit(function, *args, **kwargs)` records a call. An audit sees every
+    `with audit() as report:` records a block, `audit(function, *args, **kwargs)` records a call, and so does
+    `audit(model, batch)`, with a batch as `compare` and `dryrun` take it. An audit sees every
     operation of its thread and of threads that start during it, forward and backward. It does not change what the
     program computes, and leaves nothing installed in torch. Compiled functions run eagerly during an audit.
 
     Args:
         function: the function to call, in the second form. All other arguments are passed to it, `rules=` too.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments: the model is called with it.
         model: the model, or several, for their names in messages. Other modules are named after their class.
         optimizer: the optimizer, or several, if they were made before the audit.
         scaler: the GradScaler, if it was made before the audit.
@@ -131,12 +147,22 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     '`x.to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `x` stays float32'
     """
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
-        return _call(args[0], args[1:], kwargs)
+        return _call(args[0], args[1:], kwargs, _recorder())
     recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()), kwargs.pop("values", None))
+    if (
+        len(args) == 2
+        and isinstance(args[0], nn.Module)
+        and isinstance(args[1], Tensor | tuple | Mapping)
+        and not kwargs
+    ):
+        return _call(args[0], *call_of(args[1]), recorder, args[:1])
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
-        raise TypeError(f"audit takes {', '.join(names)}, rules, ignore and values, not {unknown or args[3:]}")
+        options = (*names, "rules", "ignore", "values")
+        if unknown:
+            raise TypeError(f"audit: {misspelt(unknown[0], options)}")
+        raise TypeError(f"audit takes {', '.join(options)}, not {args[3:]}")
     twice = [name for name in names[: len(args)] if name in kwargs]
     if twice:
         raise TypeError(f"audit got {', '.join(twice)} twice")
@@ -149,6 +175,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
 
 def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
     recorder = Recorder(Findings(Selection.read(rules, ignore)), Mode)
+    values = values.lower() if isinstance(values, str) else values
     if not (values is None or isinstance(values, bool) or values == RANGE):
         raise ValueError(
             f"audit takes values=True (each operation runs once more in a wider dtype), values={RANGE!r} (only values "
@@ -159,8 +186,11 @@ def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Record
     return recorder
 
 
-def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> AuditReport:
-    watch = Audit(_recorder(), ())
+def _call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder,
+    models: Iterable[nn.Module] = (),
+) -> AuditReport:  # fmt: skip
+    watch = Audit(recorder, models)
     report = watch.report
     try:
         with watch:
@@ -179,7 +209,7 @@ def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
     several = [_bare(one) for one in several]
     for one in several:
         if not isinstance(one, kind):
-            hint = "" if name == "model" else "; to audit a call of a module: audit(model.forward, x), or a with block"
+            hint = "" if name == "model" else "; to audit a call of a model: audit(model, batch)"
             raise TypeError(
                 f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
             )

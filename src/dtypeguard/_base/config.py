@@ -9,9 +9,11 @@ import contextvars
 import enum
 import functools
 import inspect
+import opcode
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -21,6 +23,7 @@ import torch
 
 from . import pyproject
 from .dtypes import Casting
+from .errors import DtypeGuardWarning
 from .frames import caller, installed
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -312,6 +315,17 @@ def _asking() -> str | None:
 vars(_asking)["_dynamo_marked_constant"] = True
 
 
+def _is_statement(frame: FrameType) -> bool:
+    """Whether what a frame calls now is a statement by itself, whose result is thrown away."""
+    code, place = frame.f_code.co_code, frame.f_lasti + 2
+    while place < len(code) and not code[place]:  # a call is followed by its caches
+        place += 2
+    return code[place : place + 1] == _POP_TOP
+
+
+_POP_TOP = bytes([opcode.opmap["POP_TOP"]])
+
+
 class mode:  # noqa: N801  (a context manager, named like a function)
     """Use another mode, or another casting rule, inside a `with` block, or inside a decorated function.
 
@@ -340,6 +354,10 @@ class mode:  # noqa: N801  (a context manager, named like a function)
     def __init__(self, value: ModeName | Mode | None = None, *, casting: CastingName | Casting | None = None) -> None:
         self._mode = None if value is None and casting is not None else choose(Mode, value, "mode")
         self._casting = None if casting is None else choose(Casting, casting, "casting")
+        if not torch.compiler.is_compiling() and _is_statement(sys._getframe(1)):
+            first = "" if self._mode is None else f", or call set_mode({self._mode.value!r}) for the whole process"
+            text = f"dtypeguard.{self!r} does nothing by itself: write `with dtypeguard.{self!r}:`, decorate a function"
+            warnings.warn(text + first, DtypeGuardWarning, stacklevel=2)
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():

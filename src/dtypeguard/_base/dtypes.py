@@ -4,6 +4,7 @@ Everything else asks this module what a dtype is, which dtypes a
 jaxtyping annotation names, and whether one dtype may be cast to another.
 """
 
+import difflib
 import enum
 import functools
 import re
@@ -69,6 +70,12 @@ TABLE: dict[torch.dtype, DtypeInfo] = {
     getattr(torch, name): DtypeInfo(name, *row) for name, row in _ROWS.items() if hasattr(torch, name)
 }
 BY_NAME: dict[str, torch.dtype] = {info.name: dtype for dtype, info in TABLE.items()}
+# As jaxtyping prints them: f32, bf16, i64, u8, c64.
+_SHORT: dict[str, torch.dtype] = {
+    re.sub("^(bf|f|c|u|i)[a-z]*", r"\1", name): dtype
+    for name, dtype in BY_NAME.items()
+    if TABLE[dtype].kind in (Kind.INT, Kind.FLOAT, Kind.COMPLEX) and name != "bcomplex32"
+}
 FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.kind is Kind.FLOAT)
 # The dtypes that torch.autocast itself converts between; float64 is not among them.
 # https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
@@ -85,6 +92,26 @@ def name_of(dtype: Any) -> str:
         structured = kind.__name__ == "void" and getattr(dtype, "names", None) is not None
         return str(dtype) if structured else str(kind.__name__)
     return dtype if isinstance(dtype, str) else repr(dtype).rsplit(".", 1)[-1]
+
+
+def dtype_of(value: torch.dtype | str, option: str) -> torch.dtype:
+    """The dtype that an option names: `torch.bfloat16`, "bfloat16", "bf16", "torch.bfloat16" or "half".
+
+    Raises:
+        ValueError: for a text that names none.
+        TypeError: for what is neither.
+    """
+    if isinstance(value, torch.dtype):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{option}={value!r} ({type(value).__name__}) is no dtype: write torch.bfloat16 or 'bfloat16'")
+    name = value.strip().lower().removeprefix("torch.")
+    found = BY_NAME.get(name) or _SHORT.get(name) or getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        near = difflib.get_close_matches(name, [*BY_NAME, *_SHORT], 1)
+        meant = f"did you mean {near[0]!r}?" if near else "write torch.bfloat16, 'bfloat16' or 'bf16'"
+        raise ValueError(f"{option}={value!r} is no dtype: {meant}")
+    return found
 
 
 def names_accept(names: tuple[str | re.Pattern[str], ...] | None, name: str) -> bool:

@@ -1,7 +1,58 @@
-"""Options that take one value or several: `skip_args="mask"` means `skip_args=["mask"]`."""
+"""Options as users write them: `skip_args="mask"` means `skip_args=["mask"]`, and what is misspelt is named."""
 
-from collections.abc import Iterable
-from typing import Any
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from .dtypes import dtype_of, name_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def explained(function: Callable[P, T]) -> Callable[P, T]:
+    """A tool that tells what is wrong with the arguments of its call: which option is misspelt, and what there is.
+
+    Raises:
+        TypeError: as Python does.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}: {_wrong(signature, args, kwargs) or error}") from None
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    parameters = signature.parameters.values()
+    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    names = [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    unknown = next((name for name in kwargs if name not in names), None)
+    places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if unknown is not None:
+        return misspelt(unknown, options)
+    if len(args) > len(places) and "batch" in places:
+        return f"it takes {' and '.join(places)}, and got {len(args)} values: several arguments are one batch, (x, y)"
+    return None
+
+
+def misspelt(name: str, options: Iterable[str]) -> str:
+    """What to say of an option that does not exist."""
+    known = list(options)
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"did you mean {near[0]}=? " if near else ""
+    return f"there is no option {name}=: {meant}The options are {', '.join(known)}".replace(": The", ". The")
 
 
 def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
@@ -26,6 +77,37 @@ def several(option: str, value: Any, kinds: Any, what: str) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
 
 
+def one_of(option: str, value: Any, legal: Iterable[str]) -> str:
+    """One of several texts, in any case.
+
+    Raises:
+        ValueError: for another one; the message lists the legal ones.
+    """
+    legal = tuple(legal)
+    if not isinstance(value, str) or value.lower() not in legal:
+        raise ValueError(f"{option}={value!r} is none of {', '.join(map(repr, legal))}")
+    return value.lower()
+
+
 def argument_names(option: str, value: Any) -> frozenset[str]:
     """The names of arguments that an option takes."""
     return frozenset(several(option, value, str, "the name of an argument such as 'mask', or several names"))
+
+
+def dtypes(option: str, value: Any, legal: Iterable[torch.dtype | None]) -> tuple[Any, ...]:
+    """One dtype or several, by name or not, out of the legal ones; None is one where it is legal.
+
+    Raises:
+        TypeError, ValueError: for what is none, and for none at all.
+    """
+    legal = list(legal)
+    kinds = torch.dtype | str | (type(None) if None in legal else torch.dtype)
+    given = several(option, value, kinds, "a dtype such as torch.bfloat16, or several")
+    found = tuple(dict.fromkeys(None if one is None else dtype_of(one, option) for one in given))
+    known = ", ".join(sorted("None" if one is None else name_of(one) for one in legal))
+    for one in found:
+        if one not in legal:
+            raise ValueError(f"{option}={'None' if one is None else name_of(one)} is none of {known}")
+    if not found:
+        raise ValueError(f"{option} is empty: name at least one of {known}")
+    return found

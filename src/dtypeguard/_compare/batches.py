@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._base.errors import HintError
 from .._calls import call_of
 from .._contract.containers import children
 from .._repair.containers import rebuild
@@ -41,11 +40,11 @@ def batches_of(batch: Any) -> list[Batch]:
     """One batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such.
 
     Raises:
-        HintError: for anything else.
+        TypeError: for anything else.
     """
     if isinstance(batch, list):
         if not batch:
-            raise HintError("compare: `batch` is an empty list: pass at least one batch")
+            raise TypeError("compare: `batch` is an empty list: pass at least one batch")
         return [_batch(one, f"batch[{n}]") for n, one in enumerate(batch)]
     return [_batch(batch, "batch")]
 
@@ -54,7 +53,7 @@ def _batch(value: Any, name: str) -> Batch:
     try:
         return Batch(*call_of(value), value)
     except TypeError:
-        raise HintError(
+        raise TypeError(
             f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
             "keyword arguments, or a list of such batches"
         ) from None

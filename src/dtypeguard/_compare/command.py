@@ -8,8 +8,7 @@ from torch import nn
 
 from .._audit.command import try_files
 from .._audit.factory import made_by
-from .._base.dtypes import BY_NAME
-from .._base.errors import CompareError, DtypeGuardError
+from .._base.errors import CompareError
 from .._base.usage import Usage
 from .compare import compare
 
@@ -22,12 +21,11 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         try_files(options, "json", "html")
-        dtypes = {name: _dtype(getattr(options, name)) for name in ("dtype", "autocast")}
         model, batch = _made(options)
         if options.keep is not None and not options.keep > 0:
             raise ValueError(f"--keep {options.keep}: the error must be positive")
-        result = compare(model, batch, **dtypes)
-    except (DtypeGuardError, ValueError) as error:
+        result = compare(model, batch, dtype=options.dtype, region=options.region)
+    except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     status, left = 0, result.error
     if options.keep is not None:
@@ -42,12 +40,6 @@ def run(options: argparse.Namespace) -> int:
     if options.html is not None:
         result.to_html(options.html)
     return int(status or (options.max_error is not None and not left <= options.max_error))
-
-
-def _dtype(name: str | None) -> Any:
-    if name is not None and name not in BY_NAME:
-        raise ValueError(f"{name!r} is no dtype: write bfloat16, float16 or float32")
-    return None if name is None else BY_NAME[name]
 
 
 def _made(options: argparse.Namespace) -> tuple[Any, Any]:

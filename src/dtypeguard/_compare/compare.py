@@ -3,14 +3,16 @@
 import contextlib
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
 from .._audit.audit import audit
-from .._base.dtypes import BY_NAME, FLOATING, HALF, name_of
-from .._base.errors import CompareError, DeviceError, HintError
+from .._base.dtypes import FLOATING, HALF, dtype_of, name_of
+from .._base.errors import CompareError, DeviceError
+from .._base.options import explained
 from .._base.progress import task
 from .._calls import read_as
 from .._watch.unrecorded import unrecorded
@@ -23,6 +25,7 @@ _BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses th
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 
+@explained
 @unrecorded
 def compare(
     model: nn.Module,
@@ -30,7 +33,7 @@ def compare(
     /,
     *,
     dtype: torch.dtype | str | None = None,
-    autocast: torch.dtype | str | None = None,
+    region: torch.dtype | str | None = None,
     loss: Loss | None = None,
 ) -> Comparison:
     """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
@@ -43,8 +46,8 @@ def compare(
         batch: a tensor, a tuple of arguments, a dict of keyword arguments, `(value,)` for one argument that is a dict
             or a tuple itself; or a list of such batches, whose errors are taken together. Floating tensors are
             converted as the model is.
-        dtype: the dtype to convert a copy of the model to, or its name.
-        autocast: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
+        dtype: the dtype to convert a copy of the model to, or its name: "bfloat16", "bf16".
+        region: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
             are compared, all their tensors as one vector.
 
@@ -54,7 +57,7 @@ def compare(
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
         DeviceError: if a tensor of the batch is on another device than the model.
-        HintError: if an argument is of the wrong type.
+        TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
 
     >>> import torch, dtypeguard
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -66,7 +69,7 @@ def compare(
     """
     title = f"compare({type(model).__name__})"
     with torch.inference_mode(False), task(title):  # in inference mode nothing has a gradient
-        subject = _subject(model, batch, dtype, autocast, loss)
+        subject = _subject(model, batch, dtype, region, loss)
         try:
             found = measure(subject, subject.lowered())
         except REFUSALS as error:
@@ -109,29 +112,34 @@ def _audited(subject: Subject, values: Any) -> list[Any]:
     return list(report.findings)
 
 
-def _subject(model: Any, batch: Any, dtype: Any, autocast: Any, loss: Any) -> Subject:
+def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subject:
     if not isinstance(model, nn.Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
-        raise HintError(f"compare: `model` is {kind}: pass an nn.Module")
-    if (dtype is None) == (autocast is None):
+        raise TypeError(f"compare: `model` is {kind}: pass an nn.Module")
+    if (dtype is None) == (region is None):
         given = "both" if dtype is not None else "neither"
-        raise HintError(
-            f"compare takes dtype= (the model is converted) or autocast= (it is not), and got {given}: for example "
+        raise TypeError(
+            f"compare takes dtype= (the model is converted) or region= (an autocast region: it is not), "
+            f"and got {given}: for example "
             "compare(model, batch, dtype=torch.bfloat16)"
         )
-    dtype, autocast = (BY_NAME.get(given, given) if isinstance(given, str) else given for given in (dtype, autocast))
-    name, low, legal = ("dtype", dtype, _LOW) if autocast is None else ("autocast", autocast, tuple(HALF))
-    if low not in legal:
-        *most, last = sorted(map(str, legal))
-        names = f"{', '.join(most)} or {last}"
-        raise HintError(f"compare: {name}={low!r} is no dtype to compare: use {names}")
+    dtype = None if dtype is None else _one("dtype", dtype, _LOW)
+    region = None if region is None else _one("region", region, HALF)
     if loss is not None and not callable(loss):
-        raise HintError(f"compare: `loss` is a {type(loss).__name__}: pass a function of the output")
+        raise TypeError(f"compare: `loss` is a {type(loss).__name__}: pass a function of the output")
     batches = batches_of(batch)
     device = _check_devices(model, batches)
-    subject = Subject(model, batches, dtype, autocast, device, _two(loss, batch))
+    subject = Subject(model, batches, dtype, region, device, _two(loss, batch))
     _check_width(subject)
     return subject
+
+
+def _one(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
+    low = dtype_of(value, option)
+    if low not in legal:
+        *most, last = sorted(map(str, legal))
+        raise ValueError(f"compare: {option}={low} is no dtype to compare: use {', '.join(most)} or {last}")
+    return low
 
 
 def _two(loss: Any, batch: Any) -> Any:

@@ -1,16 +1,18 @@
 """The smallest set of modules that must stay in float32 for an error: chosen by shares, and verified by running it."""
 
+import dataclasses
 import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import nn
 
-from .._base.dtypes import BY_NAME, name_of
+from .._base.dtypes import BY_NAME
+from .._show.result import Result
 from .borders import check_names, keep_wide
 from .measure import Measured, distance, measure
 from .reach import Balance, Modules
@@ -23,7 +25,7 @@ _REPAIRS = 8  # of one run that operations refuse
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Result):
     """Modules that stay in float32, and what the rest of the model in the low dtype then costs.
 
     Attributes:
@@ -35,6 +37,8 @@ class Kept:
             float32 beside it.
         cast: modules of the rest whose inputs are cast to the low dtype, as they refuse float32 beside it.
     """
+
+    kind: ClassVar[str] = "kept"
 
     names: tuple[str, ...]
     error: float
@@ -65,25 +69,21 @@ class Kept:
         keep_wide(model, self.names, self.narrow, self.dtype, self.cast)
         return model
 
-    def to_dict(self) -> dict[str, Any]:
-        """It as plain data."""
-        several = {name: list(getattr(self, name)) for name in ("names", "narrow", "cast")}
-        return several | {
-            "error": self.error, "runs": self.runs, "dtype": None if self.dtype is None else name_of(self.dtype),
-        }  # fmt: skip
+    def _data(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
-    def _repr_html_(self) -> str:
-        from .page import kept_cell
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of_kept
 
-        return kept_cell(self.to_dict())
+        return parts_of_kept(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Kept":
         """The inverse of `to_dict`, for what was written to a file.
 
         >>> import torch, dtypeguard
-        >>> kept = dtypeguard.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
-        >>> dtypeguard.Kept.from_dict(kept.to_dict()) == kept
+        >>> kept = dtypeguard.results.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
+        >>> dtypeguard.results.Kept.from_dict(kept.to_dict()) == kept
         True
         """
         dtype = None if data["dtype"] is None else BY_NAME[data["dtype"]]

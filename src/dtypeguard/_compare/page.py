@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .._show.document import document
-from .._show.fragment import badge, facts, folded, fragment, joined, listed, table, where
+from .._show.fragment import badge, facts, folded, joined, listed, table, where
 from .bars import LEAST, PARTS, bar, number, scale_of, share
 from .measure import INPUTS
 from .strip import above, strip_of
@@ -108,12 +108,12 @@ def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | 
     return kept | {"error": float(kept["error"]), "names": names}
 
 
-def cell(data: dict[str, Any], title: str) -> str:
-    """The output of a notebook's cell that shows a comparison."""
+def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
+    """What a notebook's cell shows of a comparison."""
     shared = data["explained"] is not None
     rows = [layer for layer in _layers(data) if not shared or abs(layer["share"]) >= LEAST]
     head = ("layer", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
-    return fragment(
+    return (
         f"{data['model']}, {title}: {data['verdict']}",
         *(facts(badge("not finite", "error"), line) for line in data["born"]),
         table("", head, (_cells(layer, shared) for layer in rows), "layer"),
@@ -131,9 +131,9 @@ def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
     return name, share(layer["share"]), *parts, error, where(layer["lines"][0]["site"] if layer["lines"] else "")
 
 
-def kept_cell(data: dict[str, Any]) -> str:
-    """The output of a notebook's cell that shows which modules are kept."""
-    return fragment("modules that stay in float32", *_said_of(data, "float32"))
+def parts_of_kept(data: dict[str, Any]) -> tuple[Any, ...]:
+    """What shows which modules are kept."""
+    return "modules that stay in float32", *_said_of(data, "float32")
 
 
 def _said_of(kept: dict[str, Any] | None, wide: str) -> Iterator[Any]:

@@ -4,7 +4,7 @@ import math
 import os
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ import torch
 from .._base.dtypes import name_of
 from .._base.errors import CompareError
 from .._base.progress import task
-from .._show.files import as_json, write
+from .._show.result import Result
 from .._watch.unrecorded import unrecorded
 from .bisect import bisect
 from .keep import Kept, Search, together, units_of
@@ -86,7 +86,7 @@ class Line:
         return site_of(self.file, self.line)
 
 
-class Comparison:
+class Comparison(Result):
     """What a lower precision costs a model.
 
     Attributes:
@@ -104,6 +104,8 @@ class Comparison:
         born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
         notes: what limits the result.
     """
+
+    kind = "compare"
 
     def __init__(self, subject: Subject, found: Measured, born: tuple[str, ...]) -> None:
         self._subject, self._found = subject, found
@@ -233,55 +235,40 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison {self.title}: {self.verdict()}>"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain data."""
+    def _data(self) -> dict[str, Any]:
         found, kept = self._found, self._kept
         return {
-            "format": 1,
-            "dtype": name_of(self._subject.low),
-            "autocast": self._subject.autocast is not None,
+            "dtype": self._subject.dtype,
+            "region": self._subject.region,
             "model": type(self._subject.model).__name__,
-            "reference": name_of(self.reference),
+            "reference": self.reference,
             "wide": self.wide,
             "verdict": self.verdict(),
             "integers": found.integers,
-            "error": _number(self.error),
-            "explained": _number(self.explained),
+            "error": self.error,
+            "explained": self.explained,
             "linear": self.linear,
             "runs": self.runs,
             "bisected": self.bisected,
-            "born": list(self.born),
+            "born": self.born,
             "notes": self.notes,
-            "layers": [asdict(layer) | {"error": _number(layer.error)} for layer in self.layers],
-            "lines": [asdict(line) for line in self.lines],
+            "layers": self.layers,
+            "lines": self.lines,
             "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
-            "depth": [{"name": name, "error": _number(found.courses[name].error)} for name in self.depth],
-            "kept": None if kept is None else kept.to_dict(),
+            "depth": [{"name": name, "error": found.courses[name].error} for name in self.depth],
+            "kept": None if kept is None else kept._data(),
         }
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as JSON, which is written to a file too if a path is given."""
-        return as_json(self.to_dict(), path)
-
-    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as a self-contained HTML page, which is written to a file too if a path is given."""
+    def _page(self) -> str:
         from .page import render
 
-        page = render(self.to_dict())
-        if path is not None:
-            write(path, page)
-        return page
+        return render(self.to_dict())
 
-    def _repr_html_(self) -> str:
-        from .page import cell
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
 
-        return cell(self.to_dict(), self.title)
-
-
-def _number(value: float | None) -> float | str | None:
-    """JSON has no infinity."""
-    return value if value is None or math.isfinite(value) else str(value)
+        return parts_of(self.to_dict(), self.title)
 
 
 def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Layer]:
@@ -404,4 +391,4 @@ def _place(layer: Layer) -> str:
 
 
 for _public in (Comparison, Layer, Line, Kept):
-    _public.__module__ = "dtypeguard"
+    _public.__module__ = "dtypeguard.results"

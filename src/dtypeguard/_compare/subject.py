@@ -27,8 +27,8 @@ class Subject:
     """A model, the dtype or the autocast region to compare, and the batches.
 
     Attributes:
-        dtype: to convert the model to; None for autocast.
-        autocast: of the region; None where the model is converted.
+        dtype: to convert the model to; None for a region.
+        region: the dtype of an autocast region; None where the model is converted.
         loss: of the model's output and the batch.
         runs: how often the model has run, in any dtype.
         precision: the dtype of the reference.
@@ -37,7 +37,7 @@ class Subject:
     model: nn.Module
     batches: list[Batch]
     dtype: torch.dtype | None
-    autocast: torch.dtype | None
+    region: torch.dtype | None
     device: torch.device
     loss: Loss | None
     runs: int = 0
@@ -52,13 +52,13 @@ class Subject:
 
     @property
     def low(self) -> torch.dtype:
-        dtype = self.dtype or self.autocast
+        dtype = self.dtype or self.region
         assert dtype is not None
         return dtype
 
     @property
     def title(self) -> str:
-        return name_of(self.low) if self.autocast is None else f"{name_of(self.low)} autocast"
+        return name_of(self.low) if self.region is None else f"{name_of(self.low)} autocast"
 
     def copy(self) -> nn.Module:
         """A copy of the model as it is.
@@ -122,8 +122,8 @@ class Subject:
 
     def _region(self, low: bool) -> Any:
         """The region to compare; one that the caller is in has no part in it."""
-        enabled = low and self.autocast is not None
-        return torch.autocast(self.device.type, dtype=self.autocast if enabled else None, enabled=enabled)
+        enabled = low and self.region is not None
+        return torch.autocast(self.device.type, dtype=self.region if enabled else None, enabled=enabled)
 
     @contextlib.contextmanager
     def _drawn(self, number: int) -> Iterator[None]:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .._base.dtypes import FLOATING, TABLE, Kind
+from .._base.options import misspelt
 from .._check.accepted import accepted, arrays
 from .._check.reference import find_anchor
 from .._contract.anchor import LOSSES, Anchor, floating
@@ -53,10 +54,8 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
     Unannotated integer and bool tensors, and 0-dim float32 numbers beside half
     parameters, keep their dtype.
     """
-    unknown = sorted(options.keys() - GuardOptions.__annotations__.keys())
-    if unknown:
-        known = ", ".join(GuardOptions.__annotations__)
-        raise TypeError(f"describe has no option {unknown[0]!r}: its options are those of guard, {known}")
+    for name in options.keys() - GuardOptions.__annotations__.keys():
+        raise TypeError(f"describe: {misspelt(name, GuardOptions.__annotations__)}")
     told, skip = read_options(**options)
     root = root_of(model)
     refuse(root, "describe")

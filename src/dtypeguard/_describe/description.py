@@ -1,25 +1,23 @@
 """What `describe` found: to print, to ask, to keep, to look at."""
 
 import dataclasses
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from .._base.config import current_casting, current_mode
 from .._base.dtypes import name_of
 from .._doors.forward import Options
-from .._show.files import as_json, write
+from .._show.result import Result
 from .._show.text import number
 from .held import HeldArgument, HeldModule
 from .words import demands, folded, held, listed, row, shown, some
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Description:
+class Description(Result):
     """What `describe` returns.
 
     Attributes:
@@ -33,6 +31,8 @@ class Description:
         skipped: the modules that are not guarded, by the reason.
         options: those of the guard.
     """
+
+    kind: ClassVar[str] = "describe"
 
     model: str
     guarded: bool
@@ -52,29 +52,17 @@ class Description:
             raise KeyError(f"{path!r} of {self.model} is not checked: it {why}")
         return found
 
-    # ------------------------------------------------------------ as data
-
-    def to_dict(self) -> dict[str, Any]:
-        """The description as plain data. Dtypes are names (`bfloat16`)."""
+    def _data(self) -> dict[str, Any]:
         facts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        versions = {"dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"], "torch": torch.__version__}
-        told = {"modules": [dataclasses.asdict(module) for module in self.modules]}
-        return {"schema": 1, **versions, **_plain(facts | told | {"options": self.said()})}
+        return facts | {"options": self.said()}
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The description as JSON. It is also written to `path`, if given."""
-        return as_json(self.to_dict(), path)
+    def _heading(self) -> str:
+        return f"{self.model}: what is it held to?"
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained HTML page."""
-        from .page import page
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
 
-        write(path, page(self))
-
-    def _repr_html_(self) -> str:
-        from .page import cell
-
-        return cell(self)
+        return parts_of(self)
 
     # ------------------------------------------------------------ as text
 
@@ -180,15 +168,5 @@ class Description:
         )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else _plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, torch.dtype):
-        return name_of(value)
-    return str(value) if isinstance(value, torch.device) else value
-
-
 for _public in (Description, HeldModule, HeldArgument):
-    _public.__module__ = "dtypeguard"
+    _public.__module__ = "dtypeguard.results"

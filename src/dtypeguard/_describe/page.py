@@ -1,29 +1,16 @@
-"""A description as an HTML page, and as the output of a notebook's cell."""
+"""A description in a notebook's cell, and on a page."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from .._base.dtypes import name_of
-from .._show.chips import chip, class_styles
-from .._show.document import document
-from .._show.fragment import badge, facts, folded, fragment, joined, listed, plain, table
+from .._show.fragment import badge, facts, folded, joined, listed, plain, table
 from .words import demands, held, shown
 
-_PAGE = Path(__file__).parent / "page"
-_OPEN = 8  # groups of modules that are shown open
 
-
-def page(description: Any) -> str:
-    """A page."""
-    view = {"it": description, "groups": list(_groups(description)), "open": _OPEN, "dtypes": _dtypes(description)}
-    return document(_PAGE, view, {"chip": chip}, class_styles())
-
-
-def cell(description: Any) -> str:
-    """The output of a notebook's cell."""
+def parts_of(description: Any) -> tuple[Any, ...]:
+    """What shows it."""
     head = badge("guarded", "good") if description.guarded else badge("not guarded", "none")
-    return fragment(
+    return (
         joined(description.model, head),
         *(facts(joined(name, text)) for name, text in description.facts()),
         table("", ("module", "inputs are", "argument", "must be"), _rows(description), "row"),
@@ -51,7 +38,3 @@ def _groups(description: Any) -> Iterator[dict[str, Any]]:
             "demands": list(demands(module)),
             "paths": shown(paths, None) if several else [],
         }
-
-
-def _dtypes(description: Any) -> list[tuple[str, int]]:
-    return [(name_of(dtype), len(names)) for dtype, names in description.parameters.items()]

@@ -175,7 +175,7 @@ def guard(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
     depth: Depth = "auto",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
     skip_args: str | Iterable[str] = (),
@@ -183,7 +183,7 @@ def guard(
     move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
-    output_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | str | None = None,
 ) -> M:
     """Check a model's inputs against the dtype and device of its parameters. Returns the same model.
 

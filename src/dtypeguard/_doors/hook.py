@@ -306,4 +306,4 @@ def _is_generated(init: Any) -> bool:
     return getattr(getattr(init, "__code__", None), "co_filename", None) == "<string>"
 
 
-ImportHook.__module__ = "dtypeguard"
+ImportHook.__module__ = "dtypeguard.results"

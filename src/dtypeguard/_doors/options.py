@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from .._base.config import AutocastName, CastingName, ModeName, VerifyName, read
-from .._base.dtypes import FLOATING
-from .._base.options import argument_names, several
+from .._base.dtypes import FLOATING, dtype_of
+from .._base.options import argument_names, one_of, several
 from .forward import Options
 
 Depth = Literal["auto", "all", "boundary"]
@@ -20,7 +20,7 @@ class GuardOptions(TypedDict, total=False):
     mode: ModeName | None
     casting: CastingName | None
     depth: Depth
-    dtype: torch.dtype | None
+    dtype: torch.dtype | str | None
     device: torch.device | str | None
     autocast: AutocastName | None
     skip_args: str | Iterable[str]
@@ -28,7 +28,7 @@ class GuardOptions(TypedDict, total=False):
     move_args: str | Iterable[str]
     verify: VerifyName
     non_blocking: bool
-    output_dtype: torch.dtype | None
+    output_dtype: torch.dtype | str | None
 
 
 def read_options(
@@ -36,7 +36,7 @@ def read_options(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
     depth: Depth = "auto",
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
     skip_args: str | Iterable[str] = (),
@@ -44,24 +44,25 @@ def read_options(
     move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
-    output_dtype: torch.dtype | None = None,
+    output_dtype: torch.dtype | str | None = None,
 ) -> tuple[Options, tuple[Any, ...]]:
     """The options as a contract has them, and the submodules to skip.
 
     Raises:
         TypeError, ValueError: for what is no option.
     """
-    if depth not in ("auto", "all", "boundary"):
-        raise ValueError(f"depth={depth!r} is not a depth: use one of 'auto', 'all', 'boundary'")
+    deep: Any = one_of("depth", depth, ("auto", "all", "boundary"))
+    asked: dict[str, torch.dtype | None] = {}
     for name, wanted in (("dtype", dtype), ("output_dtype", output_dtype)):
-        if wanted is not None and wanted not in FLOATING:
+        asked[name] = None if wanted is None else dtype_of(wanted, name)
+        if wanted is not None and asked[name] not in FLOATING:
             raise ValueError(f"{name}={wanted!r} is no floating dtype such as torch.bfloat16")
     options = Options(
         **read(mode=mode, casting=casting, autocast=autocast, verify=verify),
-        depth=depth,
-        dtype=dtype,
+        depth=deep,
+        dtype=asked["dtype"],
         device=None if device is None else torch.device(device),
-        output_dtype=output_dtype,
+        output_dtype=asked["output_dtype"],
         skip_args=argument_names("skip_args", skip_args),
         move_args=argument_names("move_args", move_args),
         non_blocking=bool(non_blocking),

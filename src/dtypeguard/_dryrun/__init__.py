@@ -5,4 +5,4 @@ from .dryrun import dryrun as dryrun
 from .table import DryrunTable as DryrunTable
 
 for _public in (DryrunCell, DryrunTable, dryrun):
-    _public.__module__ = "dtypeguard"
+    _public.__module__ = "dtypeguard.results"

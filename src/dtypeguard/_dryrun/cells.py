@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,6 +14,7 @@ from .._calls import Inputs, autocast, converted, flat, under
 from .._doors.guard import guard
 from .._repair.records import casts, reset_casts
 from .._rules._refusals import explaining
+from .._show.result import Result
 from .._watch.findings import Findings
 from .._watch.lineage import Node
 from .._watch.mode import Mode as Watching
@@ -31,13 +32,13 @@ Dtypes = tuple[torch.dtype, ...]
 
 
 @dataclass(eq=False)
-class DryrunCell:
+class DryrunCell(Result):
     """What a model does in one combination of dtypes.
 
     Attributes:
         parameters: the dtype that the model was converted to; None: as it is.
         inputs: the dtype of all floating inputs; None if there are none.
-        autocast: the dtype of the region, or None.
+        region: the dtype of the autocast region, or None.
         status: 'runs', 'repaired' (bare PyTorch refuses, a guard in lenient mode would cast), 'refused' or 'unknown'.
         outputs: the dtypes of the tensors that come out, in order; of a guarded model where it is 'repaired'.
         error: what PyTorch raises, with the line; where it is 'unknown', why. None if it runs.
@@ -47,9 +48,11 @@ class DryrunCell:
         births: where floating dtypes are born inside that the parameters do not have: the line, and the dtype.
     """
 
+    kind: ClassVar[str] = "dryrun cell"
+
     parameters: torch.dtype | None
     inputs: torch.dtype | None
-    autocast: torch.dtype | None
+    region: torch.dtype | None
     status: str = "unknown"
     outputs: Dtypes = ()
     error: str | None = None
@@ -59,31 +62,23 @@ class DryrunCell:
     births: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        region = "no autocast" if self.autocast is None else f"autocast {name_of(self.autocast)}"
+        region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
         return f"parameters {named(self.parameters)}, inputs {named(self.inputs)}, {region}"
 
-    def _repr_html_(self) -> str:
-        from .page import one_cell
+    def _data(self) -> dict[str, Any]:
+        return vars(self)
 
-        return one_cell(self)
+    def _heading(self) -> str:
+        return str(self)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The cell as plain data. Dtypes are names (`bfloat16`)."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of_cell
+
+        return parts_of_cell(self)
 
 
 def named(dtype: torch.dtype | None) -> str:
     return "as given" if dtype is None else name_of(dtype)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Finding):
-        return {key: _plain(getattr(value, key)) for key in ("rule", "message", "site", "module_path", "fix", "origin")}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return name_of(value) if isinstance(value, torch.dtype) else value
 
 
 @dataclass(eq=False)
@@ -155,7 +150,7 @@ class Runner:
         watching = Mode(ghosts, decisions, recorder, Births(cell.parameters))
         model = self._original.twin(ghosts, self._device)
         inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)
-        region = None if cell.autocast is None else (self._device.type, cell.autocast)
+        region = None if cell.region is None else (self._device.type, cell.region)
         seed(0)
         reset_casts()  # the caller's are put back by `aside`
         with unread(ghosts), pushed(watching):

@@ -6,7 +6,6 @@ import sys
 from .._audit.command import try_files
 from .._audit.factory import made_by
 from .._base.usage import Usage
-from .._calls import call_of
 from .dryrun import dryrun
 
 
@@ -17,11 +16,11 @@ def run(options: argparse.Namespace) -> int:
         Usage: if a function is not there, or gives something else.
     """
     try_files(options, "json", "html")
-    model, example = made_by(options.model), () if options.example is None else made_by(options.example)
+    model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
+    regions = options.region and [None if name.lower() == "none" else name for name in options.region]
     try:
-        call_of(example)  # refuses what is none
-        table = dryrun(model, example)
-    except TypeError as error:
+        table = dryrun(model, batch, dtypes=options.dtype, region=regions)
+    except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(table)
     if options.html:

@@ -2,15 +2,16 @@
 
 import inspect
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from .._base.dtypes import BY_NAME, FLOATING, name_of
+from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
-from .._base.options import several
+from .._base.options import dtypes as read
+from .._base.options import explained
 from .._base.progress import progress
 from .._calls import Inputs, aside, call_of, read_as
 from .._contract.anchor import anchor_of
@@ -26,15 +27,16 @@ _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _REGIONS = (None, torch.float16, torch.bfloat16)
 
 
+@explained
 @unrecorded
 def dryrun(
     model: nn.Module,
+    batch: Any = None,
     /,
-    *example: Any,
+    *,
     dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
-    autocast: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
+    region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
     device: torch.device | str | None = None,
-    **kwargs: Any,
 ) -> DryrunTable:
     """In which dtypes a model runs, and what comes out, without its memory and without computing it.
 
@@ -45,23 +47,20 @@ def dryrun(
 
     Args:
         model: the model; neither it nor its weights change, and nothing of it is kept.
-        example: a batch as `compare` takes it: a tensor, a tuple of positional or a dict of keyword arguments,
-            `(value,)` for one argument that is a dict or a tuple itself. Or several values: the positional arguments.
-            Tensors of any floating dtype and of any shape that the model takes; they may be on meta. Default: inputs
-            are drawn from the annotations of its forward.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments, `(value,)` for one argument that is a
+            dict or a tuple itself. Tensors of any floating dtype and of any shape that the model takes; they may be on
+            meta. Default: it is drawn from the annotations of the model's forward.
         dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
             float16 and bfloat16.
-        autocast: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
+        region: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
             bfloat16.
         device: whose kernels are asked; default: the GPU if there is one, else the CPU.
-        kwargs: the keyword arguments of a call. An argument of forward that is named like one of the options above is
-            passed by position, or in a dict.
 
     Returns:
         The table. `print(table)` shows it, `table["bfloat16", "float32", None]` is one cell.
 
     Raises:
-        TypeError, ValueError: for bad arguments; and if there is no example, for a model without annotations.
+        TypeError, ValueError: for bad arguments; and if there is no batch, for a model without annotations.
         Exceptions of the model: what it raises with its own dtype that is not about dtypes, as for a wrong shape. A
             note names the cell.
 
@@ -74,11 +73,11 @@ def dryrun(
     >>> table.assert_runs("bfloat16")
     """
     original, root = Original(model), root_of(model)
-    asked = _several("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
-    regions = _several("autocast", _REGIONS if autocast is None else autocast, _REGIONS)
+    asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
+    regions = read("region", _REGIONS if region is None else region, _REGIONS)
     place = _place(device)
     with unheard(), apart(), aside():
-        inputs = _inputs(root, example, kwargs)
+        inputs = _inputs(root, batch)
         anchor = anchor_of(root)
         own = None if anchor is None else anchor.dtype
         rows = (None,) if anchor is None else asked if own is not None else (*asked, None)
@@ -94,23 +93,18 @@ def dryrun(
     return DryrunTable(type(root).__name__, place, cells)
 
 
-def _inputs(root: nn.Module, example: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
-    """The example; where there is none, one that is drawn from annotations."""
+def _inputs(root: nn.Module, batch: Any) -> Inputs:
+    """The batch; where there is none, one that is drawn from annotations."""
     name, signature = type(root).__name__, inspect.signature(root.forward)
-    read = read_as(example[0]) if len(example) == 1 else ""
-    if len(example) == 1 and isinstance(example[0], tuple | Mapping | inspect.BoundArguments):
-        example, named = call_of(example[0])
-        twice = ", ".join(map(repr, named.keys() & kwargs.keys()))
-        if twice:
-            raise TypeError(f"dryrun({name}) got {twice} twice: in the dict, and as keyword argument")
-        kwargs = {**named, **kwargs}
-    if not example and not kwargs and signature.parameters:
+    if batch is None and signature.parameters:
         return _drawn(root, name, signature)
+    args, kwargs = ((), {}) if batch is None else call_of(batch)
     try:
-        signature.bind(*example, **kwargs)
+        signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{name}.forward{signature} does not take this example: {error}{read}") from None
-    return Inputs(signature, example, kwargs)
+        told = f"{name}.forward{signature} does not take this batch: {error}{read_as(batch)}"
+        raise TypeError(f"dryrun: {told}") from None
+    return Inputs(signature, args, kwargs)
 
 
 def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
@@ -128,25 +122,14 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
             settings=quiet,
         )
     except Exception as error:
-        needed = ", ".join(n for n, p in signature.parameters.items() if p.default is p.empty) or "..."
+        names = [n for n, p in signature.parameters.items() if p.default is p.empty] or ["..."]
+        needed = names[0] if len(names) == 1 else f"({', '.join(names)})"
         why = str(error).partition("\n")[0] or type(error).__name__
         raise TypeError(
-            f"dryrun({name}) needs an example: pass what the model is called with, dryrun(model, {needed}); none can "
+            f"dryrun({name}) needs a batch: pass what the model is called with, dryrun(model, {needed}); none can "
             f"be drawn from annotations ({why})"
         ) from (None if isinstance(error, AnnotationError) else error)
     return bound
-
-
-def _several(name: str, value: Any, legal: Iterable[Any]) -> tuple[Any, ...]:
-    known = ", ".join(sorted("None" if item is None else name_of(item) for item in legal))
-    given = several(name, value, torch.dtype | str | None, "a dtype such as torch.bfloat16, or several")
-    asked = tuple(dict.fromkeys(BY_NAME.get(item, item) if isinstance(item, str) else item for item in given))
-    for item in asked:
-        if item not in legal:
-            raise ValueError(f"{name}: {item!r} is none of {known}")
-    if not asked:
-        raise ValueError(f"{name} is empty: name at least one of {known}")
-    return asked
 
 
 def _place(device: torch.device | str | None) -> torch.device:

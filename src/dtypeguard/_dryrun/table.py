@@ -1,17 +1,15 @@
 """What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from .._base.dtypes import BY_NAME, name_of
+from .._base.dtypes import dtype_of, name_of
 from .._base.errors import render
 from .._show.chips import short
-from .._show.files import as_json, write
+from .._show.result import Result
 from .._show.text import number
 from .cells import DryrunCell, named
 
@@ -27,14 +25,16 @@ _WIDE = 16  # columns of the printed table
 _FEW = 6  # names, or lines, of a longer list
 
 
-class DryrunTable:
-    """What `dryrun` found. `table[parameters, inputs, autocast]` is a cell; iterating gives all of them.
+class DryrunTable(Result):
+    """What `dryrun` found. `table[parameters, inputs, region]` is a cell; iterating gives all of them.
 
     Attributes:
         module: the model's class.
         device: where the kernels run that were asked.
         cells: one `DryrunCell` for each combination of dtypes.
     """
+
+    kind = "dryrun"
 
     def __init__(self, module: str, device: torch.device, cells: list[DryrunCell]) -> None:
         self.module, self.device, self.cells = module, device, cells
@@ -47,22 +47,22 @@ class DryrunTable:
 
     def __getitem__(self, key: tuple[Dtype, Dtype, Dtype]) -> DryrunCell:
         if not isinstance(key, tuple) or len(key) != 3:
-            raise TypeError(f"table[{key!r}]: write table[parameters, inputs, autocast], three dtypes or their names")
+            raise TypeError(f"table[{key!r}]: write table[parameters, inputs, region], three dtypes or their names")
         wanted = tuple(map(_dtype, key))
-        found = next((c for c in self.cells if (c.parameters, c.inputs, c.autocast) == wanted), None)
+        found = next((c for c in self.cells if (c.parameters, c.inputs, c.region) == wanted), None)
         if found is None:
-            kinds = zip(("parameters", "inputs", "autocast"), zip(*map(_key, self.cells), strict=True), strict=True)
+            kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
             there = "; ".join(f"{kind} {', '.join(map(_said, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
             raise KeyError(f"no cell has {', '.join(map(_said, wanted))}; there are {there}")
         return found
 
-    def assert_runs(self, parameters: Dtype, inputs: Dtype = None, autocast: Dtype = None) -> None:
+    def assert_runs(self, parameters: Dtype, inputs: Dtype = None, region: Dtype = None) -> None:
         """Raise AssertionError unless a cell runs without a guard.
 
         Args:
             parameters: their dtype, or its name.
             inputs: the dtype of floating inputs; default: that of the parameters.
-            autocast: the dtype of the autocast region; default: no region.
+            region: the dtype of an autocast region; default: no region.
 
         Raises:
             AssertionError: with the refusal and its line.
@@ -70,39 +70,22 @@ class DryrunTable:
         """
         __tracebackhide__ = True
         floating = any(cell.inputs is not None for cell in self.cells)
-        cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, autocast]
+        cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, region]
         if cell.status != "runs":
             rows = {"cell": f"{cell}, on {self.device}", "cast": "; ".join(cell.repairs)}
             title = f"{self.module} does not run ({cell.status}): {cell.error}"
             raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
 
-    # ------------------------------------------------------------ as data
+    def _data(self) -> dict[str, Any]:
+        return {"module": self.module, "device": self.device, "cells": self.cells}
 
-    def to_dict(self) -> dict[str, Any]:
-        """The table as plain data. Dtypes are names (`bfloat16`)."""
-        return {
-            "schema": 1,
-            "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
-            "torch": torch.__version__,
-            "device": str(self.device),
-            "module": self.module,
-            "cells": [cell.to_dict() for cell in self.cells],
-        }
+    def _heading(self) -> str:
+        return f"{self.module}: in which dtypes does it run?"
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The table as JSON. It is also written to `path`, if given."""
-        return as_json(self.to_dict(), path)
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained HTML page."""
-        from .page import render as page
-
-        write(path, page(self, STATUSES))
-
-    def _repr_html_(self) -> str:
-        from .page import cell_of
-
-        return cell_of(self, STATUSES)
+        return parts_of(self, STATUSES)
 
     # ------------------------------------------------------------ as text
 
@@ -128,12 +111,12 @@ class DryrunTable:
 
     def rows(self) -> list[tuple[torch.dtype | None, torch.dtype | None, list[DryrunCell]]]:
         """The dtype of parameters, that of the region, and a cell for each column."""
-        rows = _grouped((cell.parameters, cell.autocast, cell) for cell in self.cells)
+        rows = _grouped((cell.parameters, cell.region, cell) for cell in self.cells)
         return [(*key, cells) for key, cells in rows]
 
     def _matrix(self) -> Iterator[str]:
         yield ""
-        yield _line("parameters", "autocast", *(named(dtype) for dtype in self.columns()))
+        yield _line("parameters", "region", *(named(dtype) for dtype in self.columns()))
         for parameters, region, cells in self.rows():
             yield _line(named(parameters), _said(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells))
 
@@ -159,18 +142,18 @@ class DryrunTable:
 
     def computes(self) -> Iterator[tuple[str, list[str]]]:
         """For each autocast region, what the modules compute in with parameters and inputs of one dtype."""
-        own = [cell for cell in self.cells if cell.autocast is not None and cell.modules]
+        own = [cell for cell in self.cells if cell.region is not None and cell.modules]
         own = [
             cell for cell in own if cell.parameters in (torch.float32, None) and cell.inputs in (cell.parameters, None)
         ]
         for cell in own:
             groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
             lines = [f"{', '.join(map(name_of, dtypes)):<20}{', '.join(_some(paths))}" for (dtypes,), paths in groups]
-            yield f"modules under autocast {_said(cell.autocast)}, {named(cell.parameters)} parameters", lines
+            yield f"modules under autocast {_said(cell.region)}, {named(cell.parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
         """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
-        cells = [c for c in self.cells if c.autocast is None and c.births and c.inputs in (c.parameters, None)]
+        cells = [c for c in self.cells if c.region is None and c.births and c.inputs in (c.parameters, None)]
         for cell in cells:
             yield f"born inside, {named(cell.parameters)} parameters", _some(list(cell.births))
 
@@ -181,7 +164,7 @@ def outputs(cell: DryrunCell) -> str:
 
 
 def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
-    return cell.parameters, cell.inputs, cell.autocast
+    return cell.parameters, cell.inputs, cell.region
 
 
 def _place(cell: DryrunCell) -> tuple[Any, ...]:
@@ -190,12 +173,7 @@ def _place(cell: DryrunCell) -> tuple[Any, ...]:
 
 
 def _dtype(value: Any) -> torch.dtype | None:
-    if value is None or isinstance(value, torch.dtype):
-        return value
-    found = BY_NAME.get(value.removeprefix("torch.")) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError(f"{value!r} is no dtype: write torch.bfloat16, or 'bfloat16'")
-    return found
+    return None if value is None else dtype_of(value, "dtype")
 
 
 def _said(dtype: torch.dtype | None, nothing: str = "None") -> str:

@@ -13,6 +13,7 @@ import torch
 
 from .._base.errors import plain
 from .._base.frames import caller, warn_at
+from .._show.result import Result
 from .._show.text import human, number
 
 
@@ -52,14 +53,19 @@ class CastRecord:
         return f"{self.count:,} x {self.function} `{self.argument}`: {self.what}, {human(self.bytes)}{at}"
 
 
-class Casts(list[CastRecord]):
+class Casts(list[CastRecord], Result):
     """A list of repairs, with a readable print."""
+
+    kind = "casts"
 
     def __str__(self) -> str:
         return "\n".join(map(str, sorted(self, key=lambda record: -record.count))) or "no repairs"
 
-    def _repr_html_(self) -> str:
-        from .._show.fragment import badge, fragment, joined, table, where
+    def _data(self) -> dict[str, Any]:
+        return {"casts": list(self)}
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .._show.fragment import badge, joined, table, where
 
         rows = [
             (record.count, joined(f"{record.function}", f"`{record.argument}`"), record.what, human(record.bytes),
@@ -68,10 +74,10 @@ class Casts(list[CastRecord]):
         ]  # fmt: skip
         head = ("times", "argument", "repair", "bytes", "error", "called at")
         title = f"repairs: {number(sum(record.count for record in self), 'cast')} at {number(len(self), 'place')}"
-        return fragment(title, table("", head, rows, "place") or badge("no repairs", "good"))
+        return title, table("", head, rows, "place") or badge("no repairs", "good")
 
 
-CastRecord.__module__ = Casts.__module__ = "dtypeguard"
+CastRecord.__module__ = Casts.__module__ = "dtypeguard.results"
 Key = tuple[Any, ...]
 record_lock = threading.Lock()
 

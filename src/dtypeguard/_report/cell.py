@@ -1,10 +1,10 @@
-"""Findings as the output of a notebook's cell."""
+"""Findings in a notebook's cell, and on a page."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._base.dtypes import name_of
-from .._show.fragment import badge, folded, fragment, joined, link, plain, table, where
+from .._show.fragment import badge, folded, joined, link, plain, table, where
 from .._show.text import human, number
 from .._watch.rule import RULES, Severity
 from .causes import Cause, Edit
@@ -17,8 +17,8 @@ _OPEN = 3  # causes that are shown open
 _STYLE = Style(100)
 
 
-def findings_cell(title: Any, causes: Sequence[Cause], *parts: Any) -> str:
-    """The output of a cell that shows findings by cause.
+def findings_parts(title: Any, causes: Sequence[Cause], *parts: Any) -> tuple[Any, ...]:
+    """What shows findings by cause.
 
     Args:
         title: the first line.
@@ -28,7 +28,7 @@ def findings_cell(title: Any, causes: Sequence[Cause], *parts: Any) -> str:
     bad = [cause for cause in causes if cause.severity != Severity.INFO.value]
     mere = causes[len(bad) :]
     rest = folded(number(len(mere), "info"), *(_cause(cause, False) for cause in mere)) if mere else None
-    return fragment(title, *(_cause(cause, place < _OPEN) for place, cause in enumerate(bad)), rest, *parts)
+    return title, *(_cause(cause, place < _OPEN) for place, cause in enumerate(bad)), rest, *parts
 
 
 def _cause(cause: Cause, opened: bool) -> "Markup":

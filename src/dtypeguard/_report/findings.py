@@ -1,23 +1,31 @@
 """A list of findings that prints."""
 
+from typing import Any
+
 from .._show.fragment import badge, joined
+from .._show.result import Result
 from .._watch.rule import Finding
 from .causes import causes_of
-from .cell import findings_cell
+from .cell import findings_parts
 from .text import Style, paragraphs
 
 
-class Report(list[Finding]):
+class Report(list[Finding], Result):
     """A list of findings, in the order in which they were found; it prints them by cause, the worst first."""
+
+    kind = "findings"
 
     def __str__(self) -> str:
         return "\n".join(paragraphs(causes_of(self), Style.of())) or "nothing found"
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
+    def _data(self) -> dict[str, Any]:
+        return {"findings": list(self)}
+
+    def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self)
-        return findings_cell("findings" if causes else joined("findings", badge("nothing found", "good")), causes)
+        return findings_parts("findings" if causes else joined("findings", badge("nothing found", "good")), causes)
 
 
-Report.__module__ = "dtypeguard.amp"
+Report.__module__ = "dtypeguard.results"

@@ -10,12 +10,11 @@ import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, TextIO
 
-import torch
 from torch import Tensor
 
-from .._base.dtypes import name_of
-from .._show.files import as_json, write
+from .._base.options import one_of
 from .._show.fragment import joined
+from .._show.result import Result, plain
 from .._show.text import number
 from .._watch.events import ModuleRow
 from .._watch.findings import Cast as Cast
@@ -23,10 +22,9 @@ from .._watch.recorder import Recorder
 from .._watch.rule import RULES, Finding, Severity, select
 from .._watch.selection import reaches
 from .._watch.sites import Site
-from .._watch.spots import Spot
 from .baseline import load, save
 from .causes import Cause, causes_of, counted, edits_of, verdict
-from .cell import casts_table, findings_cell, verdict_parts
+from .cell import casts_table, findings_parts, verdict_parts
 from .findings import Report
 from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 
@@ -66,7 +64,7 @@ def _without_frames(error: BaseException) -> BaseException:
     return error
 
 
-class AuditReport:
+class AuditReport(Result):
     """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
     Attributes:
@@ -78,6 +76,8 @@ class AuditReport:
         result: what the function returned, for `audit(function, ...)`.
         faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
     """
+
+    kind = "audit"
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | _Ended = recorder
@@ -177,8 +177,7 @@ class AuditReport:
     ) -> None:
         __tracebackhide__ = True
         off = select(ignore)
-        if severity not in _SEVERITIES:
-            raise ValueError(f"severity={severity!r} is none of {', '.join(map(repr, _SEVERITIES))}")
+        severity = one_of("severity", severity, _SEVERITIES)
         known = None if baseline is None else load(baseline)
         bad = [f for f in self.findings if reaches(f.severity, severity) and f.rule not in off]
         if known is not None:
@@ -193,8 +192,8 @@ class AuditReport:
 
     # ------------------------------------------------------------ as data
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data. Dtypes are names (`bfloat16`); `causes` and `edits` name findings by number."""
+    def _data(self) -> dict[str, Any]:
+        """`causes` and `edits` name findings by number."""
         rows = self._recorder.findings.rows()
         found = [
             {**_fields(finding), **_place(site), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs}
@@ -206,9 +205,6 @@ class AuditReport:
         casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
         return {
-            "schema": 1,
-            "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"],
-            "torch": torch.__version__,
             "program": self.program,
             "command": self.command,
             "date": self.date,
@@ -244,22 +240,17 @@ class AuditReport:
             "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
         }
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as JSON. It is also written to `path`, if given."""
-        return as_json(self.to_dict(), path)
-
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a self-contained HTML page: modules, casts and findings."""
+    def _page(self) -> str:
         from .html import render
 
-        write(path, render(self.to_dict()))
+        return render(self.to_dict())
 
-    def _repr_html_(self) -> str:
+    def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self.findings)
         edits = edits_of(causes)
         said, table = verdict_parts(verdict(edits, causes), edits)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
-        return findings_cell(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
+        return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
     # ------------------------------------------------------------ as text
 
@@ -318,15 +309,8 @@ class AuditReport:
 
 
 def _fields(row: Any) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in row.__slots__}
-    for name, value in values.items():
-        if isinstance(value, torch.dtype):
-            values[name] = name_of(value)
-        elif isinstance(value, tuple):
-            values[name] = [_fields(part) if isinstance(part, Spot) else part for part in value]
-        elif isinstance(value, Spot):
-            values[name] = _fields(value)
-    return values
+    fields: dict[str, Any] = plain(row)
+    return fields
 
 
 def _place(site: Site) -> dict[str, Any]:
@@ -355,4 +339,4 @@ def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-AuditReport.__module__ = "dtypeguard"
+AuditReport.__module__ = "dtypeguard.results"

@@ -14,7 +14,7 @@ import torch
 
 from .._base.dtypes import name_of
 from .chips import chip, class_styles
-from .document import markup, prose, readable
+from .document import document, markup, prose, readable
 from .text import number
 
 if TYPE_CHECKING:
@@ -38,9 +38,20 @@ def fragment(title: Any, *parts: Any) -> str:
         title: the first line, in bold.
         parts: what this module's functions make, or texts, each of which is a paragraph; None is left out.
     """
-    body = [markup('<p class="title"><strong>{}</strong></p>').format(title), *map(_paragraph, parts)]
     element = markup('<div class="dtypeguard"><style>{}</style>\n{}\n</div>')
-    return readable(element.format(markup(_style()), markup("\n").join(body)))
+    return readable(element.format(markup(_style()), body(title, *parts)))
+
+
+def framed(heading: str, title: Any, *parts: Any) -> str:
+    """The same as a page that needs nothing else."""
+    style = re.sub(r":root \{[^}]*\}", "", (_HERE / "fragment.css").read_text("utf-8")) + class_styles()
+    return document(_HERE / "result", {"heading": heading, "body": body(title, *parts)}, {}, style)
+
+
+def body(title: Any, *parts: Any) -> "Markup":
+    """The same without its frame and style."""
+    first = markup('<p class="title"><strong>{}</strong></p>').format(title)
+    return markup("\n").join([first, *map(_paragraph, parts)])
 
 
 def _paragraph(part: Any) -> "Markup":

@@ -139,3 +139,6 @@ class Findings:
                 row = self._casts[key] = (cast, site)
             row[0].count += 1
             row[0].bytes += size
+
+
+Cast.__module__ = "dtypeguard.results"

@@ -188,7 +188,7 @@ class Finding:
         return f"{self.rule} {self.name}: {self.message}"
 
 
-Finding.__module__ = "dtypeguard.amp"
+Finding.__module__ = "dtypeguard.results"
 
 
 def select(ids: Any, what: str = "ignore") -> frozenset[str]:

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from .._base.config import Mode, ModeName, as_mode, written_in
 from .._report.causes import causes_of
-from .._report.cell import findings_cell
+from .._report.cell import findings_parts
 from .._report.findings import Report
 from .._show.fragment import badge, joined
+from .._show.result import Result
 from .._show.text import number
 from .._watch.events import tell
 from .._watch.ledger import Ledger
@@ -118,11 +119,13 @@ def begin(
     return handle
 
 
-class Watch:
+class Watch(Result):
     """The handle that `watch` returns. `remove()`, or the end of a `with` block, ends the watch.
 
     It does not keep the model, the optimizers and the scaler alive.
     """
+
+    kind = "watch"
 
     def __init__(self, names: Names, optimizers: list[Optimizer], ledger: Ledger, every: int, averaged: Any) -> None:
         self._names, self._ledger, self._every = names, ledger, every
@@ -217,11 +220,19 @@ class Watch:
         what = f"{self._names.title}, {', '.join(watched.title for watched in self._optimizers)}"
         return f"<{'removed ' if self.closed else ''}watch of {what}: {len(self.report())} findings>"
 
-    def _repr_html_(self) -> str:
+    def _data(self) -> dict[str, Any]:
+        return {
+            "model": self._names.title,
+            "optimizers": [watched.title for watched in self._optimizers],
+            "removed": self.closed,
+            "findings": list(self.report()),
+        }
+
+    def _cell(self) -> tuple[Any, ...]:
         watched = f"watch of {self._names.title}, {', '.join(one.title for one in self._optimizers)}"
         found = self.report()
         state = badge(f"{number(len(found), 'finding')}{', removed' * self.closed}", "warning" if found else "good")
-        return findings_cell(joined(watched, state), causes_of(found))
+        return findings_parts(joined(watched, state), causes_of(found))
 
     # ------------------------------------------------------------ each step
 
@@ -392,3 +403,6 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
 def _steps(optimizer: Any) -> bool:
     """Whether it is an optimizer itself, and no wrapper of one."""
     return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
+
+
+Watch.__module__ = "dtypeguard.results"

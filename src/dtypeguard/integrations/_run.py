@@ -8,13 +8,13 @@ from typing import Any, TypedDict
 
 from torch import nn
 
-from .. import amp
 from .._base.config import Mode, ModeName, written_in
 from .._base.errors import AmpError, plain
 from .._doors.guard import guard, is_held, move_guards, unguard
 from .._doors.options import GuardOptions
 from .._repair.records import CastRecord, Mark, mark, since
-from ..amp._watch import begin
+from .._watch.rule import Finding
+from ..amp._watch import Watch, begin, watch
 
 
 class WatchOptions(TypedDict, total=False):
@@ -35,10 +35,10 @@ class Run:
     def __init__(self, watching: bool | WatchOptions, options: GuardOptions) -> None:
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
         inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
-        inspect.signature(amp.watch).bind(nn.Identity(), [], None, **self._watch_options)
+        inspect.signature(watch).bind(nn.Identity(), [], None, **self._watch_options)
         self.options = options
         self._watching = watching is not False
-        self._watch: amp.Watch | None = None
+        self._watch: Watch | None = None
         self._file = written_in(sys._getframe(1))  # of the callback: guard and watch are called by the framework
         self._before: Mark | None = None
         self._guarded: list[nn.Module] = []
@@ -65,7 +65,7 @@ class Run:
         except (TypeError, ValueError) as error:
             logger.info("dtypeguard: this run is not watched: %s", error)
 
-    def findings(self) -> list[amp.Finding]:
+    def findings(self) -> list[Finding]:
         return [] if self._watch is None else self._watch.report()
 
     def close(self, speak: bool) -> None:

@@ -13,6 +13,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
 
+from .._base.dtypes import dtype_of
 from .._base.errors import AnnotationError
 from .._base.frames import caller
 from .._base.options import several
@@ -402,7 +403,10 @@ def options_of(
 def _dtypes(asked: Any) -> frozenset[torch.dtype] | None:
     if asked is None:
         return None
-    return frozenset(several("dtypes", asked, torch.dtype, "a dtype such as torch.float32, or several"))
+    return frozenset(
+        dtype_of(one, "dtypes")
+        for one in several("dtypes", asked, torch.dtype | str, "a dtype such as torch.float32, or several")
+    )
 
 
 def _check_elements(elements: Any) -> None:

@@ -1,18 +1,15 @@
 """What `check_module` found: a matrix of cells, to print, to keep, to look at; and the one failure that it raises."""
 
-import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
 from .._base.dtypes import name_of
 from .._base.errors import render
-from .._show.files import write
+from .._show.result import Result
 
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
 STATUSES: dict[str, str] = {
@@ -23,6 +20,9 @@ STATUSES: dict[str, str] = {
     "same": "nothing to repair: guarded and bare agree, bit for bit",
     "unsupported": "the bare model raises for inputs of the right dtype",
 }
+_KINDS = {"FAILED": "error", "trap": "warning", "cast": "info", "same": "good"} | dict.fromkeys(
+    ("refused", "unsupported"), "none"
+)
 _WIDE = 12  # columns of the printed matrix
 
 
@@ -33,7 +33,7 @@ class Cell:
     Attributes:
         parameter_dtype: None for a model without parameters, and for a model of several dtypes that is not converted.
         input_dtype: the dtype of all floating inputs; None if there are none.
-        autocast: the dtype of the region, or None.
+        region: the dtype of the autocast region, or None.
         parameter_device, input_device: the devices.
         status: 'same', 'cast', 'trap', 'refused', 'unsupported' or 'FAILED'.
         bare: the first line of the error that PyTorch raises without a guard; None if it raises none.
@@ -46,7 +46,7 @@ class Cell:
 
     parameter_dtype: torch.dtype | None
     input_dtype: torch.dtype | None
-    autocast: torch.dtype | None
+    region: torch.dtype | None
     parameter_device: torch.device
     input_device: torch.device
     status: str = "unsupported"
@@ -58,20 +58,9 @@ class Cell:
     inputs: int = 0
 
     def __str__(self) -> str:
-        region = "no autocast" if self.autocast is None else f"autocast {name_of(self.autocast)}"
+        region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
         places = _places(self.parameter_device, self.input_device)
         return f"parameters {_dtype(self.parameter_dtype)}, input {_dtype(self.input_dtype)}, {region}, {places}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in vars(self).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, torch.device):
-        return str(value)
-    return name_of(value) if isinstance(value, torch.dtype) else value
 
 
 @dataclass(eq=False)
@@ -98,9 +87,6 @@ class Failure:
     fix: str
     source: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**vars(self), "cell": str(self.cell)}
-
 
 class CheckError(AssertionError):
     """A property of a model does not hold. The attribute `report` has the whole report."""
@@ -117,7 +103,7 @@ class Table(NamedTuple):
 
 
 @dataclass(eq=False)
-class ModuleReport:
+class ModuleReport(Result):
     """What `check_module` found.
 
     Attributes:
@@ -125,6 +111,8 @@ class ModuleReport:
         cells: every combination that was tested.
         failures: the properties that do not hold.
     """
+
+    kind: ClassVar[str] = "check_module"
 
     module: str
     cells: list[Cell] = field(default_factory=list)
@@ -135,26 +123,28 @@ class ModuleReport:
         """The cells in which PyTorch computes with a wrong dtype or device and raises no error."""
         return [cell for cell in self.cells if cell.trap]
 
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain data. Dtypes are names (`bfloat16`)."""
-        return {
-            "schema": 1,
-            "torch": torch.__version__,
-            "module": self.module,
-            "cells": [cell.to_dict() for cell in self.cells],
-            "failures": [failure.to_dict() for failure in self.failures],
-        }
+    def _data(self) -> dict[str, Any]:
+        failures = [vars(failure) | {"cell": str(failure.cell)} for failure in self.failures]
+        return {"module": self.module, "cells": self.cells, "failures": failures}
 
-    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as JSON. It is also written to `path`, if given."""
-        return _kept(json.dumps(self.to_dict(), indent=1), path)
+    def _heading(self) -> str:
+        return f"{self.module}: what dtypes do to it"
 
-    def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The matrix as a self-contained SVG picture. It is also written to `path`, if given."""
-        return _kept(_picture(self), path)
+    def _cell(self) -> tuple[Any, ...]:
+        from .._show.fragment import badge, folded, joined, listed, plain, table
 
-    def _repr_svg_(self) -> str:
-        return self.to_svg()
+        legend = (joined(badge(status, _KINDS[status]), text) for status, text in self.legend())
+        notes = [text for part in (self._trapped(), self._unsupported()) if (text := "\n".join(part).strip())]
+        return (
+            self.head(),
+            *(folded(joined(badge("FAILED", "error"), f.property, f.message), plain(_told(f))) for f in self.failures),
+            *(
+                table(one.title, ("parameters", "region", *map(_dtype, one.columns)), _rows(one))
+                for one in self.tables()
+            ),
+            listed(legend),
+            *(folded(text.partition("\n")[0], plain(text.partition("\n")[2])) for text in notes),
+        )
 
     def __str__(self) -> str:
         return "\n".join([self.head(), *self._matrices(), *self._legend(), *self._trapped(), *self._unsupported()])
@@ -173,13 +163,13 @@ class ModuleReport:
         """A table for each pair of devices."""
         for devices, cells in _grouped(self.cells, "parameter_device", "input_device"):
             columns = list(dict.fromkeys(cell.input_dtype for cell in cells))
-            rows = _grouped(cells, "parameter_dtype", "autocast")
+            rows = _grouped(cells, "parameter_dtype", "region")
             yield Table(_places(*devices), columns, [(dtype, region, row) for (dtype, region), row in rows])
 
     def _matrices(self) -> Iterator[str]:
         for table in self.tables():
             yield f"\n{table.title}"
-            yield _line("parameters", "autocast", *(_dtype(dtype) for dtype in table.columns))
+            yield _line("parameters", "region", *(_dtype(dtype) for dtype in table.columns))
             for dtype, region, cells in table.rows:
                 yield _line(_dtype(dtype), _region(region), *(c.status for c in cells))
 
@@ -195,11 +185,11 @@ class ModuleReport:
     def _trapped(self) -> Iterator[str]:
         if self.traps:
             yield "\ntraps: what bare PyTorch computes in silence"
-            yield "  " + _line("parameters", "input", "gives", "a guard", "autocast")
+            yield "  " + _line("parameters", "input", "gives", "a guard", "region")
         alike = ("parameter_dtype", "input_dtype", "outputs", "guard", "parameter_device", "input_device")
         for (dtype, given, outputs, guard, mine, other), cells in _grouped(self.traps, *alike):
             result = ", ".join(map(name_of, outputs)) or "-"
-            regions = ", ".join(_region(cell.autocast) for cell in cells)
+            regions = ", ".join(_region(cell.region) for cell in cells)
             devices = "" if mine == other else f", from {other} to {mine}"
             yield "  " + _line(_dtype(dtype), _dtype(given), result, guard, regions + devices)
 
@@ -215,20 +205,37 @@ def failed(report: ModuleReport) -> CheckError:
     """The failure of a report: the first in full, then how many there are, then the matrix."""
     first, *more = report.failures
     others = [f"{count} x {name}" for name, count in Counter(failure.property for failure in more).items()]
-    rows = {
-        "property": f"{first.property}: {first.rule}",
-        "cell": str(first.cell),
-        "input": first.input,
-        "expected": first.expected,
-        "got": first.got,
-        "look at": first.fix,
-        "see": first.source,
-        "also": "; ".join(others),
-    }
-    text = render(f"{report.module}: {first.message}", ((key, text) for key, text in rows.items() if text))
+    text = render(f"{report.module}: {first.message}", _facts(first, "; ".join(others)))
     error = CheckError(f"{text}\n\n{report}")
     error.report = report
     return error
+
+
+def _facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
+    rows = {
+        "property": f"{failure.property}: {failure.rule}",
+        "cell": str(failure.cell),
+        "input": failure.input,
+        "expected": failure.expected,
+        "got": failure.got,
+        "look at": failure.fix,
+        "see": failure.source,
+        "also": others,
+    }
+    return [(key, text) for key, text in rows.items() if text]
+
+
+def _told(failure: Failure) -> str:
+    return render(failure.message, _facts(failure))
+
+
+def _rows(table: Table) -> list[tuple[Any, ...]]:
+    from .._show.fragment import badge
+
+    return [
+        (_dtype(dtype), _region(region), *(badge(cell.status, _KINDS[cell.status]) for cell in cells))
+        for dtype, region, cells in table.rows
+    ]
 
 
 # ---------------------------------------------------------------- text
@@ -259,28 +266,3 @@ def _grouped(cells: Iterable[Cell], *names: str) -> list[tuple[tuple[Any, ...], 
     for cell in cells:
         groups.setdefault(tuple(getattr(cell, name) for name in names), []).append(cell)
     return list(groups.items())
-
-
-def _kept(text: str, path: str | os.PathLike[str] | None) -> str:
-    if path is not None:
-        write(path, text + "\n")
-    return text
-
-
-# ---------------------------------------------------------------- the picture
-
-
-def _picture(report: ModuleReport) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"dtype": _dtype, "region": _region}
-    source = (Path(__file__).parent / "matrix.svg.j2").read_text("utf-8")
-    counts = Counter(cell.status for cell in report.cells).most_common()
-    picture: str = environment.from_string(source).render(report=report, tables=list(report.tables()), counts=counts)
-    return picture.translate(_CONTROL).strip()
-
-
-_CONTROL = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"}  # XML has no others

@@ -16,7 +16,8 @@ from torch import nn
 from .._base.dtypes import FLOATING
 from .._base.errors import AnnotationError
 from .._base.numbers import Seeded, pushed, seed
-from .._base.options import several
+from .._base.options import dtypes as read
+from .._base.options import explained, several
 from .._base.progress import progress
 from .._calls import Inputs, aside, call_of, leaf, read_as
 from .._watch.unrecorded import unrecorded
@@ -33,14 +34,15 @@ _ALL_CHECKS: Any = list(HealthCheck)  # drawing is as slow as the model, and may
 _LESS = 5  # inside autocast a fifth of the inputs is drawn
 
 
+@explained
 @unrecorded
 def check_module(
     factory: Callable[[], nn.Module] | nn.Module,
     *,
-    example: Any = None,
-    dtypes: torch.dtype | Iterable[torch.dtype] | None = None,
+    batch: Any = None,
+    dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
     devices: torch.device | str | Iterable[torch.device | str] | None = None,
-    autocast: torch.dtype | Iterable[torch.dtype | None] | None = None,
+    region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
     compile: bool | str = False,
     axes: Any = None,
     elements: Any = None,
@@ -56,43 +58,43 @@ def check_module(
 
     Args:
         factory: a callable without arguments that makes the model, such as its class; or a model, which is copied.
-        example: the input: a tensor, a tuple of positional or a dict of keyword arguments, or a callable that returns
-            one of these. Default: inputs are drawn from the annotations of its forward.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments, or a callable that returns one of
+            these. Default: inputs are drawn from the annotations of its forward.
         dtypes: the dtype, or several, of parameters and inputs; default: float32, float64, float16, bfloat16.
         devices: the device, or several, of parameters and inputs; default: the CPU, and the GPU if there is one.
-        autocast: the dtype, or several, of autocast regions, and None for no region; default: None, float16, bfloat16.
+        region: the dtype, or several, of autocast regions, and None for no region; default: None, float16, bfloat16.
         compile: whether to compile too: True for the backend 'aot_eager', or the name of a backend. This calls
             `torch.compiler.reset`.
         axes, elements: as for `inputs_for`, for drawn inputs.
         max_examples: how many inputs are drawn for each cell; a fifth of that inside autocast.
 
     Returns:
-        A report. `print(report)` is the matrix, `report.traps` lists the traps, `report.to_svg(path)` draws a picture.
+        A report. `print(report)` is the matrix, `report.traps` lists the traps, `report.to_html(path)` writes a page.
 
     Raises:
         CheckError: if a property does not hold. Its text has the smallest input that shows this, its `report` all.
-        ValueError, TypeError: for bad arguments, and if PyTorch cannot compute the example at all.
-        AnnotationError: if there is no `example`, and an argument has no annotation.
+        ValueError, TypeError: for bad arguments, and if PyTorch cannot compute the batch at all.
+        AnnotationError: if there is no `batch`, and an argument has no annotation.
 
     >>> import torch
     >>> from dtypeguard.testing import check_module
-    >>> report = check_module(lambda: torch.nn.LayerNorm(3), example=torch.ones(2, 3))
-    >>> [str(cell.input_dtype) for cell in report.traps if cell.parameter_dtype is torch.float32 and not cell.autocast]
+    >>> report = check_module(lambda: torch.nn.LayerNorm(3), batch=torch.ones(2, 3))
+    >>> [str(cell.input_dtype) for cell in report.traps if cell.parameter_dtype is torch.float32 and not cell.region]
     ['torch.float16', 'torch.bfloat16']
     """
     __tracebackhide__ = True
-    asked = _several("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
-    regions = _several("autocast", _REGIONS if autocast is None else autocast, _REGIONS)
+    asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
+    regions = read("region", _REGIONS if region is None else region, _REGIONS)
     places = _places(devices)
     backend = _backend(compile)
     if max_examples < 1:
         raise ValueError(f"max_examples={max_examples!r}: draw at least one input")
-    if example is not None and (axes is not None or elements is not None):
-        raise ValueError("axes and elements shape drawn inputs: leave them out where there is an example")
+    if batch is not None and (axes is not None or elements is not None):
+        raise ValueError("axes and elements shape drawn inputs: leave them out where there is a batch")
     make = _factory(factory)
     with aside():
         bench = Bench(make, backend)
-        source = _Drawn(bench, axes, elements, max_examples) if example is None else _Given(bench, example)
+        source = _Drawn(bench, axes, elements, max_examples) if batch is None else _Given(bench, batch)
         report = ModuleReport(bench.name)
         cells = list(_cells(bench, source.floating, asked, regions, places))
         for cell in progress(f"check_module({bench.name})", cells):
@@ -106,8 +108,8 @@ def check_module(
         raise failed(report)
     own = [cell for cell in report.cells if cell.parameter_dtype in (bench.dtype, None)] or report.cells
     if all(cell.status == "unsupported" for cell in own):
-        drawn = "what is drawn: give axes= for sizes that the model fixes, elements= for ids, or an example="
-        what = "the example" if example is not None else drawn
+        drawn = "what is drawn: give axes= for sizes that the model fixes, elements= for ids, or a batch="
+        what = "the batch" if batch is not None else drawn
         raise ValueError(f"{bench.name} raises {own[0].ideal}, so it cannot compute {what}")
     return report
 
@@ -139,17 +141,17 @@ def _parameters(bench: Bench, asked: tuple[torch.dtype, ...]) -> tuple[torch.dty
 class _Given:
     """One input, from the caller."""
 
-    def __init__(self, bench: Bench, example: Any) -> None:
+    def __init__(self, bench: Bench, batch: Any) -> None:
         self._bench = bench
         seed(0)
         with pushed(Seeded()):
-            given = example() if callable(example) else example
+            given = batch() if callable(batch) else batch
         args, kwargs = call_of(given)
         try:
             inputs = Inputs(bench.signature, args, kwargs).map(lambda _, tensor: leaf(tensor))
         except TypeError as error:
             told = f"{bench.name}.forward{bench.signature} does not take it: {error}{read_as(given)}"
-            raise TypeError(f"example: {told}") from None
+            raise TypeError(f"batch: {told}") from None
         self._inputs = inputs.fresh()
         self.floating = bool(inputs.floats())
 
@@ -179,7 +181,7 @@ class _Drawn:
         def judge_one(one: Inputs) -> list[Failure]:
             return judge(Trial(self._bench, cell, one), [row])
 
-        _each(inputs, judge_all, self._count if cell.autocast is None else -(-self._count // _LESS))
+        _each(inputs, judge_all, self._count if cell.region is None else -(-self._count // _LESS))
         if found and found[0].property not in self._shrunk:
             row = next(row for row in PROPERTIES if row.name == found[0].property)
             self._shrunk.add(row.name)
@@ -194,7 +196,7 @@ class _Drawn:
         try:
             drawn = inputs_for(model, device=device, **self._options)
         except AnnotationError as error:
-            raise AnnotationError(f"{error.args[0]}; or give check_module an example=") from None
+            raise AnnotationError(f"{error.args[0]}; or give check_module a batch=") from None
         return drawn.map(lambda bound: Inputs(signature, bound.args, bound.kwargs).map(lambda _, t: leaf(t)))
 
 
@@ -229,15 +231,6 @@ def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
 
 
 # ---------------------------------------------------------------- arguments
-
-
-def _several(name: str, value: Any, legal: Iterable[T]) -> tuple[T, ...]:
-    known = ", ".join(sorted(map(str, legal)))
-    asked = _listed(name, value, torch.dtype | None, "a dtype such as torch.bfloat16", known)
-    for item in asked:
-        if item not in legal:
-            raise ValueError(f"{name}: {item!r} is none of {known}")
-    return asked
 
 
 def _listed(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[Any, ...]:

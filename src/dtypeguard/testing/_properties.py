@@ -83,7 +83,7 @@ def _failure(row: Property, trial: Trial, fault: Fault) -> Failure:
 
 
 def _plain(trial: Trial) -> bool:
-    return trial.cell.autocast is None
+    return trial.cell.region is None
 
 
 def _matched(trial: Trial) -> bool:

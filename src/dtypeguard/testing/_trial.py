@@ -176,7 +176,7 @@ class Trial:
     def _dtype_differs(self, leaf: Leaf, wanted: torch.dtype) -> bool:
         """A number beside half parameters may stay float32, and autocast casts between three dtypes itself."""
         dtype = leaf.tensor.dtype
-        follows = self.cell.autocast is not None and self.bench.contract.autocast is Autocast.FOLLOW
+        follows = self.cell.region is not None and self.bench.contract.autocast is Autocast.FOLLOW
         by_autocast = follows and {dtype, wanted} <= AUTOCAST and wanted in (torch.float32, self.anchor_dtype)
         counts = not self._is_annotated(leaf) and is_count(leaf.tensor, self.anchor_dtype)
         return dtype is not wanted and not by_autocast and not counts
@@ -243,8 +243,8 @@ class Trial:
 
         cell, region = self.cell, None
         disabled = mode == "off" and self.bench.contract.autocast is Autocast.DISABLE
-        if cell.autocast is not None and not disabled:
-            region = cell.parameter_device.type, cell.autocast
+        if cell.region is not None and not disabled:
+            region = cell.parameter_device.type, cell.region
         model = self.fresh(mode) if model is None else model
         change = by_hand if cast_by_hand else None
         return run(model, self.given, mode, by_hand=change, region=region, grads=grads, compiled=compiled)

@@ -1,0 +1,87 @@
+"""What all results have: plain data, a page, the output of a notebook's cell."""
+
+import abc
+import dataclasses
+import math
+import os
+import sys
+from typing import Any, ClassVar
+
+import torch
+
+SCHEMA = 1  # of the data; a key that goes or changes its meaning makes it one more
+
+
+class Result(abc.ABC):
+    """A result of one of the tools, which can be kept and looked at."""
+
+    kind: ClassVar[str]  # the tool's name
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def _data(self) -> dict[str, Any]:
+        """The result, without the envelope; `plain` makes plain data of it."""
+
+    @abc.abstractmethod
+    def _cell(self) -> tuple[Any, ...]:
+        """The first line and the parts of a notebook's cell, for `fragment`."""
+
+    def _page(self) -> str:
+        """The page: what a cell shows, in a frame. Results that have a template of their own override it."""
+        from .fragment import framed
+
+        return framed(self._heading(), *self._cell())
+
+    def _heading(self) -> str:
+        """The title of the page."""
+        return f"dtypeguard {self.kind}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data. Dtypes are names (`bfloat16`).
+
+        Every result begins alike: `schema`, the number of the format; `tool`, "dtypeguard"; its `version`; the `kind`
+        of result; and the version of `torch`.
+        """
+        return {
+            "schema": SCHEMA,
+            "tool": "dtypeguard",
+            "version": sys.modules["dtypeguard"].__dict__["__version__"],
+            "kind": self.kind,
+            "torch": str(torch.__version__),
+            **plain(self._data()),
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The result as JSON, which is written to a file too if a path is given."""
+        from .files import as_json
+
+        return as_json(self.to_dict(), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The result as a self-contained HTML page, which is written to a file too if a path is given."""
+        from .files import write
+
+        page = self._page()
+        if path is not None:
+            write(path, page)
+        return page
+
+    def _repr_html_(self) -> str:
+        from .fragment import fragment
+
+        return fragment(*self._cell())
+
+
+def plain(value: Any) -> Any:
+    """Plain data: dtypes and devices by name, rows as dicts; JSON has no infinity and no NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [plain(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return str(value).removeprefix("torch.")

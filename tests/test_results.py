@@ -1,0 +1,150 @@
+"""What the tools give, and what they take, is alike: one envelope, one page, one vocabulary."""
+
+import json
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import dtypeguard
+from dtypeguard import DtypeGuardWarning, amp, audit, compare, describe, dryrun, guard
+from dtypeguard.testing import check_module
+
+BF16 = torch.bfloat16
+MODEL, X = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.ones(2, 3)
+LAYER = nn.Linear(3, 2)
+
+
+def compared():
+    return compare(MODEL, X, dtype=BF16)
+
+
+def repaired():
+    with pytest.warns(dtypeguard.CastWarning):
+        guard(nn.Linear(3, 1), mode="lenient")(torch.ones(1, 3).double())
+    return dtypeguard.casts()
+
+
+def watched():
+    model = nn.Linear(3, 1).to(BF16)
+    return amp.watch(model, torch.optim.SGD(model.parameters(), lr=1e-9), mode="warn")
+
+
+RESULTS = {
+    "audit": lambda: audit(lambda: X.double() + X),
+    "findings": lambda: audit(lambda: X.double() + X).findings,
+    "watch": watched,
+    "compare": compared,
+    "kept": lambda: compared().keep(error=1e-6),
+    "dryrun": lambda: dryrun(MODEL, X, device="cpu"),
+    "dryrun cell": lambda: dryrun(MODEL, X, device="cpu")["bfloat16", "float32", None],
+    "describe": lambda: describe(MODEL),
+    "check_module": lambda: check_module(nn.LayerNorm(3), batch=X),
+    "casts": repaired,
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_result_is_data_json_and_a_page_that_needs_nothing_else(kind, tmp_path):
+    result = RESULTS[kind]()
+    data = result.to_dict()
+    assert list(data)[:5] == ["schema", "tool", "version", "kind", "torch"]
+    assert [data[key] for key in list(data)[:5]] == [1, "dtypeguard", dtypeguard.__version__, kind, torch.__version__]
+    text = result.to_json(tmp_path / "result.json")
+    assert json.loads(text) == json.loads((tmp_path / "result.json").read_text()) == data
+    page = result.to_html(tmp_path / "result.html")
+    assert (tmp_path / "result.html").read_text() == page
+    parts = "default-src 'none'", "img-src data:", "script-src 'sha256-[^;]+'", "style-src 'sha256-[^;]+'"
+    assert re.search(f'content="{"; ".join(parts)}"'.replace("'", "&#39;"), page)
+    assert not re.search(r"(src|href)=\"(?!https://github.com|#|data:)", page)
+    assert result._repr_html_().startswith('<div class="dtypeguard">')
+    assert str(result)
+
+
+def test_what_a_model_is_named_is_never_markup():
+    name = "Net<script>\x07"
+    model = type(name, (nn.Linear,), {})(3, 2)
+    for result in (describe(model), dryrun(model, X, device="cpu"), check_module(lambda: model, batch=X)):
+        assert name[:8] in str(result)
+        assert "<script>\x07" not in result.to_html()
+        assert "Net&lt;script&gt;" in result.to_html()
+
+
+# ---------------------------------------------------------------- options
+
+
+@pytest.mark.parametrize("name", [BF16, "bfloat16", "bf16", "torch.bfloat16", "BFloat16"])
+def test_a_dtype_goes_by_its_names(name):
+    assert compare(LAYER, X, dtype=name).to_dict()["dtype"] == "bfloat16"
+    assert compare(LAYER, X, region=name).to_dict()["region"] == "bfloat16"
+    assert dryrun(LAYER, X, dtypes=name, region=[None, name], device="cpu")[name, BF16, name].parameters is BF16
+    assert {cell.input_dtype for cell in check_module(LAYER, batch=X, dtypes=name, region=None).cells} == {BF16}
+    assert describe(LAYER, dtype=name)[""].dtype is BF16
+
+
+WRONG = {
+    "compare(m, x, dtyp=)": (lambda: compare(LAYER, X, dtyp=BF16), TypeError, "no option dtyp=: did you mean dtype=?"),
+    "compare(m, x, autocast=)": (
+        lambda: compare(LAYER, X, autocast=BF16), TypeError, "no option autocast=. The options are dtype, region, loss",
+    ),
+    "compare(m, x, y)": (
+        lambda: compare(LAYER, X, X, dtype=BF16), TypeError,
+        "it takes model and batch, and got 3 values: several arguments are one batch, (x, y)",
+    ),
+    "dryrun(m, x, dtype=)": (lambda: dryrun(LAYER, X, dtype=BF16), TypeError, "dtype=: did you mean dtypes=?"),
+    "check_module(m, example=)": (lambda: check_module(LAYER, example=X), TypeError, "there is no option example="),
+    "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
+    "audit(value=)": (lambda: audit(value=True), TypeError, "no option value=: did you mean values=?"),
+    "dtype='bfloat'": (lambda: compare(LAYER, X, dtype="bfloat"), ValueError, "dtype='bfloat' is no dtype: did"),
+    "dtype=16": (lambda: compare(LAYER, X, dtype=16), TypeError, "dtype=16 (int) is no dtype"),
+    "guard(dtype='int8')": (lambda: guard(LAYER, dtype="int8"), ValueError, "dtype='int8' is no floating dtype"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_a_wrong_option_is_named(call):
+    call, kind, message = WRONG[call]
+    with pytest.raises(kind, match=re.escape(message)) as error:
+        call()
+    assert not isinstance(error.value, dtypeguard.DtypeGuardError)
+
+
+@pytest.mark.parametrize("upper", [False, True], ids=["lower", "upper"])
+def test_values_of_options_ignore_case(upper):
+    values = ("strict", "safe", "boundary", "follow", "always", "range", "error")
+    mode, casting, depth, autocast, verify, way, severity = (name.upper() if upper else name for name in values)
+    guard(nn.Linear(3, 2), mode=mode, casting=casting, depth=depth, autocast=autocast, verify=verify)
+    with audit(values=way) as report:
+        X + X
+    report.assert_clean(severity=severity)
+
+
+# ---------------------------------------------------------------- what reads as if it worked
+
+
+def test_mode_as_a_statement_says_that_it_does_nothing():
+    with pytest.warns(DtypeGuardWarning, match=re.escape("mode('strict') does nothing by itself")) as caught:
+        dtypeguard.mode("strict")
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with dtypeguard.mode("strict"):
+            pass
+        dtypeguard.mode("strict")(lambda: None)()
+        with pytest.raises(ValueError, match="is not a mode"):
+            dtypeguard.mode("strickt")
+
+
+@pytest.mark.parametrize("batch", [X, (X,), {"input": X}], ids=["tensor", "tuple", "dict"])
+def test_audit_of_a_model_and_a_batch_calls_the_model(batch):
+    class Doubles(nn.Linear):
+        def forward(self, input):
+            return super().forward(input) * torch.ones(2, dtype=torch.float64)
+
+    report = audit(Doubles(3, 2), batch)
+    assert report.result.shape == (2, 2)
+    assert [finding.rule for finding in report.findings] == ["DG101"]
+    assert report.findings[0].module_path == "Doubles"
+    assert audit(Doubles(3, 2), batch, values="range", ignore="DG101").findings == []
