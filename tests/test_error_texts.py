@@ -192,7 +192,7 @@ OPTIONS = {
     "guard(skip_modules='head')": lambda: guard(Net(), skip_modules="head"),
     "guard(move_args=b'x')": lambda: guard(Net(), move_args=b"x"),
     "guard(dtype=torch.int64)": lambda: guard(Net(), dtype=torch.int64),
-    "guard(output_dtype='float32')": lambda: guard(Net(), output_dtype="float32"),
+    "guard(output_dtype='int8')": lambda: guard(Net(), output_dtype="int8"),
     "guard(skip_args=('y',))": lambda: guard(Net(), skip_args=("y",)),
     "guard(move_args=('y',))": lambda: guard(Net(), move_args=("y",)),
     "guard(mode='loud')": lambda: guard(Net(), mode="loud"),

@@ -811,7 +811,7 @@ BAD_OPTIONS = [  # the words are in tests/golden/errors.txt
     ({"mode": "strictly"}, ValueError, "lenient"),
     ({"skip_args": ("y",)}, ValueError, "no argument 'y'.*x, scale, bias"),
     ({"dtype": torch.int8}, ValueError, "int8"),
-    ({"dtype": "bfloat16"}, ValueError, "bfloat16"),
+    ({"dtype": "bfloat"}, ValueError, "did you mean 'bfloat16'"),
     ({"output_dtype": torch.bool}, ValueError, "bool"),
     ({"device": "abacus"}, RuntimeError, "abacus"),
 ]

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from versions import need
 
 import dtypeguard
-from dtypeguard._watch.operations import _PROMOTING, trait_of
+from dtypeguard._engine.ops import _PROMOTING, operator_of
 
 FILE = Path(__file__).with_name("op_mixing.json")
 TABLE = json.loads(FILE.read_text()) if FILE.exists() else {"ops": {}, "operations": {}}
@@ -229,7 +229,7 @@ def test_the_audit_marks_what_promotes(name):
     library, operation, overload = name.split(".")
     if operation == "ldexp":
         need("torch", "2.13", "it is known as an operation of one dtype")
-    trait = trait_of(getattr(getattr(getattr(torch.ops, library), operation), overload))
+    trait = operator_of(getattr(getattr(getattr(torch.ops, library), operation), overload))
     assert trait.promotes is MARKED.get(operation, TABLE["operations"][name] in PROMOTE)
 
 

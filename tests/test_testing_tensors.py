@@ -613,7 +613,7 @@ def test_axes_are_what_was_asked(dims, axes, shapes):
         ({"device": "bad"}, ValueError, "device='bad'"),
         ({"device": 3.5}, TypeError, "device=3.5"),
         ({"requires_grad": "yes"}, TypeError, "requires_grad='yes'"),
-        ({"dtypes": "float32"}, TypeError, "dtypes takes .* not 'float32'"),
+        ({"dtypes": "float33"}, ValueError, "dtypes=.float33. is no dtype"),
         ({"dtypes": [torch.float32, 3]}, TypeError, "dtypes takes a dtype .* not 3"),
         ({"elements": lambda: 3}, TypeError, r"elements=.*st.floats"),
     ],

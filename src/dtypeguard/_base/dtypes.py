@@ -81,6 +81,17 @@ FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.ki
 # https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
 AUTOCAST: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16, torch.float32})
 HALF: frozenset[torch.dtype] = frozenset({torch.float16, torch.bfloat16})
+# The dtype in which a shadow computes what the program computes in this one.
+WIDER: dict[torch.dtype, torch.dtype] = {
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex64,
+    torch.complex64: torch.complex128,
+}
+HALF_ULP: dict[torch.dtype, float] = {dtype: torch.finfo(dtype).eps / 2 for dtype in WIDER}
 # What a norm's kernel takes besides its parameters' own dtype: measured for batch, layer, group, instance, RMS norm.
 NARROWER: dict[torch.dtype, frozenset[torch.dtype]] = {torch.float32: AUTOCAST}
 

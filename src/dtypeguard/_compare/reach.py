@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .._base.dtypes import HALF
 from .._doors.choose import owners, refuses_wider
-from .._values.known import Known
+from .._engine.ops import Operator
 from .batches import mapped
 from .subject import REFUSALS
 
@@ -240,17 +240,17 @@ class Reaches:
             if tensor.untyped_storage()._cdata not in known:
                 self._of.pop(tensor.untyped_storage()._cdata, None)
 
-    def computed(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    def computed(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
-        if self.casts(known) and self._modules.running:
+        if self.casts(op) and self._modules.running:
             for door in self._modules.running[-1].doors:
                 door.rounds = True
         modules, inside = self._modules, self._modules.inside
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
         outside = perhaps = 0
         if not modules.door:
-            outside, perhaps = self._met(known, args, kwargs, inputs)
-            casts = known.name == "_to_copy" or self.casts(known)
+            outside, perhaps = self._met(op, args, kwargs, inputs)
+            casts = op.name == "_to_copy" or self.casts(op)
             if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
@@ -266,11 +266,11 @@ class Reaches:
         key = tensor.untyped_storage()._cdata
         self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
 
-    def casts(self, known: Known) -> bool:
+    def casts(self, op: Operator) -> bool:
         """Whether autocast casts the inputs of an operation."""
-        return not self._modules.doors and known.name.startswith(_PRODUCTS)
+        return not self._modules.doors and op.name.startswith(_PRODUCTS)
 
-    def _met(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
+    def _met(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
         """The modules outside whose results make the result of an operation float32, surely and perhaps."""
         inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
         sure = together = 0
@@ -278,7 +278,7 @@ class Reaches:
             sure |= (reach.inside | reach.outside) & ~inside
             together |= reach.perhaps & ~inside
         together |= sure
-        if len(inputs) < 2 or known.writes or self.casts(known):
+        if len(inputs) < 2 or op.writes or self.casts(op):
             return sure, together & ~sure
         masks = [(reach.inside | reach.outside | reach.perhaps) & ~inside for reach in reaches]
         left, narrow = together, 0
@@ -291,18 +291,18 @@ class Reaches:
             for mask, tensor in zip(masks, inputs, strict=True):
                 if tensor.dtype in HALF:
                     group &= mask if mask & bit else ~mask
-            if not all(wide) and not self._accepted(known, args, kwargs, inputs, wide):
+            if not all(wide) and not self._accepted(op, args, kwargs, inputs, wide):
                 narrow |= group
             left &= ~group
         if self._modules.doors:  # autocast casts no results back
             self.narrow |= narrow
         return sure & ~narrow, together & ~sure & ~narrow
 
-    def _accepted(self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:
+    def _accepted(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:
         """Whether an operation takes these of its inputs in float32 beside the others; it is tried once."""
-        if torch.Tag.pointwise not in known.func.tags and known.name not in _PROMOTE:
+        if torch.Tag.pointwise not in op.func.tags and op.name not in _PROMOTE:
             return False  # some kernels check nothing, and read the wrong bytes
-        key = (known, wide, tuple(tensor.dtype for tensor in inputs))
+        key = (op, wide, tuple(tensor.dtype for tensor in inputs))
         if key not in self._accepts:
             wider = {
                 id(tensor): tensor.detach().float()
@@ -310,7 +310,7 @@ class Reaches:
                 if taken and tensor.dtype in HALF
             }
             try:
-                known.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
+                op.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
             except REFUSALS:
                 self._accepts[key] = False
             else:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .._values.known import Known, Way, known
+from .._engine.ops import Operator, Way, operator_of
 from .._values.measure import error_of
 from .._values.memory import Held, shadowed
 from .._values.rows import Row, Rows
@@ -88,35 +88,35 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         kwargs = kwargs or {}
         if self._paused or _C._current_autograd_node() is not None:  # a checkpoint runs forward again
             return func(*args, **kwargs)
-        frame, it = sys._getframe(1), known(func)
+        frame, op = sys._getframe(1), operator_of(func)
         inputs = [tensor for tensor in operands_of(args, kwargs) if shadowed(tensor)]
         for tensor in inputs:
-            self._meet(tensor, frame, it)
+            self._meet(tensor, frame, op)
 
-        def row_of(it: Known, dtype: torch.dtype) -> Row:
-            cast = it.name == "_to_copy" and isinstance(args[0], nn.Parameter)
-            return self.rows.at(WEIGHTS if cast else it.name, _line(frame), self.modules.name, dtype, False)
+        def row_of(op: Operator, dtype: torch.dtype) -> Row:
+            cast = op.name == "_to_copy" and isinstance(args[0], nn.Parameter)
+            return self.rows.at(WEIGHTS if cast else op.name, _line(frame), self.modules.name, dtype, False)
 
-        writing = self.shadow.before(it, args, kwargs, row_of)
+        writing = self.shadow.before(op, args, kwargs, row_of)
         out = func(*args, **kwargs)
         self.operations += 1
         unknown = self.shadow.opaque.total()
-        if it.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
-            self.shadow.after(it, args, kwargs, out, writing, row_of)
+        if op.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
+            self.shadow.after(op, args, kwargs, out, writing, row_of)
         made = [tensor for tensor in operands_of((out,), {}) if shadowed(tensor)]
-        if made and (it.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
-            (self.modules.running[-1].blind if self.modules.running else self.blind).append(it.name)
-        if it.way is Way.NONE:
+        if made and (op.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
+            (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
+        if op.way is Way.NONE:
             self.reaches.begun(inputs, made)
         else:
-            self.reaches.computed(it, args, kwargs, inputs, made)
-            self._made(it, made, row_of)
+            self.reaches.computed(op, args, kwargs, inputs, made)
+            self._made(op, made, row_of)
         return out
 
-    def _meet(self, tensor: Tensor, frame: Any, it: Known) -> None:
+    def _meet(self, tensor: Tensor, frame: Any, op: Operator) -> None:
         """A tensor goes into an operation."""
 
-    def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
+    def _made(self, op: Operator, made: list[Tensor], row_of: Callable[..., Row]) -> None:
         """These come out."""
 
     def _left(self, call: Running, result: Any) -> None:
@@ -194,7 +194,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
             delta.counts = delta.counts and not (module == call.name or module.startswith(f"{call.name}."))
         return True
 
-    def _meet(self, tensor: Tensor, frame: Any, it: Known) -> None:
+    def _meet(self, tensor: Tensor, frame: Any, op: Operator) -> None:
         if not tensor.requires_grad:
             return
         if id(tensor) in self.inputs:
@@ -204,7 +204,7 @@ class Added(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyped
                 self.uses[id(tensor)] = _line(frame), self.modules.name
             return
         self.collect(tensor)
-        if not self.modules.door and self.reaches.casts(it):  # a product that stands in no module of PyTorch's
+        if not self.modules.door and self.reaches.casts(op):  # a product that stands in no module of PyTorch's
             door = self._door(tensor)
             if door is not None:
                 door.rounds = True
@@ -279,7 +279,7 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
         size = held.like(tensor).abs()
         return int(((size > _LARGEST) & (size < math.inf)).sum())
 
-    def _made(self, it: Known, made: list[Tensor], row_of: Callable[..., Row]) -> None:
+    def _made(self, op: Operator, made: list[Tensor], row_of: Callable[..., Row]) -> None:
         for tensor in made:
             beyond = self._beyond(tensor)
             if beyond:

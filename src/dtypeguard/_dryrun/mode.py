@@ -4,7 +4,6 @@ A tensor either has the values that the program gives it, or it is a ghost. What
 what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._base.numbers import drawn
-from .._watch.operations import trait_of
+from .._engine.ops import Operator, operator_of
 from .._watch.recorder import Recorder
 from .._watch.sites import here
 from .births import Births
@@ -23,43 +22,6 @@ from .sizes import check_sizes, on_meta, sized, tensors_in
 from .verdicts import Answer, Region, answer
 
 SMALL = 2**18  # elements of a tensor that is computed
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    func: Any
-    view: bool
-    written: tuple[int, ...]  # which arguments it writes to
-    returned: tuple[int | None, ...]  # of each result: the argument that it is
-    reads: bool  # it makes a number of Python of a tensor
-
-
-_operations: dict[int, _Operation] = {}
-
-
-def _operation(func: Any) -> _Operation:
-    known = _operations.get(id(func))
-    if known is None:
-        known = _operations[id(func)] = _look(func)
-    return known
-
-
-def _look(func: Any) -> _Operation:
-    schema = func._schema
-    names = {tuple(a.alias_info.before_set): n for n, a in enumerate(schema.arguments) if _writes(a)}
-    returned = [names.get(tuple(r.alias_info.before_set)) if _writes(r) else None for r in schema.returns]
-    aliases = [r.alias_info is not None for r in schema.returns]
-    return _Operation(
-        func=func,
-        view=any(aliases) and not names,
-        written=tuple(names.values()),
-        returned=tuple(returned),
-        reads=torch.Tag.data_dependent_output in func.tags,
-    )
-
-
-def _writes(slot: Any) -> bool:
-    return slot.alias_info is not None and slot.alias_info.is_write
 
 
 def _kind(tensor: Tensor) -> str:
@@ -96,7 +58,7 @@ class Mode(TorchDispatchMode):
             if ghostly:
                 raise unknown(f"{func}, an operator of higher order, is not followed")
             return func(*args, **kwargs)
-        operation = _operation(func)
+        operation = operator_of(func)
         if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
             return drawn(func, args, kwargs)
         odd = next((t for t in tensors if t.is_nested or t.layout is not torch.strided), None) if ghostly else None
@@ -112,7 +74,7 @@ class Mode(TorchDispatchMode):
 
     def _note(self, func: Any, args: Any, out: Any) -> None:
         """What dtypes a module computes in, and where one is born."""
-        trait = trait_of(func)
+        trait = operator_of(func)
         if trait.same or trait.cast:
             return
         path = self._recorder.module() or ""
@@ -141,7 +103,7 @@ class Mode(TorchDispatchMode):
         out = on_meta(func, args, kwargs)
         return not isinstance(out, Exception) and any(t.numel() > SMALL for t in tensors_in(_pytree.tree_leaves(out)))
 
-    def _imagine(self, operation: _Operation, args: Any, kwargs: Any) -> Any:
+    def _imagine(self, operation: Operator, args: Any, kwargs: Any) -> Any:
         """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
         func = operation.func
         found = self._answer(func, args, kwargs)
@@ -172,11 +134,10 @@ class Mode(TorchDispatchMode):
         dtype, device = kind if kind is not None else (shape.dtype, torch.device("cpu"))
         return self.ghosts.of(shape, dtype, device)
 
-    def _returned(self, operation: _Operation, args: Any, kwargs: Any, made: Any) -> Any:
+    def _returned(self, operation: Operator, args: Any, kwargs: Any, made: Any) -> Any:
         """The results; those that are arguments, written to, are these, and have no values any more."""
-        names = [argument.name for argument in operation.func._schema.arguments]
-        given = {**dict(enumerate(args)), **{names.index(key): value for key, value in kwargs.items()}}
-        for number in operation.written:
+        given = {**dict(enumerate(args)), **{operation.names.index(key): value for key, value in kwargs.items()}}
+        for number in operation.writes:
             for tensor in tensors_in([given.get(number)]):
                 self.ghosts.spoil(tensor)
         if not any(number is not None for number in operation.returned):

@@ -18,7 +18,7 @@ import pytest
 from .._base import pyproject
 
 if TYPE_CHECKING:
-    from dtypeguard import CastRecord, ImportHook
+    from dtypeguard.results import CastRecord, ImportHook
 
 pytest_plugins = ["dtypeguard._plugins.pytest_audit"]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .._base.progress import tell
+from .._engine.ops import FLUSHES, Operator, Way, operator_of
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
 from .flags import Flags, looked_at
-from .known import FLUSHES, Known, Way, known
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Held, shadowed
@@ -79,36 +79,36 @@ class Values:
         if shadow is None:
             return None
         try:
-            return shadow.before(known(func), args, kwargs, lambda it, dtype: self._row(it, dtype, frame))
+            return shadow.before(operator_of(func), args, kwargs, lambda op, dtype: self._row(op, dtype, frame))
         except Exception as error:
             self._fault(error)
             return None
 
     def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
         tell(lambda: f"{self._audit.operations:,} operations")
-        it = known(func)
-        if it.way is Way.NONE or it.way is Way.TEST:  # a view, a constant
+        op = operator_of(func)
+        if op.way is Way.NONE or op.way is Way.TEST:  # a view, a constant
             if args and isinstance(args[0], Tensor) and args[0].requires_grad:
                 self._remember(frame)
             return
-        tensors, results = _of(args, kwargs, out, it)
+        tensors, results = _of(args, kwargs, out, op)
         for tensor in tensors:
             if tensor.requires_grad:
                 self._remember(frame)
                 break
         try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
             if tensors or results:
-                self.flags.after(it, args, kwargs, tensors, results, functools.partial(self._row_of, it, frame))
+                self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
         except Exception as error:
             self._fault(error)
-        if self._shadow is None and it.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
-            self._flushes(self._row(it, out.dtype, frame), args, out)
-        if it.name == "_local_scalar_dense" and tensors:
+        if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
+            self._flushes(self._row(op, out.dtype, frame), args, out)
+        if op.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)
         shadow = self.shadow
         if shadow is not None:
             try:
-                shadow.after(it, args, kwargs, out, writing, lambda it, dtype: self._row(it, dtype, frame))
+                shadow.after(op, args, kwargs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
             except Exception as error:
                 self._fault(error)
 
@@ -144,19 +144,19 @@ class Values:
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
 
-    def _row_of(self, it: Known, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
+    def _row_of(self, op: Operator, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
         """The row of a result; or the one for an input whose values came in from outside."""
         if not given:
-            return self._row(it, tensor.dtype, frame)
+            return self._row(op, tensor.dtype, frame)
         row = self.rows.at("given", self._audit.line(frame), self._audit.module(), tensor.dtype, False)
         row.given = True
         return row
 
-    def _row(self, it: Known, dtype: torch.dtype, frame: FrameType) -> Row:
+    def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType) -> Row:
         node = _current_node()
         line = None if node is None else self._lines.get(node._sequence_nr())
         site, module = line or (self._audit.line(frame), self._audit.module())
-        return self.rows.at(it.name, site, module, dtype, node is not None)
+        return self.rows.at(op.name, site, module, dtype, node is not None)
 
     # ------------------------------------------------------------ where values leave
 
@@ -252,7 +252,7 @@ class Values:
         self._audit.findings.confirm()
 
 
-def _of(args: Any, kwargs: Any, out: Any, it: Known) -> tuple[list[Tensor], list[Tensor]]:
+def _of(args: Any, kwargs: Any, out: Any, op: Operator) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors of floats that an operation read, and those that it made or wrote."""
     tensors = []
     for value in (*args, *kwargs.values()):
@@ -260,6 +260,6 @@ def _of(args: Any, kwargs: Any, out: Any, it: Known) -> tuple[list[Tensor], list
             tensors += [one for one in value if looked_at(one)]
         elif looked_at(value):
             tensors.append(value)
-    results = list(written(it, args, kwargs)) if it.writes else []
+    results = list(written(op, args, kwargs)) if op.writes else []
     results += [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
     return tensors, [one for one in {id(one): one for one in results}.values() if looked_at(one)]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .known import Known, Way
+from .._engine.ops import Operator, Way
 from .memory import plain
 from .rows import Row
 
@@ -44,7 +44,7 @@ class Flags:
         self._left = left  # told of values that are not finite, and that no operation has read
         self._waiting: list[Flag] = []
 
-    def after(self, known: Known, args: Any, kwargs: Any, tensors: list[Tensor], out: list[Tensor], row: Any) -> None:
+    def after(self, op: Operator, args: Any, kwargs: Any, tensors: list[Tensor], out: list[Tensor], row: Any) -> None:
         """An operation has run, which is no constant: its values are seen where they are read.
 
         `row` gives the operation's row, where it is asked for.
@@ -55,13 +55,13 @@ class Flags:
                     flag.seen = True
             return
         odd = any(_odd(value) for value in (*args, *kwargs.values()))
-        if known.way is Way.FILL and not odd:
+        if op.way is Way.FILL and not odd:
             tensors = []
         flags = [self._flag(tensor, row) for tensor in tensors]
         parents = tuple({id(flag): flag for flag in flags if flag is not _CLEAN}.values())
         for flag in parents:
             flag.seen = True
-        passes = known.way is Way.FILL or (known.exact and not known.rounds(tensors, out[0].dtype))
+        passes = op.way is Way.FILL or (op.exact and not op.rounds(tensors, out[0].dtype))
         for tensor in out:
             look = _NONE if passes and not parents and not odd else _look(tensor)
             if not parents and look is _NONE:

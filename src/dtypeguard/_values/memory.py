@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .known import WIDER
+from .._base.dtypes import WIDER
 
 _C: Any = torch._C  # which torch leaves untyped
 _plain = _C._disabled_torch_dispatch_impl

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from .._base.dtypes import HALF_ULP
 from .._watch.sites import Site
-from .known import HALF_ULP
 from .measure import Error
 
 _LARGE = 0.02  # an error that is no mere rounding

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base.dtypes import WIDER
+from .._engine.ops import ACCUMULATES, BESIDES, Operator, Spread, Way
 from .._watch.text import LARGEST
-from .known import ACCUMULATES, BESIDES, WIDER, Known, Spread, Way
 from .measure import error_of, flushed, norm, worst
 from .memory import Held, Memory, shadowed
 from .rows import Cause, Row
@@ -30,7 +31,7 @@ _OFTEN = 32
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
 
-RowOf = Callable[[Known, torch.dtype], Row]
+RowOf = Callable[[Operator, torch.dtype], Row]
 
 
 @dataclass(slots=True)
@@ -55,17 +56,17 @@ class Shadow:
 
     # ------------------------------------------------------------ before the program's operation
 
-    def before(self, known: Known, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
-        if not known.writes or known.way in (Way.FILL, Way.OPAQUE, Way.NONE):
+    def before(self, op: Operator, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
+        if not op.writes or op.way in (Way.FILL, Way.OPAQUE, Way.NONE):
             return None
-        targets = [tensor for tensor in written(known, args, kwargs) if shadowed(tensor)]
+        targets = [tensor for tensor in written(op, args, kwargs) if shadowed(tensor)]
         if not targets:
             return None
-        if known.exact:
+        if op.exact:
             given = tensors_of(args, kwargs)
-            if not any(map(self._held, given)) and not known.rounds(given, targets[0].dtype):
+            if not any(map(self._held, given)) and not op.rounds(given, targets[0].dtype):
                 return None
-        row = row_of(known, targets[0].dtype)
+        row = row_of(op, targets[0].dtype)
         row.visits += 1
         look = self._due(row)
         helds = [self.memory.hold(tensor) for tensor in targets]
@@ -84,42 +85,42 @@ class Shadow:
 
     # ------------------------------------------------------------ after it
 
-    def after(self, known: Known, args: Any, kwargs: Any, out: Any, writing: Writing | None, row_of: RowOf) -> None:
-        memory, way = self.memory, known.way_for(args, kwargs)
+    def after(self, op: Operator, args: Any, kwargs: Any, out: Any, writing: Writing | None, row_of: RowOf) -> None:
+        memory, way = self.memory, op.way_for(args, kwargs)
         if way is Way.FILL:
-            for tensor in written(known, args, kwargs):
+            for tensor in written(op, args, kwargs):
                 held = memory.get(tensor) if shadowed(tensor) else None
                 if held is not None:
                     held.like(tensor).copy_(tensor)
             return
         inputs = [tensor for tensor in tensors_of(args, kwargs) if shadowed(tensor)]
         if way is Way.OPAQUE:
-            self._unknown(known, args, kwargs, inputs)
+            self._unknown(op, args, kwargs, inputs)
             return
-        made = _made(known, out, inputs)
+        made = _made(op, out, inputs)
         if writing is None and not made:
-            if known.decides and inputs and not (isinstance(out, Tensor) and out.is_floating_point()):
-                self._decision(known, args, kwargs, out, inputs, row_of)
+            if op.decides and inputs and not (isinstance(out, Tensor) and out.is_floating_point()):
+                self._decision(op, args, kwargs, out, inputs, row_of)
             return
-        exact = known.exact and writing is None and not any(map(memory.get, inputs))
-        if exact and not (made and known.rounds(tensors_of(args, kwargs), made[0].dtype)):
+        exact = op.exact and writing is None and not any(map(memory.get, inputs))
+        if exact and not (made and op.rounds(tensors_of(args, kwargs), made[0].dtype)):
             return
         if writing is not None:
             row, look = writing.row, writing.look
         else:
-            row = row_of(known, made[0].dtype)
+            row = row_of(op, made[0].dtype)
             row.visits += 1
             look = self._due(row)
         if way is Way.ROUND and writing is None:
             return
         came = self._came(inputs, look, writing)
         try:
-            shadows = self._again(known, args, kwargs, out, inputs, made, writing)
+            shadows = self._again(op, args, kwargs, out, inputs, made, writing)
         except Exception as error:
             if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise
-            self.opaque[known.name] += 1
-            for tensor in written(known, args, kwargs):
+            self.opaque[op.name] += 1
+            for tensor in written(op, args, kwargs):
                 memory.drop(tensor)
             return
         self.operations += 1
@@ -132,18 +133,18 @@ class Shadow:
                 held.row, held.read = row, False
                 pairs.append((tensor, held))
         if look and pairs:
-            self._measure(known, args, row, pairs, came, writing)
+            self._measure(op, args, row, pairs, came, writing)
         elif pairs:
             for _, held in pairs:
                 held.error, held.spread = row.error, _carried(came)
                 held.origin = next((one.held.origin for one in came if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
-            self._picked(known, args, kwargs, out, row)
+            self._picked(op, args, kwargs, out, row)
 
-    def _unknown(self, known: Known, args: Any, kwargs: Any, inputs: list[Tensor]) -> None:
+    def _unknown(self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor]) -> None:
         if any(self.memory.get(tensor) is not None for tensor in inputs):
-            self.opaque[known.name] += 1
-        for tensor in written(known, args, kwargs):
+            self.opaque[op.name] += 1
+        for tensor in written(op, args, kwargs):
             if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
                 self.memory.drop(tensor)
 
@@ -157,28 +158,28 @@ class Shadow:
         return came
 
     def _again(
-        self, known: Known, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], made: list[Tensor],
+        self, op: Operator, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], made: list[Tensor],
         writing: Writing | None,
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
         """Results of the program with their shadows; None for one that was written in place."""
         memory = self.memory
-        if known.way is Way.DROPOUT:
+        if op.way is Way.DROPOUT:
             share = args[1]
             shadow = memory.read(inputs[0], WIDER[inputs[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
             return [(out[0], shadow)]
-        if known.way is Way.PICK and writing is None:
-            return [(out[0], _at_places(known, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
-        results = self.wider(known, args, kwargs, inputs, writing)
+        if op.way is Way.PICK and writing is None:
+            return [(out[0], _at_places(op, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
+        results = self.wider(op, args, kwargs, inputs, writing)
         if writing is None:
             return _pairs(out, results, made)
-        if known.way is Way.ROUND:
+        if op.way is Way.ROUND:
             for one in writing.came:
                 one.held.like(one.tensor).copy_(one.tensor)
         changed, results = [(one.tensor, None) for one in writing.came], _pairs(out, results, made) if made else []
-        return [*results, *changed] if known.name in BESIDES else [*changed, *results]  # the first one is rated
+        return [*results, *changed] if op.name in BESIDES else [*changed, *results]  # the first one is rated
 
     def wider(
-        self, known: Known, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None
+        self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None
     ) -> Any:
         """The operation with the shadows of its inputs."""
         memory = self.memory
@@ -209,30 +210,30 @@ class Shadow:
                 return imaginary if value.is_complex else real
             return value
 
-        given = [value if known.left_alone(place) else widen(value) for place, value in enumerate(args)]
-        if "half_to_float" in known.names and len(given) > known.names.index("half_to_float"):
-            given[known.names.index("half_to_float")] = False
-        named = {key: value if known.left_alone(key) else widen(value) for key, value in kwargs.items()}
-        return known.func(*given, **named)
+        given = [value if op.left_alone(place) else widen(value) for place, value in enumerate(args)]
+        if "half_to_float" in op.names and len(given) > op.names.index("half_to_float"):
+            given[op.names.index("half_to_float")] = False
+        named = {key: value if op.left_alone(key) else widen(value) for key, value in kwargs.items()}
+        return op.func(*given, **named)
 
     # ------------------------------------------------------------ errors
 
     def _measure(
-        self, known: Known, args: Any, row: Row, pairs: list[tuple[Tensor, Held]], came: list[Came],
+        self, op: Operator, args: Any, row: Row, pairs: list[tuple[Tensor, Held]], came: list[Came],
         writing: Writing | None,
     ) -> None:  # fmt: skip
         tensor, held = pairs[0]
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
-        spread, floor = spread_of(known, args, came, error)
+        spread, floor = spread_of(op, args, came, error)
         relative = error.relative(floor)
-        if known.spread is Spread.NUMERATOR:  # what it was divided by was never a difference
+        if op.spread is Spread.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in came if one.tensor is not args[0]), default=0.0)
             spread = max(1.0, min(spread, relative / below if below else spread))
         effective = relative / spread
         source = max(came, key=_suspect, default=None)
-        squares = are_squares(known, args, came)
-        lost = known.spread is Spread.LOST or (known.spread is Spread.ROOT and not squares)
+        squares = are_squares(op, args, came)
+        lost = op.spread is Spread.LOST or (op.spread is Spread.ROOT and not squares)
         if lost and came:  # from here on a difference is judged by itself
             source = max(came, key=lambda one: one.error * one.spread)
             for one in came:
@@ -244,22 +245,22 @@ class Shadow:
             origin = row
         for _, other in pairs:
             other.spread, other.floor, other.error, other.origin = spread, floor, effective, origin
-            other.squared = squares and known.spread is not Spread.ROOT
-        if known.name in BESIDES and writing is not None and len(writing.came) > 1:  # a mean is as good as zero by its
+            other.squared = squares and op.spread is not Spread.ROOT
+        if op.name in BESIDES and writing is not None and len(writing.came) > 1:  # a mean is as good as zero by its
             mean, variance = writing.came[:2]  # deviation
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example = worst(tensor, shadow)
-        if (tensor.dtype is torch.float16 and not known.exact) or known.name == "_to_copy":
+        if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
             if spread <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
-                self._stalls(known, row, effective, tensor, shadow, came, writing)
+                self._stalls(op, row, effective, tensor, shadow, came, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
         self,
-        known: Known,
+        op: Operator,
         row: Row,
         error: float,
         tensor: Tensor,
@@ -268,7 +269,7 @@ class Shadow:
         writing: Writing | None,
     ) -> None:
         """An accumulation whose values stay where they are, while the shadow moves."""
-        if known.name not in ACCUMULATES:
+        if op.name not in ACCUMULATES:
             return
         total = next((one for one in came if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
         if total is None or error <= _GROWN * max((one.error for one in came if one is not total), default=0.0):
@@ -294,7 +295,7 @@ class Shadow:
 
     # ------------------------------------------------------------ choices
 
-    def _decision(self, known: Known, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], row_of: RowOf) -> None:
+    def _decision(self, op: Operator, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], row_of: RowOf) -> None:
         held = [one for one in map(self.memory.get, inputs) if one is not None]
         for one in held:
             one.read = True
@@ -302,15 +303,15 @@ class Shadow:
             return
         if not held or not isinstance(out, Tensor) or not out.numel():
             return
-        row = row_of(known, inputs[0].dtype)
+        row = row_of(op, inputs[0].dtype)
         row.visits += 1
         if not _due(row):
             return
         row.parent = max(held, key=lambda one: one.error).row
-        if known.name in ("argmax", "argmin"):
-            self._extreme(known, args, kwargs, out, row)
+        if op.name in ("argmax", "argmin"):
+            self._extreme(op, args, kwargs, out, row)
             return
-        other = self.wider(known, args, kwargs, inputs)
+        other = self.wider(op, args, kwargs, inputs)
         if not isinstance(other, Tensor) or other.shape != out.shape:
             return
         differ = out != other
@@ -328,23 +329,23 @@ class Shadow:
             place = int(differ.reshape(-1).nonzero()[0])
             row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
 
-    def _extreme(self, known: Known, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
+    def _extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
         shadow = self.memory.read(args[0], WIDER[args[0].dtype])
-        axis, keeps = known.argument(args, kwargs, "dim"), known.argument(args, kwargs, "keepdim", False)
-        best = known.func(shadow, *args[1:], **kwargs)
+        axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
+        best = op.func(shadow, *args[1:], **kwargs)
         if axis is None:
             mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
         else:
             mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
         self._chosen(row, mine, theirs, out, best)
 
-    def _picked(self, known: Known, args: Any, kwargs: Any, out: Any, row: Row) -> None:
+    def _picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
         if self.memory.get(args[0]) is None:
             return
         shadow = self.memory.read(args[0], WIDER[args[0].dtype])
-        best = known.func(shadow, *args[1:], **kwargs)
-        mine, theirs = _at_places(known, args, kwargs, out, shadow), best[0]
-        if known.name == "topk":
+        best = op.func(shadow, *args[1:], **kwargs)
+        mine, theirs = _at_places(op, args, kwargs, out, shadow), best[0]
+        if op.name == "topk":
             mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
         self._chosen(row, mine, theirs, out[1], best[1])
 
@@ -375,15 +376,15 @@ def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
-def written(known: Known, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    for place in known.writes:
-        value = args[place] if place < len(args) else kwargs.get(known.names[place])
+def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    for place in op.writes:
+        value = args[place] if place < len(args) else kwargs.get(op.names[place])
         for one in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(one, Tensor):
                 yield one
 
 
-def _made(known: Known, out: Any, inputs: list[Tensor]) -> list[Tensor]:
+def _made(op: Operator, out: Any, inputs: list[Tensor]) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
     results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
     storages = {tensor.untyped_storage()._cdata for tensor in inputs}
@@ -400,12 +401,12 @@ def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Ten
     ]  # fmt: skip
 
 
-def _at_places(known: Known, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
+def _at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
     """The shadow's values at the places that the program found."""
     if not shadow.ndim:
         return shadow.clone()
-    axis, places = known.argument(args, kwargs, "dim", -1), out[1]
-    keeps = known.keeps_axis or known.argument(args, kwargs, "keepdim", False)
+    axis, places = op.argument(args, kwargs, "dim", -1), out[1]
+    keeps = op.keeps_axis or op.argument(args, kwargs, "keepdim", False)
     values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
     return values if keeps else values.squeeze(axis)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .known import SUMS, Known, Spread
+from .._engine.ops import SUMS, Operator, Spread
 from .measure import Error, norm
 from .memory import Held
 from .rows import Row
@@ -31,13 +31,13 @@ class Came:
     spread: float
 
 
-def spread_of(known: Known, args: Any, came: list[Came], error: Error) -> tuple[float, float]:
+def spread_of(op: Operator, args: Any, came: list[Came], error: Error) -> tuple[float, float]:
     """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
     spreads = {id(one.tensor): one.spread for one in came}
     spread = max(spreads.values(), default=1.0)
     floor = max((one.held.floor for one in came), default=0.0)
     whole = 0.0  # the size of what the result was computed from
-    match known.spread:
+    match op.spread:
         case Spread.DIFFERENCE:
             shown = {id(one.tensor): _level(one.held.like(one.tensor)) for one in came}  # the program's may be all gone
             whole = max(max(_level(one), shown.get(id(one), 0.0)) * spreads.get(id(one), 1.0) for one in args[:2])
@@ -47,47 +47,47 @@ def spread_of(known: Known, args: Any, came: list[Came], error: Error) -> tuple[
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
             else:
                 spread = 1.0
-        case Spread.LOSS if known.name.endswith("_backward"):
+        case Spread.LOSS if op.name.endswith("_backward"):
             values, target = args[1:3]
             if isinstance(values, Tensor) and isinstance(target, Tensor):
-                spread *= _ratio(_level(values), _level(values - target)) ** (2 if known.name == "mse_loss" else 1)
+                spread *= _ratio(_level(values), _level(values - target)) ** (2 if op.name == "mse_loss" else 1)
         case Spread.LOSS if isinstance(args[0], Tensor):
             size, together = _level(args[0]), error.count and args[0].numel() / error.count
-            whole = (size**2 if known.name in ("mse_loss", "var") else size) * math.sqrt(error.count)
-            if known.name in ("dist", "cdist", "_cdist_forward"):
-                whole *= math.sqrt(together if known.name == "dist" else args[0].shape[-1])
+            whole = (size**2 if op.name in ("mse_loss", "var") else size) * math.sqrt(error.count)
+            if op.name in ("dist", "cdist", "_cdist_forward"):
+                whole *= math.sqrt(together if op.name == "dist" else args[0].shape[-1])
             elif args[2:3] == (2,):  # of torch's codes of reductions: the sum
                 whole *= together
-        case Spread.SUM if not known.writes:
+        case Spread.SUM if not op.writes:
             one = next((one for one in came if one.tensor is args[0]), None)
             values = args[0] if one is None else one.held.like(one.tensor)
-            whole = norm(known.func(values.abs(), *args[1:]))
+            whole = norm(op.func(values.abs(), *args[1:]))
             together = math.sqrt(values.numel() / max(1, error.count))  # of as many that count as zero
-            floor = floor * together if known.name == "sum" else floor / max(1.0, together)
+            floor = floor * together if op.name == "sum" else floor / max(1.0, together)
         case Spread.PRODUCT:
             spread = math.prod(spreads.values())
         case Spread.NUMERATOR:
             spread = spreads.get(id(args[0]), 1.0)
         case Spread.SQUARE:
             spread, floor = spread**2, floor**2 * _WIDEST
-        case Spread.ROOT if are_squares(known, args, came):
+        case Spread.ROOT if are_squares(op, args, came):
             spread = spread if spread >= _WIDEST else math.sqrt(spread)
             floor = math.sqrt(floor / _WIDEST)
         case Spread.LOST | Spread.ROOT:
             return 1.0, 0.0
     if 0 < whole < math.inf:
-        floor = max(floor, whole / _WIDEST) if known.spread is Spread.SUM else whole / _WIDEST
+        floor = max(floor, whole / _WIDEST) if op.spread is Spread.SUM else whole / _WIDEST
         spread *= max(1.0, _ratio(whole, max(error.size, floor)))
     return min(max(spread, 1.0), _WIDEST), floor
 
 
-def are_squares(known: Known, args: Any, came: list[Came]) -> bool:
+def are_squares(op: Operator, args: Any, came: list[Came]) -> bool:
     """Whether an operation makes squares, or sums or roots of squares."""
     squared = bool(came) and came[0].held.squared
-    twice = known.name in ("mul", "mul_") and args[0] is args[1]
-    if twice or known.spread is Spread.SQUARE or known.name in ("mse_loss", "var"):
+    twice = op.name in ("mul", "mul_") and args[0] is args[1]
+    if twice or op.spread is Spread.SQUARE or op.name in ("mse_loss", "var"):
         return True
-    return squared and (known.name in SUMS or known.spread is Spread.ROOT)
+    return squared and (op.name in SUMS or op.spread is Spread.ROOT)
 
 
 def _eps(held: Held) -> float:

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._base.compiler import unseen
 from .._base.dtypes import HALF
+from .._engine.ops import Operator, operator_of
 from .apart import apart
 from .events import Op
 from .lineage import FIRST, Node
-from .operations import Trait, trait_of
 from .recorder import Recorder
 from .sites import Site, site_of
 from .text import size_of
@@ -51,42 +51,42 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         kwargs = kwargs or {}
         if not recorder.running or recorder.local.paused or _tracing() is not None:
             return func(*args, **kwargs)
-        trait = trait_of(func)
+        op = operator_of(func)
         kept = None
-        if trait.name in recorder.before:
-            kept = [recorder.guarded(function, args, recorder) for function in recorder.before[trait.name]]
+        if op.name in recorder.before:
+            kept = [recorder.guarded(function, args, recorder) for function in recorder.before[op.name]]
         values, writing = recorder.values, None
         caller = None if values is None else _caller()
         if values is not None and caller is not None:
             with apart():
                 writing = values.before(func, args, kwargs, caller)
         try:
-            if trait.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
+            if op.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
                 out = _under_autocast(recorder, func, args, kwargs)
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
-            recorder.guarded(recorder.saw, error, trait.name, _tensors(args, kwargs))
+            recorder.guarded(recorder.saw, error, op.name, _tensors(args, kwargs))
             raise
         try:
             recorder.operations += 1
             with apart():
                 if values is not None and caller is not None:
                     values.after(func, args, kwargs, out, writing, caller)
-                self._look(recorder, trait, func, args, kwargs, out, kept)
+                self._look(recorder, op, func, args, kwargs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
         return out
 
-    def _look(self, recorder: Recorder, trait: Trait, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
-        if trait.several and kept is None and trait.name not in recorder.after:
+    def _look(self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+        if op.several and kept is None and op.name not in recorder.after:
             return
         inputs = _tensors(args, kwargs)
         single = isinstance(out, Tensor)
-        if trait.same:
-            self._hand_on(recorder, trait, inputs, out, single)
+        if op.same:
+            self._hand_on(recorder, op, inputs, out, single)
             return
-        if trait.cast and inputs and out is inputs[0]:  # it was of that dtype
+        if op.cast and inputs and out is inputs[0]:  # it was of that dtype
             return
         dtype = out.dtype if single else None
         mixed = integer = False
@@ -100,42 +100,42 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         backward = _current_node() is not None
         if backward and not mixed:
             return
-        asked = recorder.after.get(trait.name)
-        sixteen = dtype is torch.float16 and recorder.on["half"] and not trait.cast and not backward
-        summed = trait.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
+        asked = recorder.after.get(op.name)
+        sixteen = dtype is torch.float16 and recorder.on["half"] and not op.cast and not backward
+        summed = op.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
         integer = integer and bool(recorder.on["integer"]) and not backward
-        born = not trait.updates and not backward and (single or isinstance(out, (tuple, list)))
-        wanted = mixed or trait.cast or asked or ended or scalar or summed or sixteen or integer or kept
+        born = not op.updates and not backward and (single or isinstance(out, (tuple, list)))
+        wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or kept
         if not (born or wanted):
             return
         try:
             frame = sys._getframe(2)
         except ValueError:  # a thread without Python, of a process group
             return
-        if backward and trait.cast:
+        if backward and op.cast:
             _cast_back(recorder, inputs, out, frame)
             return
         site, module = recorder.line(frame), recorder.module()
         for part in () if not born else (out,) if single else out:
             if isinstance(part, Tensor):
-                self._bear(recorder, trait, inputs, part, site, module)
+                self._bear(recorder, op, inputs, part, site, module)
         if not wanted:
             return
         if any(tensor._has_symbolic_sizes_strides for tensor in inputs):  # to look at a size is to fix it
             return
         event = Op(
-            trait.name, func, args, kwargs, out, inputs, site, module, backward, recorder.autocast(), kept=kept,
+            op.name, func, args, kwargs, out, inputs, site, module, backward, recorder.autocast(), kept=kept,
             frame=frame,
         )  # fmt: skip
-        if trait.cast:
+        if op.cast:
             self._cast(recorder, event, frame)
-        elif trait.write or (mixed and trait.updates and trait.promotes):
+        elif op.write or (mixed and op.updates and op.promotes):
             self._write(recorder, event)
         elif mixed and backward:
             recorder.emit("backward", event)
-        elif mixed and trait.promotes and dtype is not None and (dtype.is_floating_point or dtype.is_complex):
+        elif mixed and op.promotes and dtype is not None and (dtype.is_floating_point or dtype.is_complex):
             self._promote(recorder, event)
         if asked:
             recorder.call(asked, event)
@@ -143,11 +143,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         for kind in [kind for kind, so in happened.items() if so]:
             recorder.emit(kind, event)
 
-    def _hand_on(self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Any, single: bool) -> None:
+    def _hand_on(self, recorder: Recorder, op: Operator, inputs: list[Tensor], out: Any, single: bool) -> None:
         """A view has the lines of what it shows."""
         lineage = recorder.lineage
         node = lineage.get(inputs[0]) if inputs else None
-        if trait.lifted and inputs:
+        if op.lifted and inputs:
             site = recorder.line(sys._getframe(3))
             if node is None or node.site is not site:
                 node = Node("tensor", site, inputs[0].dtype, module=recorder.module())
@@ -156,11 +156,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         for tensor in (out,) if single else out if isinstance(out, (list, tuple)) else ():
             if isinstance(tensor, Tensor):
                 if tensor.dtype is not node.dtype:  # of `view_as_real` and the like
-                    node = Node(trait.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
+                    node = Node(op.name, recorder.line(sys._getframe(3)), tensor.dtype, (node,), recorder.module())
                 lineage.set(tensor, node)
 
     def _bear(
-        self, recorder: Recorder, trait: Trait, inputs: list[Tensor], out: Tensor, site: Site, module: str | None
+        self, recorder: Recorder, op: Operator, inputs: list[Tensor], out: Tensor, site: Site, module: str | None
     ) -> None:
         """A new tensor: where its dtype comes from."""
         lineage, dtype = recorder.lineage, out.dtype
@@ -180,10 +180,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             if same and all(parent is first for parent in parents):
                 lineage.set(out, first)
                 return
-        cause: Any = "autocast" if trait.cast and recorder.autocast() else None
+        cause: Any = "autocast" if op.cast and recorder.autocast() else None
         if not inputs and dtype in recorder.births:
             cause = recorder.births[dtype]
-        node = Node(trait.name, site, dtype, tuple(parents[:2]), module, cause)
+        node = Node(op.name, site, dtype, tuple(parents[:2]), module, cause)
         for parent in parents[2:]:
             node.owes(parent.debts)
         lineage.set(out, node)

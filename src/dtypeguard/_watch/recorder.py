@@ -20,11 +20,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._base.patches import here as threads
+from .._engine.ops import NARROW
 from .apart import apart
 from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
-from .operations import NARROW
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, raising, user

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._watch.operations import SOFTMAX, again, trait_of
+from ..._engine.ops import SOFTMAX, again, operator_of
 from .._kit import Op, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
 
 RULE = Rule(
@@ -57,7 +57,7 @@ def _end(dtype: torch.dtype) -> float:
 def computed(event: Op, audit: Recorder) -> None:
     """What an operation gave in float16; done again in float32 where it is infinite."""
     out = event.out
-    if not event.readable or not trait_of(event.func).pure or not event.inputs:
+    if not event.readable or not operator_of(event.func).pure or not event.inputs:
         return
     if event.name.startswith(("empty", "new_empty")) or not audit.due("DG105", event.site, event.name):
         return

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._engine.ops import NARROW, again, operator_of, widened
 from ..._watch.lineage import Debt
-from ..._watch.operations import NARROW, again, trait_of, widened
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
 
 RULE = Rule(
@@ -58,7 +58,7 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     out = event.out
     if not isinstance(out, Tensor) or out.dtype not in NARROW or not event.readable or not out.numel():
         return
-    if event.name in _ARITHMETIC and trait_of(event.func).pure and _few_times(event.args, event.site, audit):
+    if event.name in _ARITHMETIC and operator_of(event.func).pure and _few_times(event.args, event.site, audit):
         _compare(event, again(event.func, event.args, event.kwargs, widened), audit)
 
 

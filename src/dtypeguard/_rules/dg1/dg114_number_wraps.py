@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._watch.operations import NARROW, again, trait_of, widened
+from ..._engine.ops import NARROW, again, operator_of, widened
 from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
 
 RULE = Rule(
@@ -37,7 +37,7 @@ def compared(event: Op, audit: Recorder) -> None:
     source = event.args[0]
     if not isinstance(source, Tensor) or source.dtype not in NARROW or not event.readable:
         return
-    if not trait_of(event.func).pure:  # `out=` is the program's own tensor
+    if not operator_of(event.func).pure:  # `out=` is the program's own tensor
         return
     if not 0 < source.numel() <= LARGEST or not audit.due("DG114", event.site, event.name):
         return

@@ -4,9 +4,8 @@ from typing import Any
 
 import torch
 
-from ..._base.dtypes import name_of
+from ..._base.dtypes import WIDER, name_of
 from ..._values.engine import Harm
-from ..._values.known import WIDER
 from ..._values.rows import Row
 from ..._watch.recorder import Recorder
 from ..._watch.rule import Rule, Severity

@@ -1,25 +1,43 @@
-"""What is known of torch's operations for the sake of values: one row for each that is met, made when it is met "
-"first."""
+"""The one table of torch's operators: one row for each that is met, made when it is met first."""
 
 import enum
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-WIDER = {
-    torch.float8_e4m3fn: torch.float32,
-    torch.float8_e5m2: torch.float32,
-    torch.bfloat16: torch.float32,
-    torch.float16: torch.float32,
-    torch.float32: torch.float64,
-    torch.complex32: torch.complex64,
-    torch.complex64: torch.complex128,
-}
-HALF_ULP = {dtype: torch.finfo(dtype).eps / 2 for dtype in WIDER}
+NARROW = frozenset([torch.uint8, torch.int8, torch.int16, torch.int32])  # integers that wrap around soon
+
+# Besides what torch tags as pointwise, these promote their operands; `huber_loss` fails in backward instead. It was
+# measured over all of torch's own samples: tests/op_mixing.json.
+_PROMOTING = frozenset(
+    """
+    addr binary_cross_entropy_with_logits block_diag cat dist floor_divide huber_loss mse_loss rsub smooth_l1_loss stack
+    """.split()
+)
+# So do these, which come whole in inference mode only.
+_PROMOTING |= frozenset(
+    """
+    column_stack cosine_embedding_loss cosine_similarity cov cross_entropy_loss cumulative_trapezoid diff dstack einsum
+    hstack inner kl_div kron l1_loss margin_ranking_loss outer pairwise_distance poisson_nll_loss stft trapezoid trapz
+    triplet_margin_loss vstack
+    """.split()
+)
+_SUMS = frozenset(["add", "sub", "lerp"])
+_WRITES = frozenset(["copy_", "index_put_", "_foreach_copy_"])
+# `to` and autocast's own come as they are in inference mode.
+_CASTS = frozenset("_to_copy to type_as _autocast_to_reduced_precision _autocast_to_full_precision".split())
+# These give what they got, and get no line of their own in a chain.
+_SAME = frozenset("detach lift clone alias _unsafe_view contiguous _reshape_alias lift_fresh".split())
+# These turn scores into probabilities; attention does it inside.
+SOFTMAX = (
+    "softmax", "log_softmax", "_softmax", "_log_softmax", "_safe_softmax", "scaled_dot_product_attention",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+)  # fmt: skip
 
 # Their results are constants or random numbers, and have no error.
 _FRESH = frozenset(
@@ -127,23 +145,49 @@ class Way(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """One operation.
+class Operator:
+    """One row.
 
     Attributes:
-        func: the operation, which is kept alive.
-        name: without its library, where that is torch's own, and without its overload.
-        way: to its shadow.
+        func: the operator, which the row keeps alive.
+        name: `mul`, as in `aten.mul.Tensor`; with its library, where that is not torch's own. A cast is `_to_copy`.
+        cast: whether it converts.
+        write: whether it writes its second argument into its first.
+        same: whether the result is the argument, seen otherwise.
+        lifted: whether it makes a tensor of data of Python or NumPy.
+        updates: whether it writes to its first argument.
+        promotes: whether it promotes operands of several dtypes.
+        sums: whether it may add what is new to an average.
+        pure: whether it can be done again: it is torch's own, not random, and writes to nothing.
+        several: whether it is fused or foreach, on lists, or has no tensors.
+        view: whether its results are views of its arguments.
+        way: how its shadow comes to be.
         writes: the positions of the arguments that it writes to.
+        returned: of each result, the position of the argument that it is, or None.
+        reads: whether it makes a number of Python of a tensor.
         names: of its arguments.
         exact: whether its result has no error of its own.
         decides: whether its result is a choice: a place, an order, a comparison, a whole number.
+        keeps_axis: whether a choice has an axis for its places.
+        spread: what it does to a difference.
     """
 
     func: Any
     name: str
+    cast: bool
+    write: bool
+    same: bool
+    lifted: bool
+    updates: bool
+    promotes: bool
+    sums: bool
+    pure: bool
+    several: bool
+    view: bool
     way: Way
     writes: tuple[int, ...]
+    returned: tuple[int | None, ...]
+    reads: bool
     names: tuple[str, ...]
     exact: bool
     decides: bool
@@ -189,48 +233,75 @@ def _holds(dtype: torch.dtype, other: torch.dtype) -> bool:
     return wide.eps <= narrow.eps and wide.max >= narrow.max and wide.tiny <= narrow.tiny
 
 
-_known: dict[int, Known] = {}  # by id of the operation
+_rows: dict[int, Operator] = {}  # by id of the operator, which its row keeps alive: to hash one costs a call
 
 
-def known(func: Any) -> Known:
-    found = _known.get(id(func))
-    if found is None:
-        found = _known[id(func)] = _look(func)
-    return found
+def operator_of(func: Any) -> Operator:
+    """The row of an operator."""
+    row = _rows.get(id(func))
+    if row is None:
+        row = _rows[id(func)] = _look(func)
+    return row
 
 
-def _look(func: Any) -> Known:
+def again(func: Any, args: Any, kwargs: Any, wider: Callable[[Any], Any]) -> Any:
+    """What a pure operation gives for wider arguments."""
+    return func(*map(wider, args), **{key: wider(value) for key, value in kwargs.items()})
+
+
+def widened(value: Any) -> Any:
+    """A narrow integer tensor as int64; anything else as it is."""
+    return value.long() if isinstance(value, Tensor) and value.dtype in NARROW else value
+
+
+def _look(func: Any) -> Operator:
     schema = getattr(func, "_schema", None)  # higher-order operators have none
     library, _, name = ("", "", str(func)) if schema is None else str(schema.name).rpartition("::")
-    arguments = [] if schema is None else schema.arguments
-    results = [] if schema is None else schema.returns
-    writes = [
-        n for n, argument in enumerate(arguments) if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    writes += BESIDES.get(name, ()) if library == "aten" else ()
-    decides = name in _DECIDES or (name in _PICKS and len(results) == 2)
-    return Known(
+    own = library == "aten"
+    name = name if own else f"{library}::{name}"
+    arguments, results = ([], []) if schema is None else (schema.arguments, schema.returns)
+    places = {tuple(a.alias_info.before_set): n for n, a in enumerate(arguments) if _writes(a)}
+    writes = tuple(n for n, a in enumerate(arguments) if _writes(a)) + tuple(BESIDES.get(name, ()))
+    tags, cast = getattr(func, "tags", ()), name in _CASTS
+    updates = bool(arguments) and _writes(arguments[0])
+    return Operator(
         func=func,
-        name=name if library == "aten" else f"{library}::{name}",
-        way=_way(library, name, results, bool(writes), getattr(func, "tags", ())),
-        writes=tuple(writes),
+        name="_to_copy" if cast else name,
+        cast=cast,
+        write=name in _WRITES,
+        same=(name in _SAME or bool(getattr(func, "is_view", False))) and not updates and not cast,
+        lifted=name == "lift_fresh",
+        updates=updates,
+        promotes=torch.Tag.pointwise in tags or name in _PROMOTING,
+        sums=name in _SUMS,
+        pure=own and not places and torch.Tag.nondeterministic_seeded not in tags,
+        several=name.startswith(("_foreach", "_fused", "_amp_foreach", "profiler::")),
+        view=any(r.alias_info is not None for r in results) and not places,
+        way=_way(own, name, results, bool(writes), tags),
+        writes=writes,
+        returned=tuple(places.get(tuple(r.alias_info.before_set)) if _writes(r) else None for r in results),
+        reads=torch.Tag.data_dependent_output in tags,
         names=tuple(argument.name for argument in arguments),
-        exact=library == "aten" and (name in _EXACT or name in _COPIES),
-        decides=library == "aten" and decides,
+        exact=name in _EXACT or name in _COPIES,
+        decides=name in _DECIDES or (name in _PICKS and len(results) == 2),
         keeps_axis=name in _KEEP_AXIS,
         spread=_SPREADS.get(name, Spread.LOST),
     )
 
 
-def _way(library: str, name: str, results: Any, writes: bool, tags: Any) -> Way:
+def _writes(slot: Any) -> bool:
+    return slot.alias_info is not None and bool(slot.alias_info.is_write)
+
+
+def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
     view = (
         name not in _COPIES
         and not writes
         and any(r.alias_info is not None and not r.alias_info.is_write for r in results)
     )
-    if view or (library == "aten" and name in _FRESH):
+    if view or name in _FRESH:
         return Way.NONE
-    if library != "aten" or name in _MOVES or name.startswith(_KERNELS):
+    if not own or name in _MOVES or name.startswith(_KERNELS):
         return Way.OPAQUE
     if name in _FILLS:
         return Way.FILL

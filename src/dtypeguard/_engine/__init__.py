@@ -1,0 +1,1 @@
+"""One way to see a program run."""
