@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._engine.operands import operands, shadowed
 from .._engine.ops import Operator, Way, operator_of
 from .._values.measure import error_of
-from .._values.memory import Held, shadowed
+from .._values.memory import Held
 from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
-from .._values.shadow import tensors_of as operands_of
 from .._watch.sites import Site, site_at, site_of, user_wrote
 from .batches import mapped, tensors_of
 from .reach import Door, Modules, Reach, Reaches, Running
@@ -89,7 +89,8 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         if self._paused or _C._current_autograd_node() is not None:  # a checkpoint runs forward again
             return func(*args, **kwargs)
         frame, op = sys._getframe(1), operator_of(func)
-        inputs = [tensor for tensor in operands_of(args, kwargs) if shadowed(tensor)]
+        given = operands(args, kwargs)
+        inputs = [tensor for tensor in given if shadowed(tensor)]
         for tensor in inputs:
             self._meet(tensor, frame, op)
 
@@ -102,8 +103,8 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         self.operations += 1
         unknown = self.shadow.opaque.total()
         if op.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
-            self.shadow.after(op, args, kwargs, out, writing, row_of)
-        made = [tensor for tensor in operands_of((out,), {}) if shadowed(tensor)]
+            self.shadow.after(op, args, kwargs, given, out, writing, row_of)
+        made = [tensor for tensor in operands((out,), {}) if shadowed(tensor)]
         if made and (op.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         if op.way is Way.NONE:

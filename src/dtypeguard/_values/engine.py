@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from .._base.progress import tell
-from .._engine.ops import FLUSHES, Operator, Way, operator_of
+from .._engine.operands import shadowed, summed
+from .._engine.ops import FLUSHES, Operator
 from .._watch.recorder import Recorder
 from .._watch.sites import Site
-from .flags import Flags, looked_at
+from .flags import Flags
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
-from .memory import Held, shadowed
+from .memory import Held
 from .rows import LOST, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
@@ -74,43 +75,51 @@ class Values:
 
     # ------------------------------------------------------------ operations
 
-    def before(self, func: Any, args: Any, kwargs: Any, frame: FrameType) -> Writing | None:
-        shadow = self.shadow
-        if shadow is None:
+    def before(self, op: Operator, args: Any, kwargs: Any, frame: FrameType) -> Writing | None:
+        """An operation is about to write to some of its arguments."""
+        if self.shadow is None:
             return None
         try:
-            return shadow.before(operator_of(func), args, kwargs, lambda op, dtype: self._row(op, dtype, frame))
+            return self.shadow.before(op, args, kwargs, lambda op, dtype: self._row(op, dtype, frame))
         except Exception as error:
             self._fault(error)
             return None
 
-    def after(self, func: Any, args: Any, kwargs: Any, out: Any, writing: Writing | None, frame: FrameType) -> None:
-        tell(lambda: f"{self._audit.operations:,} operations")
-        op = operator_of(func)
-        if op.way is Way.NONE or op.way is Way.TEST:  # a view, a constant
-            if args and isinstance(args[0], Tensor) and args[0].requires_grad:
-                self._remember(frame)
-            return
-        tensors, results = _of(args, kwargs, out, op)
+    def after(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], out: Any, writing: Writing | None,
+        frame: FrameType,
+    ) -> None:  # fmt: skip
+        """An operation has run that is no view and no constant; `inputs` are the tensors that it took."""
+        tensors = [tensor for tensor in inputs if summed(tensor)]
         for tensor in tensors:
             if tensor.requires_grad:
-                self._remember(frame)
+                self.remember(frame)
                 break
+        results = list(written(op, args, kwargs)) if op.writes else []
+        if isinstance(out, Tensor):
+            results.append(out)
+        elif out is not None:
+            results += [one for one in out if isinstance(one, Tensor)] if isinstance(out, (list, tuple)) else []
+        if len(results) > 1:
+            results = list({id(one): one for one in results}.values())
+        results = [one for one in results if summed(one)]
         try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
             if tensors or results:
                 self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
         except Exception as error:
             self._fault(error)
-        if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
-            self._flushes(self._row(op, out.dtype, frame), args, out)
         if op.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)
         shadow = self.shadow
-        if shadow is not None:
-            try:
-                shadow.after(op, args, kwargs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
-            except Exception as error:
-                self._fault(error)
+        if shadow is None:
+            if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
+                self._flushes(self._row(op, out.dtype, frame), args, out)
+            return
+        tell(lambda: f"{self._audit.operations:,} operations")
+        try:
+            shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
+        except Exception as error:
+            self._fault(error)
 
     def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
         """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""
@@ -132,7 +141,7 @@ class Values:
         else:
             self._audit.fault(error)
 
-    def _remember(self, frame: FrameType) -> None:
+    def remember(self, frame: FrameType) -> None:
         """The line of an operation that autograd keeps, for what its node does in backward."""
         if _current_node() is not None:
             return
@@ -165,7 +174,7 @@ class Values:
         causes: frozenset[Cause] = frozenset(Cause),
     ) -> None:  # fmt: skip
         """Values leave the program here; what is wrong with them has done harm, if it is of one of these causes."""
-        if not looked_at(tensor):
+        if not isinstance(tensor, Tensor) or not summed(tensor):
             return
         tensor = tensor.detach()
         site = site or (None if frame is None else self._audit.line(frame))
@@ -187,15 +196,15 @@ class Values:
 
     def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
         """An optimizer has written to a parameter, whose values are right from now on as they are."""
-        if not looked_at(parameter):
+        if not summed(parameter):
             return
-        gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and looked_at(tensor)]
+        gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
         self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
         self.felt(PARAMETER, parameter, site=site)
 
     def settle(self, tensor: Any) -> None:
         """From now on the values are right as they are."""
-        if self.shadow is not None and shadowed(tensor):
+        if self.shadow is not None and isinstance(tensor, Tensor) and shadowed(tensor):
             self.shadow.memory.drop(tensor)
 
     def _left(self, held: Held) -> None:
@@ -210,6 +219,9 @@ class Values:
     def _blame(
         self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
     ) -> None:
+        shadow = self._shadow
+        if shadow is None or held.row is None or not shadow.spoil or shadow.spoil.isdisjoint(held.row.chain()):
+            return
         for row in held.row.culprits():
             cause, enough = row.cause, _ULPS * row.half_ulp
             if cause is Cause.COLLIDED:
@@ -250,16 +262,3 @@ class Values:
             spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
             self._audit.findings.acquit({step.site.key for row in spoilt for step in row.chain()})
         self._audit.findings.confirm()
-
-
-def _of(args: Any, kwargs: Any, out: Any, op: Operator) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors of floats that an operation read, and those that it made or wrote."""
-    tensors = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, (list, tuple)):
-            tensors += [one for one in value if looked_at(one)]
-        elif looked_at(value):
-            tensors.append(value)
-    results = list(written(op, args, kwargs)) if op.writes else []
-    results += [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
-    return tensors, [one for one in {id(one): one for one in results}.values() if looked_at(one)]

@@ -7,14 +7,12 @@ flags stay on the device, and are read some hundred operations later, so that no
 
 import cmath
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .._engine.ops import Operator, Way
-from .memory import plain
 from .rows import Row
 
 _READ = 256  # operations, after which flags on other devices are read
@@ -33,6 +31,7 @@ class Flag:
 
 
 _NONE = (0, 0)
+_FLOATS = frozenset([float, complex])
 _CLEAN = Flag(None, _NONE, 0, ())
 
 
@@ -54,16 +53,17 @@ class Flags:
                 if flag is not None:
                     flag.seen = True
             return
-        odd = any(_odd(value) for value in (*args, *kwargs.values()))
-        if op.way is Way.FILL and not odd:
-            tensors = []
-        flags = [self._flag(tensor, row) for tensor in tensors]
-        parents = tuple({id(flag): flag for flag in flags if flag is not _CLEAN}.values())
-        for flag in parents:
-            flag.seen = True
-        passes = op.way is Way.FILL or (op.exact and not op.rounds(tensors, out[0].dtype))
+        odd = _odd(args) or (bool(kwargs) and _odd(kwargs.values()))
+        fills = op.way is Way.FILL
+        parents: tuple[Flag, ...] = ()
+        for tensor in tensors if not fills or odd else ():
+            flag = self._flag(tensor, row)
+            if flag is not _CLEAN and flag not in parents:
+                parents = (*parents, flag)
+                flag.seen = True
+        passes = (fills or (op.exact and not op.rounds(tensors, out[0].dtype))) and not parents and not odd
         for tensor in out:
-            look = _NONE if passes and not parents and not odd else _look(tensor)
+            look = _NONE if passes else _look(tensor)
             if not parents and look is _NONE:
                 self._put(tensor, _CLEAN)
             else:
@@ -75,7 +75,7 @@ class Flags:
 
     def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
         """A tensor was written to from others, past the operations that were seen."""
-        look = _look(tensor)
+        look = _look(tensor.detach())
         if look is _NONE:
             self._put(tensor, _CLEAN)
             return
@@ -149,22 +149,16 @@ class Flags:
         of[key] = weakref.ref(storage, gone), flag
 
 
-def looked_at(value: Any) -> bool:
-    """Whether a value is a tensor of floats whose values can be read."""
-    floats = isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
-    return floats and value.itemsize > 1 and value.dtype is not torch.complex32 and plain(value)  # these have no sum
-
-
 def _look(tensor: Tensor) -> tuple[Any, Any]:
     """How many values are not finite, and are NaN: numbers, or tensors on another device that will say so."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         return (~tensor.isfinite()).sum(), tensor.isnan().sum()
-    if cmath.isfinite(tensor.detach().sum().item()):
+    if cmath.isfinite(tensor.sum().item()):
         return _NONE
     bad = int((~tensor.isfinite()).sum())
     return (bad, int(tensor.isnan().sum())) if bad else _NONE
 
 
-def _odd(value: Any) -> bool:
+def _odd(values: Iterable[Any]) -> bool:
     """Whether an argument is itself a number that is not finite."""
-    return isinstance(value, (float, complex)) and not cmath.isfinite(value)
+    return any(type(value) in _FLOATS and not cmath.isfinite(value) for value in values)

@@ -14,10 +14,6 @@ from torch import Tensor
 
 from .._base.dtypes import WIDER
 
-_C: Any = torch._C  # which torch leaves untyped
-_plain = _C._disabled_torch_dispatch_impl
-_wrapped = _C._functorch.is_functorch_wrapped_tensor
-
 
 class Held:
     """The shadow of one storage."""
@@ -43,27 +39,6 @@ class Held:
         if tensor.is_conj():
             shadow = shadow.conj()
         return shadow.neg() if tensor.is_neg() else shadow
-
-
-def plain(tensor: Tensor) -> bool:
-    """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
-    return (
-        getattr(type(tensor), "__torch_dispatch__", None) is _plain
-        and tensor.layout is torch.strided
-        and not tensor.is_meta
-        and not tensor.is_nested
-        and not _wrapped(tensor)
-    )
-
-
-def shadowed(value: Any) -> bool:
-    """Whether a value is a tensor of a dtype and a kind that has a shadow."""
-    return isinstance(value, Tensor) and value.dtype in WIDER and plain(value) and not _alone(value)
-
-
-def _alone(tensor: Tensor) -> bool:
-    """Whether the device has no wider dtype."""
-    return tensor.device.type == "mps" and WIDER[tensor.dtype] in (torch.float64, torch.complex128)
 
 
 class Memory:

@@ -7,7 +7,7 @@ fourth, eighth ... time that its line runs.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from .._base.dtypes import WIDER
+from .._engine.operands import operands, shadowed
 from .._engine.ops import ACCUMULATES, BESIDES, Operator, Spread, Way
 from .._watch.text import LARGEST
 from .measure import error_of, flushed, norm, worst
-from .memory import Held, Memory, shadowed
+from .memory import Held, Memory
 from .rows import Cause, Row
 from .spread import Came, are_squares, spread_of
 
@@ -30,8 +31,10 @@ _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32
 _LOOP = 4  # operations from one round of an accumulation to the next
 _DOUBLE = frozenset([torch.float64, torch.complex128])
+_SINGLE = frozenset([torch.float32, torch.complex64])
 
 RowOf = Callable[[Operator, torch.dtype], Row]
+Given = dict[int, tuple[Tensor, Held | None]]  # the inputs of an operation that can have a shadow, by id; and these
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class Shadow:
         self._due = _due if measure else lambda row: False
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
+        self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
+        self._whole = False  # whether there were whole numbers that became others
 
     # ------------------------------------------------------------ before the program's operation
 
@@ -63,7 +68,7 @@ class Shadow:
         if not targets:
             return None
         if op.exact:
-            given = tensors_of(args, kwargs)
+            given = operands(args, kwargs)
             if not any(map(self._held, given)) and not op.rounds(given, targets[0].dtype):
                 return None
         row = row_of(op, targets[0].dtype)
@@ -85,7 +90,11 @@ class Shadow:
 
     # ------------------------------------------------------------ after it
 
-    def after(self, op: Operator, args: Any, kwargs: Any, out: Any, writing: Writing | None, row_of: RowOf) -> None:
+    def after(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], out: Any, writing: Writing | None,
+        row_of: RowOf,
+    ) -> None:  # fmt: skip
+        """The program's operation has run; `inputs` are the tensors that it took."""
         memory, way = self.memory, op.way_for(args, kwargs)
         if way is Way.FILL:
             for tensor in written(op, args, kwargs):
@@ -93,17 +102,17 @@ class Shadow:
                 if held is not None:
                     held.like(tensor).copy_(tensor)
             return
-        inputs = [tensor for tensor in tensors_of(args, kwargs) if shadowed(tensor)]
+        given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
         if way is Way.OPAQUE:
-            self._unknown(op, args, kwargs, inputs)
+            self._unknown(op, args, kwargs, given)
             return
-        made = _made(op, out, inputs)
+        made = _made(out, given)
         if writing is None and not made:
-            if op.decides and inputs and not (isinstance(out, Tensor) and out.is_floating_point()):
-                self._decision(op, args, kwargs, out, inputs, row_of)
+            if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
+                self._decision(op, args, kwargs, inputs, given, out, row_of)
             return
-        exact = op.exact and writing is None and not any(map(memory.get, inputs))
-        if exact and not (made and op.rounds(tensors_of(args, kwargs), made[0].dtype)):
+        fresh = all(held is None for _, held in given.values())
+        if fresh and op.exact and writing is None and not (made and op.rounds(inputs, made[0].dtype)):
             return
         if writing is not None:
             row, look = writing.row, writing.look
@@ -113,9 +122,9 @@ class Shadow:
             look = self._due(row)
         if way is Way.ROUND and writing is None:
             return
-        came = self._came(inputs, look, writing)
+        came = _all_that_came(given, look, writing)
         try:
-            shadows = self._again(op, args, kwargs, out, inputs, made, writing)
+            shadows = self._again(op, args, kwargs, inputs, given, out, made, writing)
         except Exception as error:
             if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise
@@ -134,6 +143,8 @@ class Shadow:
                 pairs.append((tensor, held))
         if look and pairs:
             self._measure(op, args, row, pairs, came, writing)
+            if row.cause is not None:
+                self.spoil.add(row)
         elif pairs:
             for _, held in pairs:
                 held.error, held.spread = row.error, _carried(came)
@@ -141,35 +152,26 @@ class Shadow:
         if way is Way.PICK and _due(row):
             self._picked(op, args, kwargs, out, row)
 
-    def _unknown(self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor]) -> None:
-        if any(self.memory.get(tensor) is not None for tensor in inputs):
+    def _unknown(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
+        if any(held is not None for _, held in given.values()):
             self.opaque[op.name] += 1
         for tensor in written(op, args, kwargs):
             if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
                 self.memory.drop(tensor)
 
-    def _came(self, inputs: list[Tensor], look: bool, writing: Writing | None) -> list[Came]:
-        came = [] if writing is None else list(writing.came)
-        targets = {id(one.tensor) for one in came}
-        for tensor in inputs:
-            held = self.memory.get(tensor)
-            if held is not None and id(tensor) not in targets:
-                came.append(_came(tensor, held, look))
-        return came
-
     def _again(
-        self, op: Operator, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], made: list[Tensor],
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],
         writing: Writing | None,
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
         """Results of the program with their shadows; None for one that was written in place."""
         memory = self.memory
         if op.way is Way.DROPOUT:
             share = args[1]
-            shadow = memory.read(inputs[0], WIDER[inputs[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
+            shadow = memory.read(args[0], WIDER[args[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
             return [(out[0], shadow)]
         if op.way is Way.PICK and writing is None:
             return [(out[0], _at_places(op, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
-        results = self.wider(op, args, kwargs, inputs, writing)
+        results = self._wider(op, args, kwargs, inputs, given, writing)
         if writing is None:
             return _pairs(out, results, made)
         if op.way is Way.ROUND:
@@ -178,43 +180,30 @@ class Shadow:
         changed, results = [(one.tensor, None) for one in writing.came], _pairs(out, results, made) if made else []
         return [*results, *changed] if op.name in BESIDES else [*changed, *results]  # the first one is rated
 
-    def wider(
-        self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], writing: Writing | None = None
+    def _wider(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, writing: Writing | None = None
     ) -> Any:
         """The operation with the shadows of its inputs."""
         memory = self.memory
         if writing is not None:
             double = WIDER[writing.came[0].tensor.dtype] in _DOUBLE
         else:
-            dtypes = [WIDER[tensor.dtype] for tensor in inputs]
-            dtypes += [
-                WIDER[value] for value in (*args, *kwargs.values()) if isinstance(value, torch.dtype) and value in WIDER
-            ]
-            double = (
-                not dtypes
-                or any(d in _DOUBLE for d in dtypes)
-                or any(t.dtype in _DOUBLE for t in tensors_of(args, kwargs))
-            )
+            dtypes = {WIDER.get(tensor.dtype, tensor.dtype) for tensor in inputs}
+            dtypes |= {WIDER[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in WIDER}
+            double = not (dtypes & _SINGLE) or bool(dtypes & _DOUBLE)
         real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
-        targets = set() if writing is None else {id(one.tensor) for one in writing.came}
-
-        def widen(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                if not shadowed(value):
-                    return value
-                dtype = imaginary if value.is_complex() else real
-                return memory.hold(value).like(value) if id(value) in targets else memory.read(value, dtype)
-            if isinstance(value, (list, tuple)):
-                return [widen(one) for one in value]
-            if isinstance(value, torch.dtype) and value in WIDER:
-                return imaginary if value.is_complex else real
-            return value
-
-        given = [value if op.left_alone(place) else widen(value) for place, value in enumerate(args)]
-        if "half_to_float" in op.names and len(given) > op.names.index("half_to_float"):
-            given[op.names.index("half_to_float")] = False
-        named = {key: value if op.left_alone(key) else widen(value) for key, value in kwargs.items()}
-        return op.func(*given, **named)
+        known: dict[int, Tensor] = {}
+        for key, (tensor, held) in given.items():
+            if held is not None:
+                held.read, tensor = True, held.like(tensor)
+            known[key] = tensor.to(imaginary if tensor.is_complex() else real)
+        for one in () if writing is None else writing.came:  # as they were before
+            known[id(one.tensor)] = memory.hold(one.tensor).like(one.tensor)
+        wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
+        if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
+            wide[op.names.index("half_to_float")] = False
+        named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
+        return op.func(*wide, **named)
 
     # ------------------------------------------------------------ errors
 
@@ -231,7 +220,7 @@ class Shadow:
             below = max((one.error for one in came if one.tensor is not args[0]), default=0.0)
             spread = max(1.0, min(spread, relative / below if below else spread))
         effective = relative / spread
-        source = max(came, key=_suspect, default=None)
+        source = max(came, key=_suspect if self._whole else _wrong, default=None)
         squares = are_squares(op, args, came)
         lost = op.spread is Spread.LOST or (op.spread is Spread.ROOT and not squares)
         if lost and came:  # from here on a difference is judged by itself
@@ -239,6 +228,7 @@ class Shadow:
             for one in came:
                 if one.spread > 1 and one.held.origin is not None and effective:
                     one.held.origin.convict(one.error * one.spread)
+                    self.spoil.add(one.held.origin)
         carried = 0.0 if source is None else source.error * (source.spread if lost else 1.0)
         origin = None if source is None or spread == 1 else source.held.origin
         if spread > _FAR * max((one.spread for one in came), default=1.0):
@@ -291,19 +281,22 @@ class Shadow:
             return
         wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
         if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
-            row.wrong, row.distinct = (wrong, tensor.numel()), (there, left)
+            row.wrong, row.distinct, self._whole = (wrong, tensor.numel()), (there, left), True
 
     # ------------------------------------------------------------ choices
 
-    def _decision(self, op: Operator, args: Any, kwargs: Any, out: Any, inputs: list[Tensor], row_of: RowOf) -> None:
-        held = [one for one in map(self.memory.get, inputs) if one is not None]
+    def _decision(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, row_of: RowOf
+    ) -> None:
+        held = [one for _, one in given.values() if one is not None]
+        first = next(tensor for tensor, _ in given.values())
         for one in held:
             one.read = True
         if any(one.spread > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
             return
         if not held or not isinstance(out, Tensor) or not out.numel():
             return
-        row = row_of(op, inputs[0].dtype)
+        row = row_of(op, first.dtype)
         row.visits += 1
         if not _due(row):
             return
@@ -311,16 +304,18 @@ class Shadow:
         if op.name in ("argmax", "argmin"):
             self._extreme(op, args, kwargs, out, row)
             return
-        other = self.wider(op, args, kwargs, inputs)
+        other = self._wider(op, args, kwargs, inputs, given)
         if not isinstance(other, Tensor) or other.shape != out.shape:
             return
         differ = out != other
-        exact = self.memory.read(inputs[0], WIDER[inputs[0].dtype])
+        exact = self.memory.read(first, WIDER[first.dtype])
         if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
             whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
             if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
                 count = int((differ & whole).sum())
-                row.wrong = (count, out.numel()) if count else row.wrong
+                if count:
+                    row.wrong, self._whole = (count, out.numel()), True
+                    self.spoil.add(row)
             else:  # a quantizer rounds: one unit is its resolution
                 differ = (out.double() - other.double()).abs() > 1
         row.decided += out.numel()
@@ -365,17 +360,6 @@ def _due(row: Row) -> bool:
     return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.before, row))
 
 
-def tensors_of(args: Any, kwargs: Any) -> list[Tensor]:
-    """The tensors among the arguments of an operation, and in lists of them."""
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [one for one in value if isinstance(one, Tensor)]
-    return found
-
-
 def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
     for place in op.writes:
         value = args[place] if place < len(args) else kwargs.get(op.names[place])
@@ -384,11 +368,11 @@ def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
                 yield one
 
 
-def _made(op: Operator, out: Any, inputs: list[Tensor]) -> list[Tensor]:
+def _made(out: Any, given: Given) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
     results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
-    storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-    return [t for t in results if shadowed(t) and t.untyped_storage()._cdata not in storages]
+    storages = {tensor.untyped_storage()._cdata for tensor, _ in given.values()}
+    return [t for t in results if isinstance(t, Tensor) and shadowed(t) and t.untyped_storage()._cdata not in storages]
 
 
 def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
@@ -420,10 +404,33 @@ def _loops(row: Row | None, to: Row) -> bool:
     return False
 
 
+def _widened(value: Any, known: dict[int, Tensor], real: torch.dtype, imaginary: torch.dtype) -> Any:
+    """An argument in the wider dtype; `known` has the tensors by id."""
+    if isinstance(value, Tensor):
+        return known.get(id(value), value)
+    if isinstance(value, (list, tuple)):
+        return [_widened(one, known, real, imaginary) for one in value]
+    if isinstance(value, torch.dtype) and value in WIDER:
+        return imaginary if value.is_complex else real
+    return value
+
+
+def _all_that_came(given: Given, look: bool, writing: Writing | None) -> list[Came]:
+    came = [] if writing is None else list(writing.came)
+    targets = {id(one.tensor) for one in came}
+    return came + [
+        _came(tensor, held, look) for key, (tensor, held) in given.items() if held is not None and key not in targets
+    ]
+
+
 def _came(tensor: Tensor, held: Held, look: bool) -> Came:
     if look:
         held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.spread
     return Came(tensor, held.error, held, held.row, held.spread)
+
+
+def _wrong(one: Came) -> float:
+    return one.error
 
 
 def _suspect(one: Came) -> float:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._base.compiler import unseen
 from .._base.dtypes import HALF
-from .._engine.ops import Operator, operator_of
+from .._engine.operands import operands
+from .._engine.ops import Operator, Way, operator_of
 from .apart import apart
 from .events import Op
 from .lineage import FIRST, Node
@@ -27,7 +27,7 @@ from .sites import Site, site_of
 from .text import size_of
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
-_NUMBERS = frozenset([int, float, bool, type(None)])
+_UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
 _current_node = torch._C._current_autograd_node
 _tracing = torch._C._get_tracing_state
 
@@ -55,33 +55,41 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         kept = None
         if op.name in recorder.before:
             kept = [recorder.guarded(function, args, recorder) for function in recorder.before[op.name]]
-        values, writing = recorder.values, None
-        caller = None if values is None else _caller()
-        if values is not None and caller is not None:
-            with apart():
-                writing = values.before(func, args, kwargs, caller)
+        values, writing, frame = recorder.values, None, None
+        if values is not None and op.way not in _UNSEEN:
+            frame = _caller()
+            if op.writes and frame is not None:
+                with apart():
+                    writing = values.before(op, args, kwargs, frame)
         try:
             if op.name == "_trilinear" and recorder.autocast():  # it calls bmm, which autocast must see
                 out = _under_autocast(recorder, func, args, kwargs)
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
-            recorder.guarded(recorder.saw, error, op.name, _tensors(args, kwargs))
+            recorder.guarded(recorder.saw, error, op.name, operands(args, kwargs))
             raise
         try:
             recorder.operations += 1
             with apart():
-                if values is not None and caller is not None:
-                    values.after(func, args, kwargs, out, writing, caller)
-                self._look(recorder, op, func, args, kwargs, out, kept)
+                inputs = operands(args, kwargs)
+                if frame is not None:
+                    values.after(op, args, kwargs, inputs, out, writing, frame)
+                elif values is not None and inputs and inputs[0].requires_grad and (frame := _caller()) is not None:
+                    values.remember(frame)
+                self._look(recorder, op, func, args, kwargs, inputs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
         return out
 
-    def _look(self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, out: Any, kept: Any) -> None:
+    def _look(
+        self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any,
+        kept: Any,
+    ) -> None:  # fmt: skip
         if op.several and kept is None and op.name not in recorder.after:
             return
-        inputs = _tensors(args, kwargs)
+        if kwargs and "out" in kwargs:
+            inputs = [tensor for tensor in inputs if tensor is not kwargs["out"]]
         single = isinstance(out, Tensor)
         if op.same:
             self._hand_on(recorder, op, inputs, out, single)
@@ -282,19 +290,3 @@ def _has_gradient(inputs: list[Tensor]) -> bool:
 
 def _bytes_as(tensor: Tensor, like: Tensor) -> int:
     return tensor.numel() * like.element_size()
-
-
-def _tensors(args: Any, kwargs: Any) -> list[Tensor]:
-    found = []
-    for value in args:
-        kind = type(value)
-        if kind is Tensor or kind is Parameter:
-            found.append(value)
-        elif kind is list:
-            if value and type(value[0]) is not int:  # sizes
-                found += [part for part in value if isinstance(part, Tensor)]
-        elif kind not in _NUMBERS and isinstance(value, Tensor):
-            found.append(value)
-    if kwargs:
-        found += [value for key, value in kwargs.items() if isinstance(value, Tensor) and key != "out"]
-    return found
