@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree
 
 from ._base import config as _config
+from ._base import private
 from ._base.config import mode
 from ._base.dtypes import FLOATING
 from ._base.errors import summary
@@ -102,8 +102,8 @@ def _mapped(value: Any, path: Path, change: Change, known: dict[Any, tuple[Tenso
         new = {step: _mapped(child, (*path, step), change, known) for step, child in parts}
         changed = {step: new[step] for step, child in parts if new[step] is not child}
         return rebuild(value, changed) if changed else value
-    if type(value) in _pytree.SUPPORTED_NODES:
-        node = _pytree.SUPPORTED_NODES[type(value)]
+    if type(value) in private.PYTREES:
+        node = private.PYTREES[type(value)]
         held, context = node.flatten_fn(value)
         items = [_mapped(child, (*path, ("item", n)), change, known) for n, child in enumerate(held)]
         return node.unflatten_fn(items, context)
@@ -310,7 +310,7 @@ def _default_dtype() -> Iterator[None]:
 def flat(value: Any, path: Path = ("result",), *outer: Any) -> Iterator[tuple[str, Any]]:
     """Everything in a value that holds nothing itself, with its path; the attributes of plain objects too."""
     parts = None if isinstance(value, Tensor) else children(value)
-    if parts is None and type(value) in _pytree.SUPPORTED_NODES:
+    if parts is None and type(value) in private.PYTREES:
         parts = list(leaves(value))
     if parts is None and _is_plain_object(value):
         parts = [(("attr", name), item) for name, item in vars(value).items()]

@@ -10,7 +10,7 @@ import torch
 
 import dtypeguard
 
-from ._base import config
+from ._base import config, private
 from ._base.dtypes import name_of
 from ._watch.rule import RULES, Severity
 from ._watch.selection import Selection
@@ -82,6 +82,12 @@ def _selection() -> str:
     return "; ".join(parts)
 
 
+def _internals() -> str:
+    if not private.MISSING:
+        return "all that dtypeguard knows"
+    return f"without {', '.join(private.MISSING)}: less is seen, contracts hold"
+
+
 def _optional() -> str:
     return ", ".join(f"{name} {_installed(name)}" for name in _OPTIONAL)
 
@@ -103,5 +109,6 @@ _QUESTIONS: dict[str, Callable[[], str]] = {
     "mode": _mode,
     "casting": _casting,
     "rules": _selection,
+    "internals": _internals,
     "optional": _optional,
 }

@@ -3,21 +3,19 @@
 from types import CodeType
 from typing import Any
 
-import torch
-
-_C: Any = torch._C  # which torch leaves untyped
-_frames: Any = _C._dynamo.eval_frame
+from . import private
 
 
 def unseen(function: Any, inside: bool = False) -> None:
     """Dynamo leaves this function's own frame alone; with `inside` all that it calls, too."""
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
+    frames = private.eval_frame
+    if not isinstance(code, CodeType) or frames is None:
         return
-    action = _frames._FrameAction
-    strategy = _frames._FrameExecStrategy(action.SKIP, action.SKIP if inside else action.DEFAULT)
-    _frames.set_code_exec_strategy(code, strategy)
+    action = frames._FrameAction
+    strategy = frames._FrameExecStrategy(action.SKIP, action.SKIP if inside else action.DEFAULT)
+    frames.set_code_exec_strategy(code, strategy)
 
 
 def seen_through(function: Any, original: Any) -> None:

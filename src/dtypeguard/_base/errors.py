@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import codes
+from . import codes, private
 from .dtypes import name_of
 from .quiet import quiet
 
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
 def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
     try:
         shape = tuple(tensor.shape)
-        if torch._C._get_tracing_state() is None:
+        if private.tracing_state() is None:
             return shape
         with quiet():  # torch.jit.trace has tensors for sizes, and warns of looking at them
             return tuple(int(size) for size in shape)

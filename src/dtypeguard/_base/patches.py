@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from . import private
 from .compiler import seen_through, unseen
 
 _jit: Any = torch.jit  # which torch leaves untyped
 _builtins: Any = _jit._builtins
-_modes = torch._C._len_torch_dispatch_stack
 _lock = threading.RLock()
 Make = Callable[[Any], Any]  # of what is called next, what is called before it
 # What is not known of a thread that Python did not start (those of autograd, of process groups): each listener decides.
@@ -206,7 +206,9 @@ class Patches:
 
 # Private functions of Dynamo's. Without the first, compiled functions are compiled; without the second, torch has none.
 _EAGER: dict[str, Callable[..., Any]] = {
-    "_callback_from_stance": lambda following, callback: None if _modes() else following(callback),
+    "_callback_from_stance": lambda following, callback: None if private.dispatch_modes() else following(callback),
     # With `fullgraph=True` torch counts what it has compiled, and refuses if that is nothing.
-    "set_fullgraph_compiled_frame_count": lambda following, count: max(count, 0) if _modes() else following(count),
+    "set_fullgraph_compiled_frame_count": lambda following, count: (
+        max(count, 0) if private.dispatch_modes() else following(count)
+    ),
 }

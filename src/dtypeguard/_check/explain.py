@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._base import private
 from .._base.codes import REFUSED, WRITTEN
 from .._base.dtypes import may_cast
 from .._base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, error_of, headline, plain
@@ -70,5 +71,5 @@ def error_for(
     for violation in violations:
         violation.expression = arguments[violation.path]
     path, site = module_path(call), place(caller(frame))
-    with torch._C.DisableTorchFunctionSubclass():
+    with private.no_function():
         return error_of(kind, contract.function, violations, path, site, axes, instead, more, placed)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base import private
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
 from .._base.errors import DeviceError, DtypeError, HintError
@@ -60,7 +61,7 @@ def _told(call: CallState) -> CallState:
 
 def look(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """`check`, for what is no call of the user's: a wrong annotation stands in the state."""
-    with torch._C.DisableTorchFunctionSubclass():  # the user's subclasses are not asked through their own code
+    with private.no_function():  # the user's subclasses are not asked through their own code
         call = CallState(contract, values, find_anchor(contract, values))
         for param, path, value in given(contract, values):
             _check_argument(param.spec, value, path, call)
@@ -77,7 +78,7 @@ def check_result(call: CallState, result: Any) -> CallState:
     )
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
-    with torch._C.DisableTorchFunctionSubclass():
+    with private.no_function():
         if contract.output_dtype is not None:
             outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
             outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
@@ -121,7 +122,7 @@ def check_one(
     result: Any = None,
 ) -> CallState | None:
     """The state of a call in which one argument (index None: the result) holds beside known axes; else None."""
-    with torch._C.DisableTorchFunctionSubclass():
+    with private.no_function():
         call = CallState(contract, values, find_anchor(contract, values))
         call.axes = {name: size for name, size in axes.items() if size is not None}
         call.variadics = {name: (False, tuple(shape)) for name, shape in variadics.items() if shape is not None}

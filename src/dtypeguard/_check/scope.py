@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, get_args
 
-from jaxtyping import _storage
-
+from .._base import private
 from .._contract.hints import named
 from .state import CallState
 
 _Names = dict[str, Any]
-_memo: Any = _storage.get_shape_memo
 
 
 class scope:  # noqa: N801  (a context manager, named like a function)
@@ -34,7 +32,7 @@ class scope:  # noqa: N801  (a context manager, named like a function)
         self.arguments, self.axes, self.variadics, self.shared = arguments, axes, variadics, shared
 
     def __enter__(self) -> "scope":
-        single, several, *_ = _memo() if self.shared else _storage.push_shape_memo(self.arguments)
+        single, several, *_ = private.get_memo() if self.shared else private.push_memo(self.arguments)
         for name, size in self.axes.items():
             if size is not None:
                 single[name] = size
@@ -44,9 +42,9 @@ class scope:  # noqa: N801  (a context manager, named like a function)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.axes, self.variadics, *_ = _memo()
+        self.axes, self.variadics, *_ = private.get_memo()
         if not self.shared:
-            _storage.pop_shape_memo()
+            private.pop_memo()
 
     def shape(self, name: str) -> list[int] | None:
         """The sizes of a variadic axis; a LookupError if they may still broadcast, which only the reference knows."""

@@ -2,7 +2,8 @@
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
+
+from .._base import private
 
 
 def readable(tensor: Tensor) -> bool:
@@ -11,12 +12,12 @@ def readable(tensor: Tensor) -> bool:
         return False
     if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_quantized:
         return False
-    modes = map(torch._C._get_dispatch_stack_at, range(torch._C._len_torch_dispatch_stack()))
-    if torch._C._get_tracing_state() is not None or not all(getattr(mode, "computes", False) for mode in modes):
+    modes = map(private.dispatch_mode_at, range(private.dispatch_modes()))
+    if private.tracing_state() is not None or not all(getattr(mode, "computes", False) for mode in modes):
         return False  # a dispatch mode may trace or fake, and would see the looking in any case
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
-    return not is_functorch_wrapped_tensor(tensor)
+    return not private.is_transformed(tensor)
 
 
 def has_fraction(tensor: Tensor) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base import private
 from .._base.numbers import drawn as draw
 
 
@@ -29,7 +30,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = draw(func, args, kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in func.tags or torch._C._current_autograd_node() is not None:
+        if torch.Tag.nondeterministic_seeded not in func.tags or private.current_node() is not None:
             return out
         if func is torch.ops.aten.native_dropout.default:
             drawn, share = out[1], args[1]

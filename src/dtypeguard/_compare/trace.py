@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base import private
 from .._engine.operands import operands, shadowed
 from .._engine.ops import Operator, Way, operator_of
 from .._values.measure import error_of
@@ -30,7 +31,6 @@ from .batches import mapped, tensors_of
 from .reach import Door, Modules, Reach, Reaches, Running
 from .subject import REFUSALS, Subject
 
-_C: Any = torch._C  # which torch leaves untyped
 NOWHERE = site_at("", 0, "")
 _RUN = Subject.run.__code__
 _LAYERS = torch.nn.modules.transformer.__file__
@@ -86,7 +86,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._paused or _C._current_autograd_node() is not None:  # a checkpoint runs forward again
+        if self._paused or private.current_node() is not None:  # a checkpoint runs forward again
             return func(*args, **kwargs)
         frame, op = sys._getframe(1), operator_of(func)
         given = operands(args, kwargs)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from .._base import private
 from .._base.dtypes import FLOATING, HALF, NARROWER, TABLE, Kind
 
 LAZY = (UninitializedParameter, UninitializedBuffer)
@@ -41,13 +42,12 @@ class Anchor:
 
 
 _TABLES = ("_parameters", "_buffers", "_modules")
-_NO_FUNCTION = torch._C._disabled_torch_function_impl
 
 
 def quiet(tensor: Tensor) -> bool:
     """Whether a tensor answers by itself; what a `__torch_function__` answers takes 2 us, and is the user's code."""
     kind = type(tensor)
-    return kind is Tensor or kind is nn.Parameter or kind.__torch_function__ is _NO_FUNCTION
+    return kind is Tensor or kind is nn.Parameter or kind.__torch_function__ is private.NO_FUNCTION
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -71,7 +71,7 @@ def facts(value: Any) -> Any:
         raise TypeError
     if quiet(value) or torch.compiler.is_compiling():
         return value
-    with torch._C.DisableTorchFunctionSubclass():
+    with private.no_function():
         return _Facts(value.dtype, value.shape, value.ndim, value.device, value.is_cpu)
 
 

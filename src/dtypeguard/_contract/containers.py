@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import _pytree
 
+from .._base import private
 from .model import PathStep
 
 # What may be iterated over at any time, by its own word; an iterator would be used up, a data loader set going.
@@ -37,8 +37,8 @@ def children(value: Any) -> list[tuple[PathStep, Any]] | None:
 
 def leaves(value: Any) -> Iterator[tuple[PathStep, Any]]:
     """The leaves of any other registered pytree, a Hugging Face cache for one: checked, never cast."""
-    if type(value) in _pytree.SUPPORTED_NODES:
-        for i, leaf in enumerate(_pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]):
+    if type(value) in private.PYTREES:
+        for i, leaf in enumerate(private.PYTREES[type(value)].flatten_fn(value)[0]):
             yield ("item", i), leaf
 
 

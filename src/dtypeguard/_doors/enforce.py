@@ -11,9 +11,9 @@ from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
-from torch._library.custom_ops import CustomOpDef
 
 from .._base import config as _config
+from .._base import private
 from .._base.config import Autocast, AutocastName, CastingName, ModeName, Verify, VerifyName, read, written_in
 from .._base.errors import AnnotationError, DtypeGuardWarning
 from .._base.frames import caller, hide_frames, internal, warn_at, warn_of
@@ -201,7 +201,7 @@ def decorate(target: Any, options: ContractOptions, local: dict[str, Any]) -> An
         return _decorate_class(target, options, local)
     if isinstance(target, nn.Module):
         raise TypeError(f"enforce decorates functions and classes; for this {type(target).__name__} use guard(model)")
-    if isinstance(target, CustomOpDef):
+    if isinstance(target, private.CustomOp):
         return _decorate_custom_op(target, options, local)
     bound = isinstance(target, functools.partial)  # which from Python 3.14 on binds like a method
     if bound or not inspect.isroutine(target) or inspect.isbuiltin(target):

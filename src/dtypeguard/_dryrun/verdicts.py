@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from .._base import private
 from .._base.numbers import Numbers
 from .._base.quiet import quiet
 
@@ -158,7 +159,7 @@ def _refusal(call: Callable[[], Any]) -> Exception | None:
 def _is_listed(func: Any, device: str) -> bool:
     """Whether autocast casts the operands of an operation itself."""
     key = "AutocastCPU" if device == "cpu" else f"Autocast{device.upper()}"
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return private.has_kernel(func.name(), key)
 
 
 def _kind(out: Any) -> tuple[torch.dtype, torch.device] | None:

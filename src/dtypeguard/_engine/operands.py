@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, dtype
 from torch.nn import Parameter
 
+from .._base import private
 from .._base.dtypes import WIDER
 
-_C: Any = torch._C  # which torch leaves untyped
-_plain = _C._disabled_torch_dispatch_impl
-_wrapped = _C._functorch.is_functorch_wrapped_tensor
+_NO_DISPATCH, _transformed = private.NO_DISPATCH, private.is_transformed
 _OWN = frozenset([Tensor, Parameter])
 _OTHERS = frozenset([int, float, bool, complex, str, type(None), dtype, torch.device, torch.layout])
 # float8 and complex32 have no sum.
@@ -38,11 +37,11 @@ def plain(tensor: Tensor) -> bool:
     """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
     kind = type(tensor)
     return (
-        (kind in _OWN or getattr(kind, "__torch_dispatch__", None) is _plain)
+        (kind in _OWN or getattr(kind, "__torch_dispatch__", None) is _NO_DISPATCH)
         and tensor.layout is torch.strided
         and not tensor.is_meta
         and not tensor.is_nested
-        and not _wrapped(tensor)
+        and not _transformed(tensor)
     )
 
 

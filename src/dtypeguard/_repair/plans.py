@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base import private
 from .._base.config import Base, Mode, Verify, base, modes_around, scoped
 from .._base.dtypes import Casting
 from .._base.frames import caller
@@ -35,7 +36,6 @@ _MOST = 64  # plans for one function, and lines for one plan
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LENIENT = Mode.LENIENT
 _FILE = "<dtypeguard repairs>"  # of the code that is generated here
-_any_autocast = torch._C._is_any_autocast_enabled
 
 MISSED: Any = object()  # instead of a result: no plan made the call right, and the body did not run
 _Slot = tuple[weakref.ref[nn.Module], str, str]  # the owner, which of its tables, and the name in it
@@ -71,7 +71,7 @@ def is_repaired(wrapper: FrameType) -> bool:
 
 def follow(contract: Contract, values: tuple[Any, ...], wrapper: FrameType) -> Any:
     """The result of a call whose usual repair is known; MISSED if the reference must look."""
-    autocast = _any_autocast()
+    autocast = private.any_autocast()
     for plan in contract.plans:
         if (plan.regions == _regions(plan.devices) if autocast else not plan.regions) and (
             plan.module is None or plan.module() is values[0]
@@ -98,7 +98,7 @@ def _records_for(
     if code is not frame.f_code:
         return None
     if plan.anchor is not None:  # what would be cast are side inputs if another argument has that dtype
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.no_function():
             return None if evident(contract, values, plan.anchor) else records
     return records
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base import private
 from .._base.dtypes import TABLE, Kind, survives
 from .._check.values import has_fraction, readable
 
@@ -71,7 +72,6 @@ def narrows(source: torch.dtype, target: torch.dtype) -> bool:
     )
 
 
-_tracing = torch._C._get_tracing_state
 _READERS: dict[torch.dtype, Any] = {torch.float64: ctypes.c_double, torch.float32: ctypes.c_float}
 
 
@@ -94,7 +94,7 @@ def whole(dtype: torch.dtype, on_cpu: bool) -> Callable[[Tensor, int, bool | Non
         try:
             if dense is None:
                 dense = source.is_contiguous()
-            if _tracing() is None and (address := source.data_ptr()):
+            if private.tracing_state() is None and (address := source.data_ptr()):
                 if dense:
                     middle = source.numel() // 2
                 else:  # transposed, sliced, expanded: the middle of each axis

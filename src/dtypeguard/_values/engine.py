@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base import private
 from .._base.progress import tell
 from .._engine.operands import shadowed, summed
 from .._engine.ops import FLUSHES, Operator
@@ -26,8 +27,7 @@ _SEQUENCES = 50_000
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
 _TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
-_C: Any = torch._C  # which torch leaves untyped
-_current_node = _C._current_autograd_node
+_current_node = private.current_node
 
 
 @dataclass(eq=False)
@@ -149,7 +149,7 @@ class Values:
         if len(lines) > _SEQUENCES:
             for key in list(lines)[: _SEQUENCES // 2]:
                 del lines[key]
-        number = _C._autograd._get_sequence_nr() - 1
+        number = private.next_sequence() - 1
         if number not in lines:  # else it made no node
             lines[number] = (self._audit.line(frame), self._audit.module())
 

@@ -4,10 +4,9 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from .._base import private
 
-_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_dispatch_modes, _function_modes = private.dispatch_modes, private.function_modes
 _NOTHING = contextlib.nullcontext()
 
 
@@ -18,5 +17,5 @@ def apart(own: int = 0) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _without_modes() -> Iterator[None]:
-    with _disable_current_modes(), torch._C.DisableTorchFunction():
+    with private.without_modes(), private.no_functions():
         yield

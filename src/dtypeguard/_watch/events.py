@@ -52,6 +52,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base import private
 from .._base.dtypes import TABLE, Kind, name_of
 from .._base.errors import AmpError, summary
 from .lineage import Cause, Node
@@ -63,8 +64,6 @@ _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations
 _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
 _PLAIN = frozenset([Tensor, torch.nn.Parameter])
-_mode_of = torch._C._get_dispatch_mode
-_INFRA = (torch._C._TorchDispatchModeKey.FAKE, torch._C._TorchDispatchModeKey.PROXY)
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer backward refused entered left harmed "
     "decided exported converted loading look held stepping stepped over averaged alone scaled computed driven unscale "
@@ -129,7 +128,7 @@ def readable(*tensors: Any) -> bool:
             plain = type(tensor) in _PLAIN and tensor.layout is torch.strided and not tensor.is_meta
             if not plain or tensor.is_nested or tensor.dtype in _STORED or tensor.is_quantized:
                 return False
-    if _mode_of(_INFRA[0]) is not None or _mode_of(_INFRA[1]) is not None:
+    if private.infra_mode(private.FAKE) is not None or private.infra_mode(private.PROXY) is not None:
         return False
     cuda: Any = torch.cuda  # which torch leaves untyped
     return not (cuda.is_initialized() and cuda.is_current_stream_capturing())

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base import private
 from .._base.compiler import unseen
 from .._base.dtypes import HALF
 from .._engine.operands import operands
@@ -28,8 +29,7 @@ from .text import size_of
 
 _CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
 _UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
-_current_node = torch._C._current_autograd_node
-_tracing = torch._C._get_tracing_state
+_current_node, _tracing = private.current_node, private.tracing_state
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 
+from .._base import private
 from .events import Conversion, Loading
 from .lineage import Cause, Node
 from .patches import around
@@ -17,7 +18,6 @@ from .recorder import Recorder
 from .sites import Site
 from .text import tensors_below
 
-_C: Any = torch._C  # which torch leaves untyped
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 _MOST = 4  # times as many parameters as there are others tell the dtype of a model
 
@@ -74,7 +74,7 @@ def _converted(
 
 def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
     if name == "to":
-        parsed = _C._nn._parse_to(*args, **kwargs)
+        parsed = private.parse_to(*args, **kwargs)
         return parsed[0], parsed[1]
     if name in _DTYPES:
         return None, _DTYPES[name]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 from torch.utils import dlpack
 
+from .._base import private
 from .events import Call, ModuleRow, on, row_of, tensors_in
 from .lineage import Node
 from .patches import around
@@ -47,7 +48,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if local.paused or not (local.on or audit.live) or torch._C._get_tracing_state() is not None:
+        if local.paused or not (local.on or audit.live) or private.tracing_state() is not None:
             return original(self, *args, **kwargs)
         if not local.modules:
             local.failure = None  # ids of exceptions are used again

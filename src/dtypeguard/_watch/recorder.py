@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._base import private
 from .._base.patches import here as threads
 from .._engine.ops import NARROW
 from .apart import apart
@@ -30,7 +31,6 @@ from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, raising, user
 from .text import inside, size_of, tensors_of, walk
 
-_C: Any = torch._C  # which torch leaves untyped
 State = TypeVar("State")
 _SEQUENCES = 50_000
 _FAULTS = 100
@@ -385,7 +385,7 @@ class Recorder:
         if failure is not None and inner is not None and failure.error == id(inner):
             failure.outer = id(error)
         elif failure is None or id(error) not in (failure.error, failure.outer):
-            function = getattr(torch._C._current_autograd_node(), "_forward_cls", None)
+            function = getattr(private.current_node(), "_forward_cls", None)
             module, operands = self.module(), []
             for number, tensor in enumerate(tensors):
                 node = self.lineage.get(tensor)
@@ -473,11 +473,11 @@ class Recorder:
             if len(causes) > _SEQUENCES:
                 for key in list(causes)[: _SEQUENCES // 2]:
                     del causes[key]
-            causes[_C._autograd._get_sequence_nr() - 1] = (site, module)
+            causes[private.next_sequence() - 1] = (site, module)
 
     def cause(self) -> tuple[Site, str | None] | None:
         """The line in forward that the running node of backward belongs to."""
-        node = torch._C._current_autograd_node()
+        node = private.current_node()
         return None if node is None else self._causes.get(node._sequence_nr())
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._base import private
 from .._base.config import Autocast
 from .._base.frames import hide_frames
 from .._check.scope import scope
@@ -358,7 +359,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
     """Finds the anchor of the first module that comes by, and leaves a fast reader for its like in the cell."""
 
     def look(module: Any) -> Tensor | None:
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.no_function():
             tensor = _find_any(module)
             found = None if torch.compiler.is_compiling() or tensor is None else slots(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.

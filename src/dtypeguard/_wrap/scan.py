@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._base import private
 from .._base.config import Autocast
 from .._base.dtypes import AUTOCAST, FLOATING
 from .._check.reference import SCALARS, check_one, holds, same_device
@@ -51,7 +52,7 @@ def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) ->
     if isinstance(value, Tensor):
         if quiet(value):
             return _scan_tensor(value, dtype, device, contract)
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.no_function():
             return _scan_tensor(value, dtype, device, contract)
     if kind is dict:
         return all(_scan(item, dtype, device, cpu, contract) for item in value.values())
@@ -109,7 +110,7 @@ def beside(
     if not compiling and is_repaired(sys._getframe(1)):
         return False  # what was repaired cannot show whether the caller knows the model's dtype
     if not shown:
-        with torch._C.DisableTorchFunctionSubclass():
+        with private.no_function():
             shown = any(holds(free[0], value, dtype) for value in others)
     if not shown:
         return False

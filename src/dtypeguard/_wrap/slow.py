@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 
+from .._base import private
 from .._base.errors import plain
 from .._check.scope import adopt, scope
 from .._check.sides import again, call_of, door_at, listed
@@ -66,7 +67,7 @@ def _at_door(contract: Contract, module: Any) -> Contract | None:
     """
     door = door_at(module)
     if door is None:
-        backward = module in again and torch._C._current_graph_task_id() != -1
+        backward = module in again and private.graph_task() != -1
         return dataclasses.replace(contract, border=True, plans=[]) if backward else None
     if module not in again and _is_checkpointed():
         again.add(module)

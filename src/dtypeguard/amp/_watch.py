@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from .._base import private
 from .._base.config import Mode, ModeName, as_mode, written_in
 from .._report.causes import causes_of
 from .._report.cell import findings_parts
@@ -343,7 +344,7 @@ def unreal() -> bool:
     cuda: Any = torch.cuda  # which torch leaves untyped
     if cuda.is_initialized() and cuda.is_current_stream_capturing():
         return True
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    return private.infra_mode(private.FAKE) is not None
 
 
 def has_closure(arguments: Any, options: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
+from ..._base import private
 from ..._watch.events import Refusal
 from .._kit import Op, Recorder, Rule, Severity, Site, around, name_of, on
 from .._refusals import Refused, Turn, explains
@@ -77,7 +78,7 @@ def _is_safe(cls: type[Function]) -> bool:
 @on("backward", RULE)
 def mixed_in_backward(event: Op, audit: Recorder) -> None:
     """Its backward mixes what it saved with the gradient that it got; not where it runs forward again."""
-    running: Any = torch._C._current_autograd_node()
+    running: Any = private.current_node()
     cls = getattr(running, "_forward_cls", None)
     if cls is None or event.autocast or event.module is not None:
         return

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._base import private
 from ..._watch.sites import sites_in
 from .._kit import Recorder, Rule, Severity, Site, around, name_of, on
 
@@ -74,7 +75,7 @@ def bake(source: Any, traced: Any, site: Site, audit: Recorder) -> None:
         row = _Baked(weakref.ref(traced), "", site, set(), constants, set())
     else:
         types = [value.type() for value in graph.inputs()]
-        given = {kind.dtype() for kind in types if isinstance(kind, torch._C.TensorType)}
+        given = {kind.dtype() for kind in types if isinstance(kind, private.TensorType)}
         row = _Baked(weakref.ref(module), audit.path_of(module), site, _dtypes(module), constants, given)
         audit.state(_Traced).rows[id(module)] = row
     for dtype in constants:
@@ -93,7 +94,7 @@ def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
         schema = node.schema()
         if "dtype" not in schema or schema == "(no schema)":
             continue
-        arguments = [argument.name for argument in torch._C.parse_schema(schema).arguments]
+        arguments = [argument.name for argument in private.parse_schema(schema).arguments]
         inputs = list(node.inputs())
         if "dtype" not in arguments or arguments.index("dtype") >= len(inputs):
             continue
