@@ -719,8 +719,8 @@ def test_doctor(command, write):
         re.split(r" {1,}", line.replace("default dtype", "default_dtype"), maxsplit=1) for line in out.splitlines()
     )
     assert list(facts) == [
-        "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "casting", "rules", "internals",
-        "optional",
+        "dtypeguard", "python", "torch", "devices", "default_dtype", "autocast", "mode", "casting", "rules",
+        "internals", "optional",
     ]  # fmt: skip
     assert facts["default_dtype"] == "float32"
     assert facts["mode"].startswith("lenient (")
