@@ -74,7 +74,9 @@ class CallState:
     earlier: list[Violation] = field(default_factory=list)  # before the result, or the option that is tried
     evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
-    twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(default_factory=list)  # container, the new in it, rebuilt
+    twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(
+        default_factory=list
+    )  # the caller's container, its replaced items by path, the rebuilt container
     leaving: bool = False  # it is the result that is checked
     passive: bool = False  # mode "off": nothing is looked at
     copies: list[tuple[str, Path, Tensor, Tensor, int]] = field(

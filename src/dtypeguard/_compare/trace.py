@@ -23,7 +23,7 @@ from .._base import private
 from .._engine.operands import operands, shadowed
 from .._engine.ops import Operator, Way, operator_of
 from .._values.measure import error_of
-from .._values.memory import Held
+from .._values.memory import ShadowStorage
 from .._values.rows import Row, Rows
 from .._values.shadow import Shadow
 from .._watch.sites import Site, site_at, site_of, user_wrote
@@ -328,5 +328,5 @@ def _device(result: Any) -> str:
     return next((tensor.device.type for tensor in tensors_of(result)), "cpu")
 
 
-def _ignored(held: Held) -> None:
+def _ignored(held: ShadowStorage) -> None:
     pass

@@ -102,8 +102,8 @@ _CARRY = frozenset(
 )
 
 
-class Spread(enum.Enum):
-    """What an operation does to how much larger its inputs were than their values, before something was subtracted."""
+class Cancels(enum.Enum):
+    """What an operation does to cancellation: how much larger subtracted operands were than the difference."""
 
     LOST = enum.auto()  # the error is judged by the values themselves
     CARRIED = enum.auto()
@@ -117,17 +117,19 @@ class Spread(enum.Enum):
 
 
 SUMS = frozenset("sum mean _to_copy clone".split())  # of squares they are squares
-_SPREADS = {
-    **dict.fromkeys(_DIFFERENCES, Spread.DIFFERENCE),
-    **dict.fromkeys(_PRODUCTS, Spread.PRODUCT),
-    **dict.fromkeys(_CARRY, Spread.CARRIED),
-    **dict.fromkeys(("div", "div_"), Spread.NUMERATOR),
-    **dict.fromkeys(("sum", "mean"), Spread.SUM),
-    **dict.fromkeys(("square", "pow"), Spread.SQUARE),
-    "sqrt": Spread.ROOT,
-    **dict.fromkeys("mse_loss l1_loss smooth_l1_loss huber_loss".split(), Spread.LOSS),
-    **dict.fromkeys("dist cdist _cdist_forward var std".split(), Spread.LOSS),
-    **dict.fromkeys([f"{name}_backward" for name in "mse_loss l1_loss smooth_l1_loss huber_loss".split()], Spread.LOSS),
+_CANCELLATIONS = {
+    **dict.fromkeys(_DIFFERENCES, Cancels.DIFFERENCE),
+    **dict.fromkeys(_PRODUCTS, Cancels.PRODUCT),
+    **dict.fromkeys(_CARRY, Cancels.CARRIED),
+    **dict.fromkeys(("div", "div_"), Cancels.NUMERATOR),
+    **dict.fromkeys(("sum", "mean"), Cancels.SUM),
+    **dict.fromkeys(("square", "pow"), Cancels.SQUARE),
+    "sqrt": Cancels.ROOT,
+    **dict.fromkeys("mse_loss l1_loss smooth_l1_loss huber_loss".split(), Cancels.LOSS),
+    **dict.fromkeys("dist cdist _cdist_forward var std".split(), Cancels.LOSS),
+    **dict.fromkeys(
+        [f"{name}_backward" for name in "mse_loss l1_loss smooth_l1_loss huber_loss".split()], Cancels.LOSS
+    ),
 }
 
 
@@ -169,7 +171,7 @@ class Operator:
         exact: whether its result has no error of its own.
         decides: whether its result is a choice: a place, an order, a comparison, a whole number.
         keeps_axis: whether a choice has an axis for its places.
-        spread: what it does to a difference.
+        cancels: what it does to the cancellation of its inputs.
     """
 
     func: Any
@@ -192,7 +194,7 @@ class Operator:
     exact: bool
     decides: bool
     keeps_axis: bool
-    spread: Spread
+    cancels: Cancels
 
     def argument(self, args: Any, kwargs: Any, name: str, default: Any = None) -> Any:
         """The value of an argument by its name."""
@@ -285,7 +287,7 @@ def _look(func: Any) -> Operator:
         exact=name in _EXACT or name in _COPIES,
         decides=name in _DECIDES or (name in _PICKS and len(results) == 2),
         keeps_axis=name in _KEEP_AXIS,
-        spread=_SPREADS.get(name, Spread.LOST),
+        cancels=_CANCELLATIONS.get(name, Cancels.LOST),
     )
 
 

@@ -164,7 +164,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
         free = [e.dtype for i, e in zip(indexes, edits, strict=True) if e.dtype and contract.params[i].spec is None]
         if contract.sides and free and sum(not param.skip for param in contract.params) > len(free):
             plan.anchor = free[0]
-        # A plan of more steps is tried first: it does not apply where one of fewer does.
+        # The plan that casts most arguments is tried first; where fewer are wrong, the next one applies.
         contract.plans[:] = sorted([plan, *current][:_MOST], key=lambda known: -len(known.key[0]))
     if len(plan.records) >= _MOST:
         plan.records.clear()  # a line that is compiled anew for each call is another one each time

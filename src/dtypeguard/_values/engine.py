@@ -18,7 +18,7 @@ from .._watch.sites import Site
 from .flags import Flags
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
-from .memory import Held
+from .memory import ShadowStorage
 from .rows import LOST, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
@@ -192,7 +192,7 @@ class Values:
             held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
         largest = max(error.level, _TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
-        self._blame(what, site, held, error.relative(held.floor) * share / held.spread, causes)
+        self._blame(what, site, held, error.relative(held.floor) * share / held.cancellation, causes)
 
     def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
         """An optimizer has written to a parameter, whose values are right from now on as they are."""
@@ -207,7 +207,7 @@ class Values:
         if self.shadow is not None and isinstance(tensor, Tensor) and shadowed(tensor):
             self.shadow.memory.drop(tensor)
 
-    def _left(self, held: Held) -> None:
+    def _left(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
             self._blame("a result", None, held, held.error)
@@ -217,8 +217,13 @@ class Values:
             self._harm(source, Cause.BORN, "a result", None, float("inf"))
 
     def _blame(
-        self, what: str, site: Site | None, held: Held, error: float, causes: frozenset[Cause] = frozenset(Cause)
-    ) -> None:
+        self,
+        what: str,
+        site: Site | None,
+        held: ShadowStorage,
+        error: float,
+        causes: frozenset[Cause] = frozenset(Cause),
+    ) -> None:  # fmt: skip
         shadow = self._shadow
         if shadow is None or held.row is None or not shadow.spoil or shadow.spoil.isdisjoint(held.row.chain()):
             return

@@ -15,17 +15,28 @@ from torch import Tensor
 from .._base.dtypes import WIDER
 
 
-class Held:
+class ShadowStorage:
     """The shadow of one storage."""
 
     __slots__ = (
-        "buffer", "dtype", "error", "floor", "origin", "read", "ref", "row", "size", "spread", "squared", "writes",
+        "buffer",
+        "cancellation",
+        "dtype",
+        "error",
+        "floor",
+        "origin",
+        "read",
+        "ref",
+        "row",
+        "size",
+        "squared",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, ref: "weakref.ref[Any]", tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
         self.ref, self.dtype, self.size = ref, tensor.dtype, size
         self.buffer, self.row = buffer, row
-        self.spread = 1.0  # how much larger than the values that were is what they were computed from, by subtracting
+        self.cancellation = 1.0  # the size of what was subtracted, as a multiple of the size of the difference
         self.origin: Any = None  # the row in which that was subtracted
         self.floor = 0.0  # the size that counts where the values are nearly zero
         self.error = 0.0  # when it was measured last, as a share of what they were computed from
@@ -44,14 +55,14 @@ class Held:
 class Memory:
     """The shadows of the storages that are alive."""
 
-    def __init__(self, left: Callable[[Held], None]) -> None:
-        self._of: dict[int, Held] = {}
+    def __init__(self, left: Callable[[ShadowStorage], None]) -> None:
+        self._of: dict[int, ShadowStorage] = {}
         self._left = left  # told of each that nobody has read
 
     def __len__(self) -> int:
         return len(self._of)
 
-    def all(self) -> list[Held]:
+    def all(self) -> list[ShadowStorage]:
         return list(self._of.values())
 
     @property
@@ -59,7 +70,7 @@ class Memory:
         """Bytes."""
         return sum(held.buffer.nbytes for held in self.all())
 
-    def get(self, tensor: Tensor) -> Held | None:
+    def get(self, tensor: Tensor) -> ShadowStorage | None:
         storage = tensor.untyped_storage()
         held = self._of.get(storage._cdata)
         if held is None or held.dtype is not tensor.dtype or held.size != storage.nbytes() or held.ref() is not storage:
@@ -75,7 +86,7 @@ class Memory:
         shadow = held.like(tensor)
         return shadow if shadow.dtype is dtype else shadow.to(dtype)
 
-    def hold(self, tensor: Tensor, row: Any = None) -> Held:
+    def hold(self, tensor: Tensor, row: Any = None) -> ShadowStorage:
         """The shadow; made of the values if there is none yet."""
         held = self.get(tensor)
         if held is None:
@@ -85,7 +96,7 @@ class Memory:
             held = self._put(tensor, whole.to(WIDER[tensor.dtype]), row)
         return held
 
-    def set(self, tensor: Tensor, value: Tensor, row: Any) -> Held:
+    def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
         """Give a new tensor its shadow, which may become the buffer itself."""
         dtype, count = WIDER[tensor.dtype], tensor.untyped_storage().nbytes() // tensor.itemsize
         value = value.to(device=tensor.device, dtype=dtype)
@@ -110,7 +121,7 @@ class Memory:
         while self._of:
             self._over(self._of.popitem()[1])
 
-    def _put(self, tensor: Tensor, buffer: Tensor, row: Any) -> Held:
+    def _put(self, tensor: Tensor, buffer: Tensor, row: Any) -> ShadowStorage:
         storage = tensor.untyped_storage()
         key, of = storage._cdata, self._of
 
@@ -120,9 +131,9 @@ class Memory:
                 del of[key]
                 self._over(held)
 
-        held = of[key] = Held(weakref.ref(storage, gone), tensor, storage.nbytes(), buffer, row)
+        held = of[key] = ShadowStorage(weakref.ref(storage, gone), tensor, storage.nbytes(), buffer, row)
         return held
 
-    def _over(self, held: Held) -> None:
+    def _over(self, held: ShadowStorage) -> None:
         if not held.read:
             self._left(held)

@@ -37,8 +37,29 @@ class Row:
     """One operation at one line, in forward or backward."""
 
     __slots__ = (
-        "backward", "before", "born", "came", "changed", "count", "decided", "distinct", "dtype", "error", "example",
-        "flipped", "flushed", "given", "largest", "lost", "module", "name", "of", "parent", "site", "stalled", "visits",
+        "backward",
+        "born",
+        "changed",
+        "count",
+        "decided",
+        "distinct",
+        "dtype",
+        "error",
+        "example",
+        "flipped",
+        "flushed",
+        "given",
+        "incoming",
+        "largest",
+        "lost",
+        "module",
+        "name",
+        "of",
+        "parent",
+        "previous",
+        "site",
+        "stalled",
+        "visits",
         "wrong",
     )  # fmt: skip
 
@@ -46,9 +67,11 @@ class Row:
         self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
         self.visits = 0
         self.error = 0.0  # the largest that was measured
-        self.came = 0.0  # with which error its inputs came then
+        self.incoming = 0.0  # the error of its inputs at that measurement
         self.parent: Row | None = None
-        self.before: Row | None = None  # that computed what this one changes: of a running total the last round
+        self.previous: Row | None = (
+            None  # the row that computed an input of this shape: the last round of a running total
+        )
         self.given = False  # not computed here: its values came in so
         self.example: tuple[float, float] | None = None  # a value, and what it would be
         self.largest = 0.0  # what its values were like, at most: their root mean square
@@ -71,7 +94,7 @@ class Row:
     @property
     def cause(self) -> Cause | None:
         """What it does to values, if anything."""
-        if self.lost and not math.isinf(self.came):
+        if self.lost and not math.isinf(self.incoming):
             return Cause.BORN
         if self.stalled > _STALLED[0] and self.error > _STALLED[1]:
             return Cause.STALLED
@@ -79,7 +102,7 @@ class Row:
             return Cause.COLLIDED
         if self.flushed > self.count / 2 and self.error > 0.5:
             return Cause.FLUSHED
-        if self.error > max(_LARGE, _FACTOR * max(self.came, self.half_ulp)):
+        if self.error > max(_LARGE, _FACTOR * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
 
@@ -98,22 +121,22 @@ class Row:
         One that only makes more of what was lost before counts if there is no other.
         """
         spoil = [row for row in self.chain() if row.cause is not None]
-        mere = [row for row in spoil if row.cause is Cause.AMPLIFIED and row.came >= LOST]
+        mere = [row for row in spoil if row.cause is Cause.AMPLIFIED and row.incoming >= LOST]
         yield from [row for row in spoil if row not in mere] or mere[-1:]
 
     def rounded(self) -> "Row | None":
         """The row behind this one in which the error was rounded that this one makes larger."""
         rows = list(self.chain())[1:]
-        return next((row for row in rows if row.error and row.came <= row.error / 2), rows[-1] if rows else None)
+        return next((row for row in rows if row.error and row.incoming <= row.error / 2), rows[-1] if rows else None)
 
-    def measured(self, error: Error, effective: float, came: float, parent: "Row | None") -> bool:
+    def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
         """Enter what was measured; whether it is worse than all before."""
         self.count += error.count
         self.lost += error.lost
         self.largest = max(self.largest, error.level)
         worse = effective > self.error
         if worse:
-            self.error, self.came = effective, came
+            self.error, self.incoming = effective, incoming
             if parent is not None and not any(row is self for row in parent.chain()):  # else nothing leads out
                 self.parent = parent
         return worse

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from .._base.dtypes import WIDER
 from .._engine.operands import operands, shadowed
-from .._engine.ops import ACCUMULATES, BESIDES, Operator, Spread, Way
+from .._engine.ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from .._watch.text import LARGEST
+from .cancellation import Incoming, are_squares, cancellation_of
 from .measure import error_of, flushed, norm, worst
-from .memory import Held, Memory
+from .memory import Memory, ShadowStorage
 from .rows import Cause, Row
-from .spread import Came, are_squares, spread_of
 
-_EQUAL = 100.0  # a spread of what was subtracted though it is nearly equal
-_FAR = 2.0  # times a spread that came in
+_EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
+_FAR = 2.0  # times a cancellation that came in
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
 _GROWN = 2.0  # times the error of what is added
@@ -34,7 +34,7 @@ _DOUBLE = frozenset([torch.float64, torch.complex128])
 _SINGLE = frozenset([torch.float32, torch.complex64])
 
 RowOf = Callable[[Operator, torch.dtype], Row]
-Given = dict[int, tuple[Tensor, Held | None]]  # the inputs of an operation that can have a shadow, by id; and these
+Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Writing:
 
     row: Row
     look: bool
-    came: list[Came]
+    incoming: list[Incoming]
     values: Tensor | None  # what it writes to, as it was
     shadow: Tensor | None
 
@@ -51,7 +51,7 @@ class Writing:
 class Shadow:
     """The shadows of a program's tensors, and how far these are from them."""
 
-    def __init__(self, left: Callable[[Held], None], measure: bool = True) -> None:
+    def __init__(self, left: Callable[[ShadowStorage], None], measure: bool = True) -> None:
         self.memory = Memory(left)
         self._due = _due if measure else lambda row: False
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
@@ -78,14 +78,14 @@ class Shadow:
         for held in helds:
             held.writes += 1
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
-        came = [_came(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
+        incoming = [_incoming(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
         values = shadow = None
         if look and first.numel() <= LARGEST:
-            values, shadow = first.clone(), came[0].held.like(first).clone()
-        return Writing(row, look, came, values, shadow)
+            values, shadow = first.clone(), incoming[0].held.like(first).clone()
+        return Writing(row, look, incoming, values, shadow)
 
-    def _held(self, tensor: Tensor) -> Held | None:
+    def _held(self, tensor: Tensor) -> ShadowStorage | None:
         return self.memory.get(tensor) if shadowed(tensor) else None
 
     # ------------------------------------------------------------ after it
@@ -122,7 +122,7 @@ class Shadow:
             look = self._due(row)
         if way is Way.ROUND and writing is None:
             return
-        came = _all_that_came(given, look, writing)
+        incoming = _all_incoming(given, look, writing)
         try:
             shadows = self._again(op, args, kwargs, inputs, given, out, made, writing)
         except Exception as error:
@@ -134,7 +134,7 @@ class Shadow:
             return
         self.operations += 1
         shape = shadows[0][0].shape if shadows else None
-        row.before = next((one.row for one in came if one.tensor.shape == shape), None)
+        row.previous = next((one.row for one in incoming if one.tensor.shape == shape), None)
         pairs = []
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
@@ -142,13 +142,13 @@ class Shadow:
                 held.row, held.read = row, False
                 pairs.append((tensor, held))
         if look and pairs:
-            self._measure(op, args, row, pairs, came, writing)
+            self._measure(op, args, row, pairs, incoming, writing)
             if row.cause is not None:
                 self.spoil.add(row)
         elif pairs:
             for _, held in pairs:
-                held.error, held.spread = row.error, _carried(came)
-                held.origin = next((one.held.origin for one in came if one.held.origin is not None), None)
+                held.error, held.cancellation = row.error, _carried(incoming)
+                held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
             self._picked(op, args, kwargs, out, row)
 
@@ -175,9 +175,9 @@ class Shadow:
         if writing is None:
             return _pairs(out, results, made)
         if op.way is Way.ROUND:
-            for one in writing.came:
+            for one in writing.incoming:
                 one.held.like(one.tensor).copy_(one.tensor)
-        changed, results = [(one.tensor, None) for one in writing.came], _pairs(out, results, made) if made else []
+        changed, results = [(one.tensor, None) for one in writing.incoming], _pairs(out, results, made) if made else []
         return [*results, *changed] if op.name in BESIDES else [*changed, *results]  # the first one is rated
 
     def _wider(
@@ -186,7 +186,7 @@ class Shadow:
         """The operation with the shadows of its inputs."""
         memory = self.memory
         if writing is not None:
-            double = WIDER[writing.came[0].tensor.dtype] in _DOUBLE
+            double = WIDER[writing.incoming[0].tensor.dtype] in _DOUBLE
         else:
             dtypes = {WIDER.get(tensor.dtype, tensor.dtype) for tensor in inputs}
             dtypes |= {WIDER[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in WIDER}
@@ -197,7 +197,7 @@ class Shadow:
             if held is not None:
                 held.read, tensor = True, held.like(tensor)
             known[key] = tensor.to(imaginary if tensor.is_complex() else real)
-        for one in () if writing is None else writing.came:  # as they were before
+        for one in () if writing is None else writing.incoming:  # as they were before
             known[id(one.tensor)] = memory.hold(one.tensor).like(one.tensor)
         wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
@@ -208,44 +208,44 @@ class Shadow:
     # ------------------------------------------------------------ errors
 
     def _measure(
-        self, op: Operator, args: Any, row: Row, pairs: list[tuple[Tensor, Held]], came: list[Came],
+        self, op: Operator, args: Any, row: Row, pairs: list[tuple[Tensor, ShadowStorage]], incoming: list[Incoming],
         writing: Writing | None,
     ) -> None:  # fmt: skip
         tensor, held = pairs[0]
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
-        spread, floor = spread_of(op, args, came, error)
+        cancellation, floor = cancellation_of(op, args, incoming, error)
         relative = error.relative(floor)
-        if op.spread is Spread.NUMERATOR:  # what it was divided by was never a difference
-            below = max((one.error for one in came if one.tensor is not args[0]), default=0.0)
-            spread = max(1.0, min(spread, relative / below if below else spread))
-        effective = relative / spread
-        source = max(came, key=_suspect if self._whole else _wrong, default=None)
-        squares = are_squares(op, args, came)
-        lost = op.spread is Spread.LOST or (op.spread is Spread.ROOT and not squares)
-        if lost and came:  # from here on a difference is judged by itself
-            source = max(came, key=lambda one: one.error * one.spread)
-            for one in came:
-                if one.spread > 1 and one.held.origin is not None and effective:
-                    one.held.origin.convict(one.error * one.spread)
+        if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
+            below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
+            cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
+        effective = relative / cancellation
+        source = max(incoming, key=_suspect if self._whole else _wrong, default=None)
+        squares = are_squares(op, args, incoming)
+        lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
+        if lost and incoming:  # from here on a difference is judged by itself
+            source = max(incoming, key=lambda one: one.error * one.cancellation)
+            for one in incoming:
+                if one.cancellation > 1 and one.held.origin is not None and effective:
+                    one.held.origin.convict(one.error * one.cancellation)
                     self.spoil.add(one.held.origin)
-        carried = 0.0 if source is None else source.error * (source.spread if lost else 1.0)
-        origin = None if source is None or spread == 1 else source.held.origin
-        if spread > _FAR * max((one.spread for one in came), default=1.0):
+        carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
+        origin = None if source is None or cancellation == 1 else source.held.origin
+        if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):
             origin = row
         for _, other in pairs:
-            other.spread, other.floor, other.error, other.origin = spread, floor, effective, origin
-            other.squared = squares and op.spread is not Spread.ROOT
-        if op.name in BESIDES and writing is not None and len(writing.came) > 1:  # a mean is as good as zero by its
-            mean, variance = writing.came[:2]  # deviation
+            other.cancellation, other.floor, other.error, other.origin = cancellation, floor, effective, origin
+            other.squared = squares and op.cancels is not Cancels.ROOT
+        if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:  # a mean is as good as zero by its
+            mean, variance = writing.incoming[:2]  # deviation
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example = worst(tensor, shadow)
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
-            if spread <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
-                self._stalls(op, row, effective, tensor, shadow, came, writing)
+            if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
+                self._stalls(op, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
@@ -255,14 +255,14 @@ class Shadow:
         error: float,
         tensor: Tensor,
         shadow: Tensor,
-        came: list[Came],
+        incoming: list[Incoming],
         writing: Writing | None,
     ) -> None:
         """An accumulation whose values stay where they are, while the shadow moves."""
         if op.name not in ACCUMULATES:
             return
-        total = next((one for one in came if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
-        if total is None or error <= _GROWN * max((one.error for one in came if one is not total), default=0.0):
+        total = next((one for one in incoming if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
+        if total is None or error <= _GROWN * max((one.error for one in incoming if one is not total), default=0.0):
             return  # there is no total, or what is added was as wrong
         if writing is not None:
             if writing.values is None or writing.shadow is None or total.tensor is not tensor:
@@ -273,9 +273,9 @@ class Shadow:
         moved = shadow != old
         row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
 
-    def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, came: float) -> None:
+    def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
         """Whole numbers that become others here."""
-        if tensor.numel() < 2 or tensor.is_complex() or came > row.half_ulp / 4:
+        if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
             return
         if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
             return
@@ -292,7 +292,7 @@ class Shadow:
         first = next(tensor for tensor, _ in given.values())
         for one in held:
             one.read = True
-        if any(one.spread > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
+        if any(one.cancellation > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
             return
         if not held or not isinstance(out, Tensor) or not out.numel():
             return
@@ -357,7 +357,7 @@ class Shadow:
 def _due(row: Row) -> bool:
     """Whether to measure: at powers of two, and in a running total more often, which may stand still between them."""
     visits = row.visits
-    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.before, row))
+    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.previous, row))
 
 
 def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
@@ -400,7 +400,7 @@ def _loops(row: Row | None, to: Row) -> bool:
     for _ in range(_LOOP):
         if row is to:
             return True
-        row = None if row is None else row.before
+        row = None if row is None else row.previous
     return False
 
 
@@ -415,29 +415,31 @@ def _widened(value: Any, known: dict[int, Tensor], real: torch.dtype, imaginary:
     return value
 
 
-def _all_that_came(given: Given, look: bool, writing: Writing | None) -> list[Came]:
-    came = [] if writing is None else list(writing.came)
-    targets = {id(one.tensor) for one in came}
-    return came + [
-        _came(tensor, held, look) for key, (tensor, held) in given.items() if held is not None and key not in targets
+def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Incoming]:
+    incoming = [] if writing is None else list(writing.incoming)
+    targets = {id(one.tensor) for one in incoming}
+    return incoming + [
+        _incoming(tensor, held, look)
+        for key, (tensor, held) in given.items()
+        if held is not None and key not in targets
     ]
 
 
-def _came(tensor: Tensor, held: Held, look: bool) -> Came:
+def _incoming(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     if look:
-        held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.spread
-    return Came(tensor, held.error, held, held.row, held.spread)
+        held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.cancellation
+    return Incoming(tensor, held.error, held, held.row, held.cancellation)
 
 
-def _wrong(one: Came) -> float:
+def _wrong(one: Incoming) -> float:
     return one.error
 
 
-def _suspect(one: Came) -> float:
+def _suspect(one: Incoming) -> float:
     """How likely an input is where an error comes from: whole numbers that are others have a small one."""
     culprit = None if one.row is None else next(one.row.culprits(), None)
     return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
 
 
-def _carried(came: list[Came]) -> float:
-    return max((one.spread for one in came), default=1.0)
+def _carried(incoming: list[Incoming]) -> float:
+    return max((one.cancellation for one in incoming), default=1.0)

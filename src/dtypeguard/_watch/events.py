@@ -27,7 +27,7 @@ What becomes of optimizers and GradScalers is told by `amp`, in a watch and in a
 
     look         a parameter group is looked at, with the state of its parameters  (Group)
     held         what optimizers hold is compared with what their models have      (Holdings)
-    stepping     an optimizer is about to step; its gradients are there but if late  (WatchedOptimizer)
+    stepping     an optimizer is about to step; its gradients are there, or it computes them       (WatchedOptimizer)
     stepped      it has stepped, and everything is looked at, or it was late       (WatchedOptimizer)
     over         an audit ends in which it was watched                             (WatchedOptimizer)
     averaged     the average that a watch was given is looked at                   (Tracks, step, Add)

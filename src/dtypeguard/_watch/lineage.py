@@ -35,7 +35,7 @@ class Cause(abc.ABC):
 
 
 class Debt:
-    """What somebody has still to make good for in the results; where it is settled it is forgotten."""
+    """A suspicion that a later operation confirms or settles: nodes carry it along until then."""
 
     settled = False
 

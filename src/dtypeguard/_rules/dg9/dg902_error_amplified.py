@@ -32,7 +32,7 @@ def amplified(harm: Harm, audit: Recorder) -> None:
         row = harm.row
         what = row.site.expression or row.name
         facts = {
-            "came": share(max(row.came, row.half_ulp)),
+            "came": share(max(row.incoming, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
             "advice": instead(row) or f"compute `{what}` and what it is computed from in {wide_of(row)}",
