@@ -114,7 +114,8 @@ def ends() -> float:
 
 _PROBE = """
 import sys, time, torch, dtypeguard
-loaded = sum(name.startswith(("dtypeguard._audit", "dtypeguard._watch", "dtypeguard._rules")) for name in sys.modules)
+rooms = "dtypeguard._tools.audit", "dtypeguard._engine.watch", "dtypeguard._rules"
+loaded = sum(name.startswith(rooms) for name in sys.modules)
 start = time.perf_counter_ns()
 dtypeguard.audit
 print(loaded, time.perf_counter_ns() - start)

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import dtypeguard
-from dtypeguard._report.causes import causes_of
-from dtypeguard._report.text import Style, paragraphs
+from dtypeguard._show.report.causes import causes_of
+from dtypeguard._show.report.text import Style, paragraphs
 from dtypeguard.results import Finding, Report
 
 HERE = Path(__file__).parent

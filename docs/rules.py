@@ -17,12 +17,12 @@ from pathlib import Path
 import torch
 
 import dtypeguard
-from dtypeguard._base.codes import MISTAKES, Mistake
-from dtypeguard._base.quiet import quiet
-from dtypeguard._report.causes import causes_of
-from dtypeguard._report.pages import FAMILIES, Entry
-from dtypeguard._report.text import Style, paragraphs
-from dtypeguard._watch.rule import RULES, Rule
+from dtypeguard._core.base.codes import MISTAKES, Mistake
+from dtypeguard._core.base.quiet import quiet
+from dtypeguard._engine.watch.rule import RULES, Rule
+from dtypeguard._show.report.causes import causes_of
+from dtypeguard._show.report.pages import FAMILIES, Entry
+from dtypeguard._show.report.text import Style, paragraphs
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))

@@ -7,8 +7,8 @@ from jaxtyping import jaxtyped
 from strategies import family_of
 
 import dtypeguard
-from dtypeguard._base.errors import AnnotationError, DtypeError, HintError, ShapeError
-from dtypeguard._check.reference import check, check_result
+from dtypeguard._core.base.errors import AnnotationError, DtypeError, HintError, ShapeError
+from dtypeguard._core.check.reference import check, check_result
 
 Case = tuple[list[tuple[str, Any, list[str]]], list[Any]]
 

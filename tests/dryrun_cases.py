@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils import _pytree
 
 import dtypeguard
-from dtypeguard._calls import autocast, converted, flat, seed
+from dtypeguard._tools.calls import autocast, converted, flat, seed
 
 CPU = torch.device("cpu")
 

@@ -45,20 +45,20 @@ class Part(NamedTuple):
 
 PARTS = {
     "core": Part(
-        "_base _contract _check _repair _wrap _doors",  # apart: tests of something else, or of the sources as text
+        "_core",  # apart: tests of something else, or of the sources as text
         but="amp audit architecture check_module command compare describe dryrun hypothesis op_mixing pytest rule "
         "seeds testing values versions docs",
     ),
-    "watch": Part("_watch _audit", "audit_ rule_programs findings_text isolation"),
+    "watch": Part("_engine/watch _tools/audit", "audit_ rule_programs findings_text isolation"),
     "rules": Part("_rules", "rule_programs amp_rules amp_silent audit_training audit_state audit_conversions"),
-    "values": Part("_values", "test_values rule_programs"),
-    "compare": Part("_compare", "compare"),
-    "dryrun": Part("_dryrun", "dryrun"),
-    "describe": Part("_describe _calls", "describe calls"),
-    "report": Part("_report _show", "report html baseline command describe compare dryrun error_pages"),
+    "values": Part("_engine/values _engine/ops _engine/operands", "test_values rule_programs"),
+    "compare": Part("_tools/compare", "compare"),
+    "dryrun": Part("_tools/dryrun", "dryrun"),
+    "describe": Part("_tools/describe _tools/calls", "describe calls"),
+    "report": Part("_show results", "report html baseline command describe compare dryrun error_pages"),
     "amp": Part("amp", "amp_"),
     "testing": Part("testing", "testing check_module op_mixing"),
-    "plugins": Part("_plugins __main__ _environment", "pytest hypothesis command"),
+    "plugins": Part("_plugins __main__ _tools/doctor", "pytest hypothesis command"),
 }
 BY_RULE = "test_rule_programs"  # its programs of one rule are a unit of tests of their own
 
@@ -75,25 +75,25 @@ def rooms_of(part: Part) -> list[str]:
 
 ROOMS = {room: name for name, part in PARTS.items() for room in rooms_of(part)}
 FIRST = {  # what kills soonest
-    "_contract/anchor": ["test_anchor", "test_guard"],
-    "_check/axes": ["test_agreement", "test_properties"],
-    "_check/reference": ["test_messages", "test_agreement"],
-    "_wrap/build": ["test_fast_path", "test_enforce_forms"],
-    "_base/config": ["test_modes"],
-    "_wrap/emit": ["test_fast_path", "test_agreement"],
-    "_doors/enforce": ["test_enforce_forms"],
-    "_doors/forward": ["test_guard"],
-    "_doors/guard": ["test_guard"],
-    "_repair/plans": ["test_fast_path"],
-    "_repair/containers": ["test_containers"],
-    "_repair/cast": ["test_messages"],
-    "_wrap/slow": ["test_inplace"],
-    "_wrap/scan": ["test_side_inputs", "test_guard"],
-    "_check/scope": ["test_isinstance"],
-    "_wrap/script": ["test_script"],
-    "_check/sides": ["test_side_inputs"],
-    "_contract/spec": ["test_agreement"],
-    "_repair/verify": ["test_messages"],
+    "_core/contract/anchor": ["test_anchor", "test_guard"],
+    "_core/check/axes": ["test_agreement", "test_properties"],
+    "_core/check/reference": ["test_messages", "test_agreement"],
+    "_core/wrap/build": ["test_fast_path", "test_enforce_forms"],
+    "_core/base/config": ["test_modes"],
+    "_core/wrap/emit": ["test_fast_path", "test_agreement"],
+    "_core/doors/enforce": ["test_enforce_forms"],
+    "_core/doors/forward": ["test_guard"],
+    "_core/doors/guard": ["test_guard"],
+    "_core/repair/plans": ["test_fast_path"],
+    "_core/repair/containers": ["test_containers"],
+    "_core/repair/cast": ["test_messages"],
+    "_core/wrap/slow": ["test_inplace"],
+    "_core/wrap/scan": ["test_side_inputs", "test_guard"],
+    "_core/check/scope": ["test_isinstance"],
+    "_core/wrap/script": ["test_script"],
+    "_core/check/sides": ["test_side_inputs"],
+    "_core/contract/spec": ["test_agreement"],
+    "_core/repair/verify": ["test_messages"],
 }
 # What takes long is thinned out, so that the score is a lower bound.
 EXAMPLES = 200  # of hypothesis, at most, for a test
@@ -106,30 +106,38 @@ ENUMS = {  # in the order of their members
 }
 # Mutants that the tests of the core cannot tell from the original: room, a part of what is printed, and why.
 EQUIVALENT = [
-    ("_repair/records", "generation = 1", "where a counter starts that is only compared with itself"),
-    ("_base/dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
-    ("_wrap/emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
-    ("_wrap/emit", "DimKind.ANONYMOUS and dim.variadic for dim in dims", "sizes are unpacked that nothing is asked of"),
-    ("_doors/enforce", "build(fn, dataclasses.replace(contract))", "the wrapper is replaced before it checks anything"),
+    ("_core/repair/records", "generation = 1", "where a counter starts that is only compared with itself"),
+    ("_core/base/dtypes", "a.digits < b.digits", "no two dtypes of a kind have as many digits"),
+    ("_core/wrap/emit", "self.branches += 1", "an axis is bound in two statements instead of one"),
     (
-        "_doors/enforce",
+        "_core/wrap/emit",
+        "DimKind.ANONYMOUS and dim.variadic for dim in dims",
+        "sizes are unpacked that nothing is asked of",
+    ),
+    (
+        "_core/doors/enforce",
+        "build(fn, dataclasses.replace(contract))",
+        "the wrapper is replaced before it checks anything",
+    ),
+    (
+        "_core/doors/enforce",
         "return {name: hint for name, hint in hints.items()}",
         "a hint for what is no parameter is not read",
     ),
     (
-        "_doors/enforce",
+        "_core/doors/enforce",
         "'verify': Verify.ALWAYS, 'returns': False",
         "such a contract is read, but nothing runs under it",
     ),
-    ("_doors/guard", "stacklevel=3", "both places are in one file of torch"),
-    ("_repair/plans", "if isinstance(values[0], nn.Module) else", "a plan for one module, where any would do"),
-    ("_contract/spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
-    ("_contract/spec", "specs[-0]", "there is one"),
-    ("_repair/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
+    ("_core/doors/guard", "stacklevel=3", "both places are in one file of torch"),
+    ("_core/repair/plans", "if isinstance(values[0], nn.Module) else", "a plan for one module, where any would do"),
+    ("_core/contract/spec", "in list(ast.walk(tree))[1:]", "the first node is the expression as a whole"),
+    ("_core/contract/spec", "specs[-0]", "there is one"),
+    ("_core/repair/verify", "tensor.size(axis) >= 1", "an axis of one is narrowed to one"),
 ]
 
 EQUIVALENT += [
-    ("_base/config", f"{name} = '{name.lower()}~'", "options go by the members' names")
+    ("_core/base/config", f"{name} = '{name.lower()}~'", "options go by the members' names")
     for kind in ("Autocast", "Verify")
     for name in ENUMS[kind]
 ]
@@ -353,7 +361,7 @@ def mutants_of(room: str, source: str) -> Iterator[Mutant]:
     tree = parse(source)
     for place, (node, statement) in enumerate(nodes(tree)):
         for operator, (_, edits) in OPERATORS.items():
-            if operator == "emitted" and room not in ("_wrap/emit", "_wrap/build", "_repair/plans"):
+            if operator == "emitted" and room not in ("_core/wrap/emit", "_core/wrap/build", "_core/repair/plans"):
                 continue
             for number in range(sum(1 for _ in edits(node))):
                 line = getattr(node, "lineno", statement.lineno)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DtypeGuardError, enforce, guard
-from dtypeguard._check.reference import check, check_result
+from dtypeguard._core.check.reference import check, check_result
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 dtypes = st.sampled_from([F16, BF16, F32, F32, F32, F64, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2])

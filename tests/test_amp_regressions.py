@@ -204,10 +204,10 @@ def test_clipping_after_unscale_is_no_reason_to_look_in_full(micro):
 
 
 def test_a_finding_that_became_worse_is_said_once_more_and_no_more():
-    from dtypeguard._watch.ledger import Ledger
-    from dtypeguard._watch.rule import RULES, Severity
+    from dtypeguard._engine.watch.ledger import Ledger
+    from dtypeguard._engine.watch.rule import RULES, Severity
 
-    ledger = Ledger(dtypeguard._base.config.Mode.LENIENT)
+    ledger = Ledger(dtypeguard._core.base.config.Mode.LENIENT)
     facts = {
         "names": "`a`",
         "share": 0.95,

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastWarning, DeviceError, DtypeError, enforce, guard, is_guarded, unguard
-from dtypeguard._check.reference import same_device
-from dtypeguard._contract.anchor import facts
+from dtypeguard._core.check.reference import same_device
+from dtypeguard._core.contract.anchor import facts
 
 FLOATS = (F16, BF16, F32, F64)
 

@@ -17,6 +17,7 @@ CONTRIBUTING = SOURCE.parents[1] / "CONTRIBUTING.md"
 ROOMS = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in SOURCE.rglob("*.py")
+    if path.relative_to(SOURCE).as_posix() not in ("_core/__init__.py", "_tools/__init__.py")  # that only hold folders
 }
 # The folders and modules in the order of the table "Where things live": each stands on those above it.
 STORY = re.findall(r"^\| `([\w.]+)` \|", CONTRIBUTING.read_text(), re.MULTILINE)
@@ -24,7 +25,9 @@ STORY = re.findall(r"^\| `([\w.]+)` \|", CONTRIBUTING.read_text(), re.MULTILINE)
 
 def _folder(room):
     """The part of the house that a room belongs to."""
-    return room.split(".")[0]
+    parts = room.split(".")
+    inner = ".".join(parts[:2])
+    return inner if inner in STORY or parts[0] in ("_core", "_tools") else parts[0]
 
 
 def _imports(room):

@@ -8,9 +8,9 @@ import stat
 import pytest
 import torch
 
-from dtypeguard._report import baseline as _baseline
-from dtypeguard._report.baseline import load, save
-from dtypeguard._watch.rule import Finding
+from dtypeguard._engine.watch.rule import Finding
+from dtypeguard._show.report import baseline as _baseline
+from dtypeguard._show.report.baseline import load, save
 
 
 def finding(folder, line=7, **facts):

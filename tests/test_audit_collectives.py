@@ -12,9 +12,9 @@ from support import BF16, F16, F32
 from versions import since
 
 import dtypeguard
+from dtypeguard._engine.watch.rule import Severity
 from dtypeguard._rules.dg7 import _calls, _meeting
 from dtypeguard._rules.dg7 import dg701_ranks_disagree as _collectives
-from dtypeguard._watch.rule import Severity
 
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 

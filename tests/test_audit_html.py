@@ -7,9 +7,9 @@ import pytest
 from audit_page import DOCS, NASTY, big, cast, finding, module, repeated, report, sample, tensor
 from html_page import Page, allowed
 
-from dtypeguard._base.dtypes import TABLE
-from dtypeguard._report.html import render
+from dtypeguard._core.base.dtypes import TABLE
 from dtypeguard._show.chips import COLOURS, short
+from dtypeguard._show.report.html import render
 from dtypeguard._show.text import human
 
 TIMES = "\N{MULTIPLICATION SIGN}"

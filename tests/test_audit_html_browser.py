@@ -7,7 +7,7 @@ import pytest
 from audit_page import big, repeated, report, sample
 from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
 
-from dtypeguard._report.html import render
+from dtypeguard._show.report.html import render
 
 pytestmark = needs_browser
 TIMES = "\N{MULTIPLICATION SIGN}"

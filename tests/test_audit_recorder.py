@@ -613,7 +613,7 @@ OWNERS = [
     torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.jit, torch.onnx, torch.export, torch.distributed,
     torch.distributed.distributed_c10d, torch.jit._trace, torch.export.ExportedProgram, torch.utils.checkpoint,
     torch.random, torch.serialization, torch.cuda, torch.compiler, torch.func, threading, threading.Thread, np, os,
-    sys, warnings, dtypeguard, dtypeguard._base.errors, torch.nn.modules.module, torch.utils._python_dispatch,
+    sys, warnings, dtypeguard, dtypeguard._core.base.errors, torch.nn.modules.module, torch.utils._python_dispatch,
     torch.overrides, torch.optim.swa_utils,
 ]  # fmt: skip
 
@@ -760,7 +760,7 @@ assert not slow & (set(sys.modules) - before), slow & set(sys.modules)
 
 
 def test_an_audit_that_cannot_begin_leaves_nothing(monkeypatch):
-    from dtypeguard._watch import patches as _patches
+    from dtypeguard._engine.watch import patches as _patches
 
     real, calls = _patches.Patches.replace, []
 
@@ -1044,7 +1044,7 @@ def test_a_child_of_fork_runs_and_the_parent_goes_on():
 
 
 def nodes():
-    from dtypeguard._watch.lineage import Node
+    from dtypeguard._engine.watch.lineage import Node
 
     gc.collect()
     return sum(type(thing) is Node for thing in gc.get_objects())

@@ -5,8 +5,8 @@ import textwrap
 
 import pytest
 
-from dtypeguard._watch.rule import RULES, Severity
-from dtypeguard._watch.selection import Selection, comments, reaches
+from dtypeguard._engine.watch.rule import RULES, Severity
+from dtypeguard._engine.watch.selection import Selection, comments, reaches
 
 ALL = frozenset(RULES)
 DG3, DG4 = ({rule for rule in RULES if rule.startswith(family)} for family in ("DG3", "DG4"))
@@ -377,7 +377,7 @@ def test_comments_of_a_file_are_read_once(tmp_path, monkeypatch):
     file = tmp_path / "a.py"
     file.write_text("x = 1  # dtypeguard: ignore[DG310]\n")
     selection, reads = Selection(), []
-    monkeypatch.setattr("dtypeguard._watch.selection.comments", lambda lines: reads.append(1) or comments(lines))
+    monkeypatch.setattr("dtypeguard._engine.watch.selection.comments", lambda lines: reads.append(1) or comments(lines))
     assert not any(selection.on("DG310", str(file), 1) for _ in range(5))
     assert len(reads) == 1
 

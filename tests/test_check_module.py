@@ -22,7 +22,7 @@ from torch.nn.utils import prune
 
 import dtypeguard
 from dtypeguard import AnnotationError, guard, is_guarded
-from dtypeguard._calls import Inputs
+from dtypeguard._tools.calls import Inputs
 from dtypeguard.testing import Cell, CheckError, ModuleReport, check_module
 from dtypeguard.testing._properties import PROPERTIES, named
 from dtypeguard.testing._trial import Bench, Trial
@@ -641,7 +641,7 @@ def test_the_number_of_threads_stays_as_it_is():
 @pytest.mark.parametrize("terminal", [True, False])
 def test_it_tells_a_terminal_how_far_it_is_after_three_seconds(monkeypatch, capsys, terminal):
     clock = iter(range(100))
-    monkeypatch.setattr("dtypeguard._base.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("dtypeguard._core.base.progress.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     check_module(Linear, batch=X, dtypes=[F32, F64], region=[None])
     text = "\r\x1b[Kdtypeguard: check_module(Linear): 3 of 4 cells in 4 s\r\x1b[K"

@@ -12,8 +12,8 @@ import pytest
 
 import dtypeguard
 from dtypeguard.__main__ import main
-from dtypeguard._base.codes import MISTAKES
-from dtypeguard._watch.rule import RULES
+from dtypeguard._core.base.codes import MISTAKES
+from dtypeguard._engine.watch.rule import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -252,7 +252,7 @@ def test_a_script_that_cannot_be_read(command, write, monkeypatch):
     def open_code(path):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("dtypeguard._audit.command.io.open_code", open_code)
+    monkeypatch.setattr("dtypeguard._tools.audit.command.io.open_code", open_code)
     status, _, err = command("audit", write("app.py", GOOD))
     assert (status, err.splitlines()[-1].partition("error: ")[2]) == (2, "cannot read app.py: Permission denied")
 
@@ -576,7 +576,7 @@ def test_a_disk_that_is_full_is_said_after_the_report(command, write, monkeypatc
     def to_json(self, path=None):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dtypeguard._audit.AuditReport.to_json", to_json)
+    monkeypatch.setattr("dtypeguard._tools.audit.AuditReport.to_json", to_json)
     status, out, _ = command("audit", "--json", "a.json", write("app.py", GOOD))
     *_, said, last = out.splitlines()
     assert (status, said) == (2, "cannot write: [Errno 28] No space left on device")

@@ -10,7 +10,7 @@ from html_page import Page, allowed
 from torch import nn
 
 from dtypeguard import compare
-from dtypeguard._compare.page import render
+from dtypeguard._tools.compare.page import render
 
 MINUS, ALMOST = "\N{MINUS SIGN}", "\N{ALMOST EQUAL TO}"
 

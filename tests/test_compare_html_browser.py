@@ -4,7 +4,7 @@ import pytest
 from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
 from compare_page import big, comparison, sample
 
-from dtypeguard._compare.page import render
+from dtypeguard._tools.compare.page import render
 
 pytestmark = needs_browser
 OPEN = "for (const e of document.querySelectorAll('details')) e.open = true"

@@ -237,7 +237,7 @@ def test_a_module_that_is_not_checked_says_why():
 def test_its_options_are_those_of_guard():
     import inspect
 
-    from dtypeguard._doors.options import GuardOptions, read_options
+    from dtypeguard._core.doors.options import GuardOptions, read_options
 
     names = [p.name for p in inspect.signature(guard).parameters.values() if p.kind is p.KEYWORD_ONLY]
     assert names == list(GuardOptions.__annotations__) == list(inspect.signature(read_options).parameters)

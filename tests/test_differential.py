@@ -8,8 +8,8 @@ from strategies import cases, dim_strs
 from torch import Tensor
 
 from dtypeguard import AnnotationError
-from dtypeguard._contract.dims import DimKind, parse_dims
-from dtypeguard._contract.spec import spec_of
+from dtypeguard._core.contract.dims import DimKind, parse_dims
+from dtypeguard._core.contract.spec import spec_of
 
 
 @settings(max_examples=4 * settings.default.max_examples, deadline=None, suppress_health_check=list(HealthCheck))

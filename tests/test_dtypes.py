@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from dtypeguard._base.dtypes import BY_NAME, FLOATING, TABLE, Casting, Kind, dtypes_named, may_cast, survives
+from dtypeguard._core.base.dtypes import BY_NAME, FLOATING, TABLE, Casting, Kind, dtypes_named, may_cast, survives
 
 EVERY = {getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
 NUMBERS = [dtype for dtype, info in TABLE.items() if info.kind is not Kind.STORAGE]

@@ -39,7 +39,7 @@ from dtypeguard import (
     ShapeError,
     enforce,
 )
-from dtypeguard._doors.enforce import contract_behind
+from dtypeguard._core.doors.enforce import contract_behind
 
 pytestmark = pytest.mark.filterwarnings("ignore:enforce reads annotations:dtypeguard.DtypeGuardWarning")
 Row = Float32[Tensor, "n"]

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DtypeGuardError, enforce, guard
-from dtypeguard._repair import settle as _settle
-from dtypeguard._wrap import build as _build
+from dtypeguard._core.repair import settle as _settle
+from dtypeguard._core.wrap import build as _build
 
 pytestmark = pytest.mark.filterwarnings("ignore::dtypeguard.CastWarning")
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import dtypeguard
-from dtypeguard._report.causes import pattern
+from dtypeguard._show.report.causes import pattern
 
 GOLDEN = Path(__file__).parent / "golden" / "findings.txt"
 DATA = """\

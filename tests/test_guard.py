@@ -40,7 +40,7 @@ from dtypeguard import (
     is_guarded,
     unguard,
 )
-from dtypeguard._doors.guarded import GuardOptions
+from dtypeguard._core.doors.guarded import GuardOptions
 from dtypeguard.integrations._run import WatchOptions
 
 T = TypeVar("T")

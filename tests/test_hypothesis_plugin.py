@@ -190,7 +190,7 @@ def test_importing_hypothesis_loads_neither_torch_nor_dtypeguard():
         def test(x, y): ...
 
         test()
-        names = "torch", "dtypeguard._base.config", "jaxtyping", "beartype", "numpy"
+        names = "torch", "dtypeguard._core.base.config", "jaxtyping", "beartype", "numpy"
         print([name for name in names if name in sys.modules])
         """,
         "-W",

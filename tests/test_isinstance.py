@@ -8,7 +8,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from dtypeguard import CastWarning, ContractWarning, ShapeError, enforce, guard
-from dtypeguard._wrap.build import signed
+from dtypeguard._core.wrap.build import signed
 
 Row = Float32[Tensor, "n"]
 

@@ -40,10 +40,10 @@ from dtypeguard import (
     reset_casts,
     set_mode,
 )
-from dtypeguard._base import config as _config
-from dtypeguard._base.config import Mode
-from dtypeguard._base.dtypes import Casting
-from dtypeguard._repair import records as _records
+from dtypeguard._core.base import config as _config
+from dtypeguard._core.base.config import Mode
+from dtypeguard._core.base.dtypes import Casting
+from dtypeguard._core.repair import records as _records
 
 RIGHT, WRONG = torch.zeros(3), torch.zeros(3, dtype=torch.float64)
 FORBIDDEN = torch.zeros(3, dtype=torch.int64)

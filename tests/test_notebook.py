@@ -12,7 +12,7 @@ from html_page import Page
 from torch import nn
 
 import dtypeguard
-from dtypeguard._base import progress
+from dtypeguard._core.base import progress
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import dtypeguard
-from dtypeguard._base import private
+from dtypeguard._core.base import private
 
 SOURCE = Path(dtypeguard.__file__).parent
-NAMES = re.findall(r'_find\("([\w.]+)"', (SOURCE / "_base/private.py").read_text())
+NAMES = re.findall(r'_find\("([\w.]+)"', (SOURCE / "_core/base/private.py").read_text())
 # In a process of its own: `argv` names what the version of torch or jaxtyping does not have.
 PROGRAM = """
 import operator, sys, warnings
@@ -31,7 +31,7 @@ def attrgetter(path):
 
 operator.attrgetter = attrgetter
 import dtypeguard
-from dtypeguard._base import private
+from dtypeguard._core.base import private
 operator.attrgetter = getter
 assert set(private.MISSING) == set(missing), private.MISSING
 x, wrong = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.float64)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import CastError, DtypeError
-from dtypeguard._base.dtypes import BY_NAME, FLOATING, TABLE, Casting, Kind, may_cast
+from dtypeguard._core.base.dtypes import BY_NAME, FLOATING, TABLE, Casting, Kind, may_cast
 
 DEVICES = ["cpu", "meta", *(["cuda"] if torch.cuda.is_available() else [])]
 FLOATS = sorted(FLOATING, key=str)

@@ -12,7 +12,7 @@ import torch._dynamo
 import torch._inductor.test_operators  # noqa: F401  (pytester forgets what a run imports first, and torch bears that once)
 
 import dtypeguard
-from dtypeguard._base import config as _config
+from dtypeguard._core.base import config as _config
 from dtypeguard._plugins import pytest as plugin
 
 pytest_plugins = "pytester"
@@ -696,7 +696,7 @@ def test_a_run_that_needs_no_torch_loads_none(pytester, options):
 
         def pytest_unconfigure(config):
             assert config.pluginmanager.has_plugin("dtypeguard")
-            loaded = {"torch", "dtypeguard._base.config"} & {*sys.modules}
+            loaded = {"torch", "dtypeguard._core.base.config"} & {*sys.modules}
             with open("loaded", "a") as file:
                 print(sorted(loaded), file=file)
         """
@@ -733,7 +733,7 @@ def mode():
 
 @pytest.fixture(scope={scope!r})
 def first():
-    assert "dtypeguard._base.config" not in sys.modules
+    assert "dtypeguard._core.base.config" not in sys.modules
     {body}
 
 {marker}

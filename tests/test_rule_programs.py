@@ -18,7 +18,7 @@ from torch import nn
 
 import dtypeguard
 from dtypeguard import AmpError, AmpWarning
-from dtypeguard._watch.rule import RULES
+from dtypeguard._engine.watch.rule import RULES
 
 pytest_plugins = ["pytester"]
 pytestmark = [  # what PyTorch says itself of some programs, the first only once in a process

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dtypeguard._watch.rule import RULES, Severity, select
+from dtypeguard._engine.watch.rule import RULES, Severity, select
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 

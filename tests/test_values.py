@@ -286,7 +286,7 @@ def test_without_values_nothing_is_looked_at(values):
 
 
 def test_memory_that_is_not_there_ends_the_shadow_and_not_the_program(monkeypatch):
-    from dtypeguard._values import memory
+    from dtypeguard._engine.values import memory
 
     def refuse(*args):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")

@@ -9,38 +9,38 @@ if _TYPE_CHECKING:
     from . import distributed as distributed
     from . import results as results
     from . import testing as testing
-    from ._audit import audit as audit
-    from ._base.config import get_mode as get_mode
-    from ._base.config import mode as mode
-    from ._base.config import set_mode as set_mode
-    from ._base.errors import AmpError as AmpError
-    from ._base.errors import AmpWarning as AmpWarning
-    from ._base.errors import AnnotationError as AnnotationError
-    from ._base.errors import CastError as CastError
-    from ._base.errors import CastWarning as CastWarning
-    from ._base.errors import CompareError as CompareError
-    from ._base.errors import ContractWarning as ContractWarning
-    from ._base.errors import DeviceError as DeviceError
-    from ._base.errors import DtypeError as DtypeError
-    from ._base.errors import DtypeGuardError as DtypeGuardError
-    from ._base.errors import DtypeGuardWarning as DtypeGuardWarning
-    from ._base.errors import HintError as HintError
-    from ._base.errors import InplaceOnCastWarning as InplaceOnCastWarning
-    from ._base.errors import RankError as RankError
-    from ._base.errors import ShapeError as ShapeError
-    from ._compare import compare as compare
-    from ._describe import describe as describe
-    from ._doors.enforce import check as check
-    from ._doors.enforce import enforce as enforce
-    from ._doors.guard import GuardedModule as GuardedModule
-    from ._doors.guard import guard as guard
-    from ._doors.guard import is_guarded as is_guarded
-    from ._doors.guard import unguard as unguard
-    from ._doors.guarded import guarded as guarded
-    from ._doors.hook import install_import_hook as install_import_hook
-    from ._dryrun import dryrun as dryrun
-    from ._repair.records import casts as casts
-    from ._repair.records import reset_casts as reset_casts
+    from ._core.base.config import get_mode as get_mode
+    from ._core.base.config import mode as mode
+    from ._core.base.config import set_mode as set_mode
+    from ._core.base.errors import AmpError as AmpError
+    from ._core.base.errors import AmpWarning as AmpWarning
+    from ._core.base.errors import AnnotationError as AnnotationError
+    from ._core.base.errors import CastError as CastError
+    from ._core.base.errors import CastWarning as CastWarning
+    from ._core.base.errors import CompareError as CompareError
+    from ._core.base.errors import ContractWarning as ContractWarning
+    from ._core.base.errors import DeviceError as DeviceError
+    from ._core.base.errors import DtypeError as DtypeError
+    from ._core.base.errors import DtypeGuardError as DtypeGuardError
+    from ._core.base.errors import DtypeGuardWarning as DtypeGuardWarning
+    from ._core.base.errors import HintError as HintError
+    from ._core.base.errors import InplaceOnCastWarning as InplaceOnCastWarning
+    from ._core.base.errors import RankError as RankError
+    from ._core.base.errors import ShapeError as ShapeError
+    from ._core.doors.enforce import check as check
+    from ._core.doors.enforce import enforce as enforce
+    from ._core.doors.guard import GuardedModule as GuardedModule
+    from ._core.doors.guard import guard as guard
+    from ._core.doors.guard import is_guarded as is_guarded
+    from ._core.doors.guard import unguard as unguard
+    from ._core.doors.guarded import guarded as guarded
+    from ._core.doors.hook import install_import_hook as install_import_hook
+    from ._core.repair.records import casts as casts
+    from ._core.repair.records import reset_casts as reset_casts
+    from ._tools.audit import audit as audit
+    from ._tools.compare import compare as compare
+    from ._tools.describe import describe as describe
+    from ._tools.dryrun import dryrun as dryrun
 
 __version__ = "0.1.0"
 
@@ -85,21 +85,21 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
 
 _MODULES = ("amp", "distributed", "results", "testing")
 _HOMES = {
-    "_audit": ("audit",),
-    "_base.config": ("get_mode", "mode", "set_mode"),
-    "_base.errors": (
+    "_tools.audit": ("audit",),
+    "_core.base.config": ("get_mode", "mode", "set_mode"),
+    "_core.base.errors": (
         "AmpError", "AmpWarning", "AnnotationError", "CastError", "CastWarning", "CompareError", "ContractWarning",
         "DeviceError", "DtypeError", "DtypeGuardError", "DtypeGuardWarning", "HintError", "InplaceOnCastWarning",
         "RankError", "ShapeError",
     ),
-    "_compare": ("compare",),
-    "_describe": ("describe",),
-    "_doors.enforce": ("check", "enforce"),
-    "_doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
-    "_doors.guarded": ("guarded",),
-    "_doors.hook": ("install_import_hook",),
-    "_dryrun": ("dryrun",),
-    "_repair.records": ("casts", "reset_casts"),
+    "_tools.compare": ("compare",),
+    "_tools.describe": ("describe",),
+    "_core.doors.enforce": ("check", "enforce"),
+    "_core.doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
+    "_core.doors.guarded": ("guarded",),
+    "_core.doors.hook": ("install_import_hook",),
+    "_tools.dryrun": ("dryrun",),
+    "_core.repair.records": ("casts", "reset_casts"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

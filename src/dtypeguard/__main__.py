@@ -10,8 +10,8 @@ from typing import Any
 
 import dtypeguard
 
-from ._base.usage import Usage
-from ._report.pages import FAMILIES, Entry, entries, page
+from ._core.base.usage import Usage
+from ._show.report.pages import FAMILIES, Entry, entries, page
 
 _EXAMPLES = """\
 examples:
@@ -171,19 +171,19 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
 
 
 def _audit(options: argparse.Namespace) -> int:
-    from ._audit.command import run
+    from ._tools.audit.command import run
 
     return run(options)
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from ._compare.command import run
+    from ._tools.compare.command import run
 
     return run(options)
 
 
 def _dryrun(options: argparse.Namespace) -> int:
-    from ._dryrun.command import run
+    from ._tools.dryrun.command import run
 
     return run(options)
 
@@ -254,7 +254,7 @@ def _print_page(rule: Entry) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from ._environment import run
+    from ._tools.doctor import run
 
     return run(options)
 

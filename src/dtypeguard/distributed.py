@@ -19,11 +19,11 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ._base.errors import RankError, plain, summary
-from ._base.frames import hide_frames
-from ._base.ranks import named, room, there, wait
-from ._contract.containers import children, leaves
-from ._contract.model import written
+from ._core.base.errors import RankError, plain, summary
+from ._core.base.frames import hide_frames
+from ._core.base.ranks import named, room, there, wait
+from ._core.contract.containers import children, leaves
+from ._core.contract.model import written
 
 _Facts = list[tuple[str, str, bool]]  # a name, what stands there, whether that is a tensor
 _rounds: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # how often each group has compared

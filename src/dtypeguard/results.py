@@ -8,18 +8,18 @@ Each of them prints, and has `to_dict()`, `to_json(path=None)` and `to_html(path
 True
 """
 
-from ._compare.keep import Kept
-from ._compare.result import Comparison, Layer, Line
-from ._describe.description import Description
-from ._describe.held import HeldArgument, HeldModule
-from ._doors.hook import ImportHook
-from ._dryrun.cells import DryrunCell
-from ._dryrun.table import DryrunTable
-from ._repair.records import CastRecord, Casts
-from ._report.findings import Report
-from ._report.report import AuditReport
-from ._watch.findings import Cast
-from ._watch.rule import Finding
+from ._core.doors.hook import ImportHook
+from ._core.repair.records import CastRecord, Casts
+from ._engine.watch.findings import Cast
+from ._engine.watch.rule import Finding
+from ._show.report.findings import Report
+from ._show.report.report import AuditReport
+from ._tools.compare.keep import Kept
+from ._tools.compare.result import Comparison, Layer, Line
+from ._tools.describe.description import Description
+from ._tools.describe.held import HeldArgument, HeldModule
+from ._tools.dryrun.cells import DryrunCell
+from ._tools.dryrun.table import DryrunTable
 from .amp._watch import Watch
 
 __all__ = [

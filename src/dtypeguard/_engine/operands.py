@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, dtype
 from torch.nn import Parameter
 
-from .._base import private
-from .._base.dtypes import WIDER
+from .._core.base import private
+from .._core.base.dtypes import WIDER
 
 _NO_DISPATCH, _transformed = private.NO_DISPATCH, private.is_transformed
 _OWN = frozenset([Tensor, Parameter])

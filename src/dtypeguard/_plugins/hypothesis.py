@@ -73,7 +73,7 @@ def _print(tensor: Any, printer: Any, cycle: bool) -> None:
     with contextlib.suppress(Exception):  # torch cannot read what is in the bits and some quantized dtypes
         text = repr(tensor)
     if text is None:
-        from dtypeguard._base.errors import summary
+        from dtypeguard._core.base.errors import summary
 
         text = f"({summary(tensor)})"
     printer.text(f"{text.removesuffix(')')}, {strides})" if strides and text.endswith(")") else text)

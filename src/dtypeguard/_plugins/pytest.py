@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from .._base import pyproject
+from .._core.base import pyproject
 
 if TYPE_CHECKING:
     from dtypeguard.results import CastRecord, ImportHook
@@ -170,7 +170,7 @@ def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> 
 
 def _modes() -> Any:
     """The modes of dtypeguard, if that is imported."""
-    return sys.modules.get("dtypeguard._base.config")
+    return sys.modules.get("dtypeguard._core.base.config")
 
 
 def _now() -> Settings:
@@ -283,7 +283,7 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 def _casts() -> Any:
     """The registry of repairs, if dtypeguard is imported."""
-    return sys.modules.get("dtypeguard._repair.records")
+    return sys.modules.get("dtypeguard._core.repair.records")
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
     The list has records like `dtypeguard.casts()`, with the counts of this test only: `argument`, `function`,
     `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, it starts there.
     """
-    from dtypeguard._repair.records import since
+    from dtypeguard._core.repair.records import since
 
     return functools.partial(since, request.config.stash[_run].begun)
 
@@ -303,7 +303,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
     """Count what was repaired in a setup, call or teardown; say why an error is one."""
     _count(item)
     report = yield
-    errors = sys.modules.get("dtypeguard._base.errors")
+    errors = sys.modules.get("dtypeguard._core.base.errors")
     error = call.excinfo.value if report.failed and call.excinfo is not None else None
     repairable = errors is not None and type(error) in (errors.DtypeError, errors.DeviceError)
     run = item.config.stash[_run]

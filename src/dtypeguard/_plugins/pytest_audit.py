@@ -16,7 +16,7 @@ import pytest
 from .pytest import marked, plainly
 
 if TYPE_CHECKING:
-    from dtypeguard._audit import AuditReport
+    from dtypeguard._tools.audit import AuditReport
 
 _MARKER = (
     "dtype_audit(rules=None, ignore=(), values=None, baseline=None, severity='warning', fail=True): "
@@ -119,7 +119,7 @@ def _check_marker(item: pytest.Item) -> None:
 
 def _begin(item: pytest.Item) -> _Watch:
     import dtypeguard
-    from dtypeguard._report.baseline import load
+    from dtypeguard._show.report.baseline import load
 
     options = marked(item, "dtype_audit", _MARKER, _OPTIONS)
     default = _baseline(item.config)
@@ -197,7 +197,7 @@ def _baseline(config: pytest.Config) -> Path | None:
 
 
 def _remember(config: pytest.Config, watch: _Watch) -> None:
-    from dtypeguard._report.baseline import rows_of
+    from dtypeguard._show.report.baseline import rows_of
 
     bad = [row for row in watch.report.to_dict()["findings"] if row["severity"] != "info"]
     _merge(config, rows_of(bad, _baseline(config) or ""))
@@ -225,6 +225,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if to_controller is not None:
         to_controller[_SENT] = [list(row) for row in rows]
     else:
-        from dtypeguard._report.baseline import write_rows
+        from dtypeguard._show.report.baseline import write_rows
 
         write_rows(rows, path)

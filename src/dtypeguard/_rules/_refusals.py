@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._base.errors import DtypeGuardError
-from .._watch.events import Operand, Refusal
-from .._watch.models import dtype_of
+from .._core.base.errors import DtypeGuardError
+from .._engine.watch.events import Operand, Refusal
+from .._engine.watch.models import dtype_of
 from ._kit import HALF, Recorder, Rule, on
 
 _DTYPES = re.compile(

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from .._watch.ledger import Add
-from .._watch.recorder import Recorder
-from .._watch.rule import Rule
-from .._watch.sites import Site
+from .._engine.watch.ledger import Add
+from .._engine.watch.recorder import Recorder
+from .._engine.watch.rule import Rule
+from .._engine.watch.sites import Site
 from ..amp._names import Names
 from ..amp._optimizer import WatchedOptimizer
 from ..amp._watch import under_watch

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
-from .._watch.events import on
-from .._watch.recorder import Recorder
+from .._engine.watch.events import on
+from .._engine.watch.recorder import Recorder
 from ..amp._scaler import HEARD, is_generated, tell
 from ..amp._scaling import Scaling
 from ..amp._watch import under_watch, unreal

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
-from .._watch.events import on
-from .._watch.patches import around
-from .._watch.recorder import Recorder
+from .._engine.watch.events import on
+from .._engine.watch.patches import around
+from .._engine.watch.recorder import Recorder
 from ..amp._optimizer import is_torchs
 from ..amp._watch import Hooks, has_closure
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .._check.regions import autocast_enabled
-from .._watch.events import Call, on, tell
-from .._watch.recorder import Recorder
-from .._watch.rule import Rule
-from .._watch.sites import Site
+from .._core.check.regions import autocast_enabled
+from .._engine.watch.events import Call, on, tell
+from .._engine.watch.recorder import Recorder
+from .._engine.watch.rule import Rule
+from .._engine.watch.sites import Site
 from ..amp._holdings import compare
 from ..amp._names import Names
 from ..amp._optimizer import SELDOM, WatchedOptimizer

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._base.dtypes import name_of
+from .._core.base.dtypes import name_of
 from .chips import chip, class_styles
 from .document import document, markup, prose, readable
 from .text import number

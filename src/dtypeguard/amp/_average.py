@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from .._base.dtypes import HALF
-from .._watch.events import tell
-from .._watch.ledger import Add
+from .._core.base.dtypes import HALF
+from .._engine.watch.events import tell
+from .._engine.watch.ledger import Add
 from ._names import Names, named, unwrap
 from ._tensors import sample, version_of
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .._watch.events import tell
-from .._watch.rule import Rule
+from .._engine.watch.events import tell
+from .._engine.watch.rule import Rule
 from ._names import Names
 from ._optimizer import WatchedOptimizer
 from ._tensors import is_copy

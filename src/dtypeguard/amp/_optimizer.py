@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .._watch.events import tell
-from .._watch.ledger import Add
-from .._watch.rule import Rule
+from .._engine.watch.events import tell
+from .._engine.watch.ledger import Add
+from .._engine.watch.rule import Rule
 from ._names import Names
 
 PERIOD = 50

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .._check.regions import autocast_enabled
+from .._core.check.regions import autocast_enabled
 from ._tensors import spread
 
 # In eval these leave their fused kernels where a module inside has hooks, and give other last digits.

@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .._base.config import LOOKS
+from .._core.base.config import LOOKS
 
 
 class Listener(Protocol):

@@ -15,10 +15,10 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from .._watch.events import tell
-from .._watch.ledger import Add
-from .._watch.rule import Rule
-from .._watch.sites import Site
+from .._engine.watch.events import tell
+from .._engine.watch.ledger import Add
+from .._engine.watch.rule import Rule
+from .._engine.watch.sites import Site
 from ._marks import Additions, Mark
 from ._optimizer import PERIOD, SELDOM, WatchedOptimizer, due
 from ._scaler import scale_of, stage_of

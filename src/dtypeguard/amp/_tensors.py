@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._base.dtypes import HALF
+from .._core.base.dtypes import HALF
 
 _SAMPLE = 256
 _NODES = 4096  # of a graph, that are looked at

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from .._base import private
-from .._base.config import Mode, ModeName, as_mode, written_in
-from .._report.causes import causes_of
-from .._report.cell import findings_parts
-from .._report.findings import Report
+from .._core.base import private
+from .._core.base.config import Mode, ModeName, as_mode, written_in
+from .._engine.watch.events import tell
+from .._engine.watch.ledger import Ledger
+from .._engine.watch.rule import Finding, Rule, select
 from .._show.fragment import badge, joined
+from .._show.report.causes import causes_of
+from .._show.report.cell import findings_parts
+from .._show.report.findings import Report
 from .._show.result import Result
 from .._show.text import number
-from .._watch.events import tell
-from .._watch.ledger import Ledger
-from .._watch.rule import Finding, Rule, select
 from ._average import WatchedAverage
 from ._holdings import compare
 from ._names import Names

@@ -8,12 +8,12 @@ from typing import Any, TypedDict
 
 from torch import nn
 
-from .._base.config import Mode, ModeName, written_in
-from .._base.errors import AmpError, plain
-from .._doors.guard import guard, is_held, move_guards, unguard
-from .._doors.options import GuardOptions
-from .._repair.records import CastRecord, Mark, mark, since
-from .._watch.rule import Finding
+from .._core.base.config import Mode, ModeName, written_in
+from .._core.base.errors import AmpError, plain
+from .._core.doors.guard import guard, is_held, move_guards, unguard
+from .._core.doors.options import GuardOptions
+from .._core.repair.records import CastRecord, Mark, mark, since
+from .._engine.watch.rule import Finding
 from ..amp._watch import Watch, begin, watch
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 from typing_extensions import Unpack
 
-from .._contract.anchor import find
-from .._doors.options import GuardOptions
-from .._repair.records import CastRecord
-from .._watch.rule import Finding
+from .._core.contract.anchor import find
+from .._core.doors.options import GuardOptions
+from .._core.repair.records import CastRecord
+from .._engine.watch.rule import Finding
 from ..distributed import check_ranks
 from ._run import Run, WatchOptions
 

@@ -5,9 +5,9 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from typing_extensions import Unpack
 
-from .._doors.options import GuardOptions
-from .._repair.records import CastRecord
-from .._watch.rule import Finding
+from .._core.doors.options import GuardOptions
+from .._core.repair.records import CastRecord
+from .._engine.watch.rule import Finding
 from ..distributed import check_ranks
 from ._run import Run, WatchOptions
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 
-from .._base.patches import Patches
+from .._core.base.patches import Patches
 
 # What says its dtype by its name, or keeps that of storage.
 _SAYS = frozenset("to type type_as float double half bfloat16 cfloat cdouble chalf view dequantize from_numpy".split())

@@ -14,8 +14,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._base.dtypes import BY_NAME, TABLE, Kind
-from .._base.quiet import quiet
+from .._core.base.dtypes import BY_NAME, TABLE, Kind
+from .._core.base.quiet import quiet
 
 # Integers as wide as the elements of a dtype, of those that torch computes in.
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -13,20 +13,20 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
 
-from .._base.dtypes import dtype_of
-from .._base.errors import AnnotationError
-from .._base.frames import caller
-from .._base.options import several
-from .._check.reference import check, find_anchor
-from .._check.state import CallState as Call
-from .._contract.anchor import LAZY
-from .._contract.hints import annotations_of, is_array_hint, resolve_hint, show
-from .._contract.model import Contract, Param
-from .._contract.spec import OtherSpec, Spec, UnpackedSpec
-from .._doors.enforce import contract_behind
-from .._doors.forward import root_of
-from .._wrap.annotations import read_annotation, unknown_name
-from .._wrap.build import signed
+from .._core.base.dtypes import dtype_of
+from .._core.base.errors import AnnotationError
+from .._core.base.frames import caller
+from .._core.base.options import several
+from .._core.check.reference import check, find_anchor
+from .._core.check.state import CallState as Call
+from .._core.contract.anchor import LAZY
+from .._core.contract.hints import annotations_of, is_array_hint, resolve_hint, show
+from .._core.contract.model import Contract, Param
+from .._core.contract.spec import OtherSpec, Spec, UnpackedSpec
+from .._core.doors.enforce import contract_behind
+from .._core.doors.forward import root_of
+from .._core.wrap.annotations import read_annotation, unknown_name
+from .._core.wrap.build import signed
 from ._layouts import layout_of
 from ._sizes import NAME, Axes, Draw, Plan, Sizes, Unfit, tensors_in
 from ._values import TORCH, WRITABLE, Maker, Options, check_possible

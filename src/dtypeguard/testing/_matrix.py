@@ -7,8 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from .._base.dtypes import name_of
-from .._base.errors import render
+from .._core.base.dtypes import name_of
+from .._core.base.errors import render
 from .._show.result import Result
 
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.

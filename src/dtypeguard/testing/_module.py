@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 from torch import nn
 
-from .._base.dtypes import FLOATING
-from .._base.errors import AnnotationError
-from .._base.numbers import Seeded, pushed, seed
-from .._base.options import dtypes as read
-from .._base.options import explained, several
-from .._base.progress import progress
-from .._calls import Inputs, aside, call_of, leaf, read_as
-from .._watch.unrecorded import unrecorded
+from .._core.base.dtypes import FLOATING
+from .._core.base.errors import AnnotationError
+from .._core.base.numbers import Seeded, pushed, seed
+from .._core.base.options import dtypes as read
+from .._core.base.options import explained, several
+from .._core.base.progress import progress
+from .._engine.watch.unrecorded import unrecorded
+from .._tools.calls import Inputs, aside, call_of, leaf, read_as
 from ._inputs import inputs_for
 from ._matrix import STATUSES, Cell, Failure, ModuleReport, failed
 from ._properties import PROPERTIES, Property, judge

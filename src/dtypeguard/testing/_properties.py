@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .._audit import audit
-from .._base.codes import DOCS
-from .._base.config import Verify
-from .._base.dtypes import FLOATING, HALF, name_of
-from .._base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
-from .._calls import Outcome, difference, run
-from .._doors.guard import is_held
-from .._watch.rule import Finding
+from .._core.base.codes import DOCS
+from .._core.base.config import Verify
+from .._core.base.dtypes import FLOATING, HALF, name_of
+from .._core.base.errors import CastWarning, DeviceError, DtypeError, DtypeGuardError, InplaceOnCastWarning, summary
+from .._core.doors.guard import is_held
+from .._engine.watch.rule import Finding
+from .._tools.audit import audit
+from .._tools.calls import Outcome, difference, run
 from ._default import as_default
 from ._matrix import Failure
 from ._trial import Trial, moved

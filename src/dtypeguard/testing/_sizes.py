@@ -16,11 +16,11 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from .._base.errors import AnnotationError
-from .._check.axes import evaluate
-from .._check.state import CallState as Call
-from .._contract.dims import Dim, DimKind
-from .._contract.spec import Spec, TensorSpec, UnionSpec, parts
+from .._core.base.errors import AnnotationError
+from .._core.check.axes import evaluate
+from .._core.check.state import CallState as Call
+from .._core.contract.dims import Dim, DimKind
+from .._core.contract.spec import Spec, TensorSpec, UnionSpec, parts
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Axes = Mapping[str, Any]

@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._base.config import Autocast, ModeName, current_casting
-from .._base.dtypes import AUTOCAST, FLOATING, may_cast
-from .._base.numbers import Seeded, pushed, seed
-from .._calls import Inputs, Leaf, Outcome, converted, difference, run
-from .._check.names import is_mask
-from .._check.reference import check, same_device
-from .._contract.anchor import Anchor, anchor_of, is_count
-from .._contract.model import Contract
-from .._doors.guard import guard, unguard
-from .._repair.verify import changed, compact
-from .._wrap.build import signed
+from .._core.base.config import Autocast, ModeName, current_casting
+from .._core.base.dtypes import AUTOCAST, FLOATING, may_cast
+from .._core.base.numbers import Seeded, pushed, seed
+from .._core.check.names import is_mask
+from .._core.check.reference import check, same_device
+from .._core.contract.anchor import Anchor, anchor_of, is_count
+from .._core.contract.model import Contract
+from .._core.doors.guard import guard, unguard
+from .._core.repair.verify import changed, compact
+from .._core.wrap.build import signed
+from .._tools.calls import Inputs, Leaf, Outcome, converted, difference, run
 from ._matrix import Cell
 
 # What the cells themselves say, or what would change the results.

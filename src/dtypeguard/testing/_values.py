@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 from torch import Tensor, nn
 
-from .._base.config import mode
-from .._base.dtypes import TABLE, Kind
-from .._base.errors import AnnotationError, DtypeGuardError
-from .._contract.anchor import LAZY, Anchor
-from .._contract.beartyped import bearable
-from .._contract.hints import is_array_hint, show
-from .._contract.spec import (
+from .._core.base.config import mode
+from .._core.base.dtypes import TABLE, Kind
+from .._core.base.errors import AnnotationError, DtypeGuardError
+from .._core.contract.anchor import LAZY, Anchor
+from .._core.contract.beartyped import bearable
+from .._core.contract.hints import is_array_hint, show
+from .._core.contract.spec import (
     CollectionSpec,
     FieldsSpec,
     MappingSpec,

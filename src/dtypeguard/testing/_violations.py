@@ -12,13 +12,13 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from .._base.dtypes import TABLE
-from .._base.errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
-from .._check.reference import check
-from .._contract.beartyped import bearable
-from .._contract.dims import DimKind
-from .._contract.hints import show
-from .._contract.spec import (
+from .._core.base.dtypes import TABLE
+from .._core.base.errors import AnnotationError, DtypeError, DtypeGuardError, HintError, ShapeError, headline
+from .._core.check.reference import check
+from .._core.contract.beartyped import bearable
+from .._core.contract.dims import DimKind
+from .._core.contract.hints import show
+from .._core.contract.spec import (
     CollectionSpec,
     FieldsSpec,
     MappingSpec,

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._watch.lineage import Debt
-from ..._watch.models import dtype_of
+from ..._engine.watch.lineage import Debt
+from ..._engine.watch.models import dtype_of
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, human, name_of, on, size_of
 
 

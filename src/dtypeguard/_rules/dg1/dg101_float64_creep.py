@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from ..._watch.lineage import FIRST
-from ..._watch.text import operand
+from ..._engine.watch.lineage import FIRST
+from ..._engine.watch.text import operand
 from .._kit import Node, Op, Recorder, Rule, Severity, name_of, on
 from .._refusals import Refused, Turn, explains
 from ._promotions import Promoted, open_promotions, rows, tell

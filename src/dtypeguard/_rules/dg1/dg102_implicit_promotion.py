@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._watch.events import tensors_in
+from ..._engine.watch.events import tensors_in
 from .._kit import Call, Op, Recorder, Rule, Severity, around, name_of, on, size_of
 from ._promotions import are_floats, facts_of, open_promotions, rows, tell
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..._engine.ops import NARROW, again, operator_of, widened
-from ..._watch.lineage import Debt
+from ..._engine.watch.lineage import Debt
 from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
 
 RULE = Rule(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..._watch.events import Operand
+from ..._engine.watch.events import Operand
 from .._kit import Rule, Severity, name_of
 from .._refusals import Refused, Turn, explains
 

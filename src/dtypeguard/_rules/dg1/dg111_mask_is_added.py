@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..._engine.ops import SOFTMAX
-from ..._watch.events import Suspect
+from ..._engine.watch.events import Suspect
 from .._kit import LARGEST, Op, Recorder, Rule, Severity, Site, around, name_of, on, readable, size_of
 
 RULE = Rule(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.function import Function
 
-from ..._base import private
-from ..._watch.events import Refusal
+from ..._core.base import private
+from ..._engine.watch.events import Refusal
 from .._kit import Op, Recorder, Rule, Severity, Site, around, name_of, on
 from .._refusals import Refused, Turn, explains
 

@@ -4,7 +4,7 @@ import re
 
 import torch
 
-from ..._watch.events import Refusal
+from ..._engine.watch.events import Refusal
 from .._kit import Recorder, Rule, Severity, on
 from .._refusals import is_about_tensors, operands_of
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(

@@ -2,9 +2,9 @@
 
 import torch
 
-from ..._base.dtypes import HALF
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._core.base.dtypes import HALF
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._scaling import Scaling
 
 RULE = Rule(

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from ..._base.dtypes import HALF
-from ..._base.errors import plain
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._core.base.dtypes import HALF
+from ..._core.base.errors import plain
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._scaling import Scaling
 
 RULE = Rule(

@@ -3,8 +3,8 @@
 from torch import Tensor
 from torch.amp.grad_scaler import OptState
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._scaling import Driven, Scaling, unscales_itself
 
 RULE = Rule(

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 
-from ..._watch.events import Op, on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site
+from ..._engine.watch.events import Op, on
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
+from ..._engine.watch.sites import Site
 from ...amp._marks import Mark
 from ...amp._scaling import Driven, Scaling
 from ...amp._tensors import norm_of, sample

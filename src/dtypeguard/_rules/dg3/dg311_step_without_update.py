@@ -2,8 +2,8 @@
 
 from torch.amp.grad_scaler import OptState
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._scaling import Driven, Scaling
 
 RULE = Rule(

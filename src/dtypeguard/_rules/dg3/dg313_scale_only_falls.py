@@ -4,8 +4,8 @@ import math
 
 import torch
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity, listed
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity, listed
 from ...amp._optimizer import PERIOD
 from ...amp._scaling import Scaling, unscales_itself
 from ...amp._tensors import local

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._watch.events import Op
-from ..._watch.lineage import Debt, Node
-from ..._watch.recorder import Recorder
-from ..._watch.sites import Site
+from ..._engine.watch.events import Op
+from ..._engine.watch.lineage import Debt, Node
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.sites import Site
 from ...amp._average import STUCK, Track, Tracks
 from ...amp._tensors import sample
 from ..optimizers import Optimizers

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import FLOATING
-from ..._base.errors import plain
-from ..._watch.rule import Rule
+from ..._core.base.dtypes import FLOATING
+from ..._core.base.errors import plain
+from ..._engine.watch.rule import Rule
 from ...amp._optimizer import Group, is_torchs
 
 

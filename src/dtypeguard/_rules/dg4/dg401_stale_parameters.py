@@ -4,8 +4,8 @@ from collections import Counter
 
 from torch import Tensor
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity, listed
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity, listed
 from ...amp._holdings import Holdings
 
 RULE = Rule(

@@ -1,7 +1,7 @@
 """DG402 missing-parameters."""
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._holdings import Holdings
 
 RULE = Rule(

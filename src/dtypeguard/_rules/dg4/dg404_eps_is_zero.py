@@ -1,7 +1,7 @@
 """DG404 eps-is-zero."""
 
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._optimizer import Group
 from ._vanishes import find
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import HALF
-from ..._base.errors import plain
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site, user
+from ..._core.base.dtypes import HALF
+from ..._core.base.errors import plain
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
+from ..._engine.watch.sites import Site, user
 from ...amp._optimizer import PERIOD, Group, WatchedOptimizer, is_torchs
 from ...amp._tensors import is_copy, sample, spread
 

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from ..._base.dtypes import HALF
-from ..._base.errors import plain
-from ..._watch.events import Op, on
-from ..._watch.ledger import Add
-from ..._watch.patches import around
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.sites import Site
+from ..._core.base.dtypes import HALF
+from ..._core.base.errors import plain
+from ..._engine.watch.events import Op, on
+from ..._engine.watch.ledger import Add
+from ..._engine.watch.patches import around
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
+from ..._engine.watch.sites import Site
 from ...amp._average import FAR, Track, Tracks
 from ...amp._names import named, unwrap
 from ...amp._tensors import sample

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..._base.dtypes import FLOATING
-from ..._watch.events import on
-from ..._watch.rule import Rule, Severity
+from ..._core.base.dtypes import FLOATING
+from ..._engine.watch.events import on
+from ..._engine.watch.rule import Rule, Severity
 from ...amp._optimizer import PERIOD, WatchedOptimizer
 from ...amp._tensors import finite, local
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..._watch.events import Loading
+from ..._engine.watch.events import Loading
 from .._kit import LARGEST, Recorder, Rule, Severity, human, listed, name_of, on, size_of
 
 RULE = Rule(

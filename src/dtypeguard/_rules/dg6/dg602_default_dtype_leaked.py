@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._watch.lineage import Cause
+from ..._engine.watch.lineage import Cause
 from .._kit import Node, Op, Recorder, Rule, Severity, Site, around, name_of, on
 from ._left import Held, setters, stack
 

@@ -1,6 +1,6 @@
 """DG603 load-truncates."""
 
-from ..._watch.events import Loading
+from ..._engine.watch.events import Loading
 from .._kit import Recorder, Rule, Severity, listed, name_of, on
 
 RULE = Rule(

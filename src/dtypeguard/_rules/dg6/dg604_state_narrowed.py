@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from ..._watch.events import tensors_in
+from ..._engine.watch.events import tensors_in
 from .._kit import LARGEST, Recorder, Rule, Severity, Site, around, listed, name_of, on, readable, size_of
 
 RULE = Rule(

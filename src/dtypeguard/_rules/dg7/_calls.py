@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..._base.ranks import named
+from ..._core.base.ranks import named
 from .._kit import Severity, name_of
 
 _SHOWN, _MOST = 3, 64  # tensors of a list: in a message, compared one by one

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..._base.ranks import there, wait
+from ..._core.base.ranks import there, wait
 from .._kit import Site
 from ._calls import Brought, disagreement
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
 
-from ..._base.ranks import room
+from ..._core.base.ranks import room
 from .._kit import Recorder, Rule, Severity, around, on
 from . import _meeting
 from ._calls import Collective, brought

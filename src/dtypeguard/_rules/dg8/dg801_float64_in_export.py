@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ..._watch.sites import sites_in
+from ..._engine.watch.sites import sites_in
 from .._kit import Recorder, Rule, Severity, Site, listed, name_of, on
 
 RULE = Rule(

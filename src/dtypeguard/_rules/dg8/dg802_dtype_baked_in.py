@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._base import private
-from ..._watch.sites import sites_in
+from ..._core.base import private
+from ..._engine.watch.sites import sites_in
 from .._kit import Recorder, Rule, Severity, Site, around, name_of, on
 
 RULE = Rule(

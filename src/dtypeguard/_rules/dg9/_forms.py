@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from ..._values.rows import Row
+from ..._engine.values.rows import Row
 
 Form = tuple[Any, ...]  # the name of an operation, and its operands
 _OPERATORS = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow"}

@@ -4,12 +4,12 @@ from typing import Any
 
 import torch
 
-from ..._base.dtypes import WIDER, name_of
-from ..._values.engine import Harm
-from ..._values.rows import Row
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
-from ..._watch.spots import Step
+from ..._core.base.dtypes import WIDER, name_of
+from ..._engine.values.engine import Harm
+from ..._engine.values.rows import Row
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
+from ..._engine.watch.spots import Step
 
 _SHOWN = 2  # places
 _LINES = 6  # of an origin

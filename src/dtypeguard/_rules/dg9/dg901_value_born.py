@@ -2,12 +2,12 @@
 
 import torch
 
-from ..._base.dtypes import name_of
-from ..._values.engine import Harm
-from ..._values.rows import Cause
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
+from ..._core.base.dtypes import name_of
+from ..._engine.values.engine import Harm
+from ..._engine.values.rows import Cause
+from ..._engine.watch.events import on
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
 from ._forms import instead
 from ._harm import enter, number, wide_of
 

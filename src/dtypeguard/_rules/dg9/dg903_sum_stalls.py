@@ -1,10 +1,10 @@
 """DG903 sum-stalls."""
 
-from ..._values.engine import Harm
-from ..._values.rows import Cause
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
+from ..._engine.values.engine import Harm
+from ..._engine.values.rows import Cause
+from ..._engine.watch.events import on
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
 from ._harm import enter, would_be
 
 RULE = Rule(

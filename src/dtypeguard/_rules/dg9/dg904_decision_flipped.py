@@ -1,9 +1,9 @@
 """DG904 decision-flipped."""
 
-from ..._values.rows import Row
-from ..._watch.events import on
-from ..._watch.recorder import Recorder
-from ..._watch.rule import Rule, Severity
+from ..._engine.values.rows import Row
+from ..._engine.watch.events import on
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Rule, Severity
 from ._harm import enter, number
 
 RULE = Rule(

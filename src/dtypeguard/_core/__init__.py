@@ -1,0 +1,1 @@
+"""Contracts: what is asked, whether it holds, what is done about it, made fast."""

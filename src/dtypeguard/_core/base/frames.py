@@ -1,0 +1,175 @@
+"""The user's own line: which frames of the stack are dtypeguard's, torch's, or an installed package's."""
+
+import functools
+import linecache
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path, PurePath
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import jaxtyping
+import torch
+
+from .errors import DtypeGuardError, DtypeGuardWarning
+from .quiet import hears
+
+known_files: dict[str, bool] = {}  # whether they are dtypeguard's, torch's or jaxtyping's
+# dtypeguard's own files, and the code that it generates.
+_OWN: tuple[str, ...] = (str(Path(__file__).absolute().parents[2]) + os.sep, "<dtypeguard ")
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+# The frames of these files never are the user's own line.
+_INTERNAL: tuple[str, ...] = (
+    *_OWN,
+    TORCH,
+    os.path.dirname(os.path.abspath(jaxtyping.__file__)) + os.sep,  # whose decorator stands between
+    _LIBRARY + "contextlib.py",
+    "<string>",
+)
+_HOOKS = "accelerate/"  # stands between a caller and a model that it prepared
+_PACKAGES = frozenset(["site-packages", "dist-packages"])  # the second on Debian, and so on Colab
+_IPYTHON = re.compile(r"^<ipython-input-\d+-")  # a terminal's cells are numbered besides
+
+
+def caller(frame: FrameType | None = None) -> FrameType | None:
+    """The innermost frame that is neither dtypeguard's nor torch's nor jaxtyping's."""
+    frame = frame or sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        known = known_files.get(file)
+        if not (internal(file) if known is None else known):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def internal(file: str) -> bool:
+    """Whether a file is dtypeguard's, torch's or jaxtyping's."""
+    known = known_files[file] = file.startswith(_INTERNAL) or (installed(file) or "").startswith(_HOOKS)
+    return known
+
+
+@functools.cache
+def installed(file: str) -> str | None:
+    """Where a file stands among the installed packages, `torch/nn/functional.py`; None for the user's own."""
+    folders = PurePath(file).parts
+    found = [n for n, name in enumerate(folders[:-1]) if name in _PACKAGES]
+    return "/".join(folders[found[-1] + 1 :]) if found else None
+
+
+def library(file: str) -> bool:
+    """Whether a file is of Python's own library."""
+    return file.startswith(_LIBRARY) and installed(file) is None
+
+
+def user(frame: FrameType) -> FrameType | None:
+    """The user's own line, past the training frameworks that are installed between; else the innermost there is."""
+    first = found = caller(frame)
+    while found is not None and installed(found.f_code.co_filename) is not None:
+        found = None if found.f_back is None else caller(found.f_back)
+    return found or first
+
+
+def hide_frames() -> None:
+    """Take dtypeguard's frames out of the traceback of the exception that is handled now.
+
+    A bare `raise` must follow: it adds no entry for the frame that it stands in. An exception that dtypeguard did not
+    mean to raise keeps its frames.
+    """
+    if torch.compiler.is_compiling():
+        return
+    error = sys.exception()
+    meant = isinstance(error, DtypeGuardError | DtypeGuardWarning)
+    while error is not None:
+        if meant or not is_own(_innermost(error.__traceback__)):
+            error.__traceback__ = without(error.__traceback__, is_own)
+        error = error.__cause__ if meant else None
+
+
+def without(trace: TracebackType | None, unwanted: Callable[[str], bool]) -> TracebackType | None:
+    """A traceback without the frames of some files."""
+    entries = []
+    while trace is not None:
+        if not unwanted(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
+        trace = trace.tb_next
+    kept = None
+    for entry in reversed(entries):
+        kept = TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return kept
+
+
+def _innermost(trace: TracebackType | None) -> str:
+    file = ""
+    while trace is not None:
+        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return file
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is dtypeguard's, or stands for code that it generated."""
+    return file.startswith(_OWN)
+
+
+def warn_at(frame: FrameType | None, warning: Warning) -> None:
+    """Warn at the user's own line."""
+    if hears(warning):
+        return
+    if frame is None:
+        warnings.warn(warning, stacklevel=2)
+    else:
+        # What filters of warnings look at; for None, of code that `exec` runs in a dict, Python would say nothing.
+        module = frame.f_globals.get("__name__") or frame.f_code.co_filename
+        warnings.warn_explicit(warning, type(warning), frame.f_code.co_filename, frame.f_lineno, module)
+
+
+def source_lines(code: CodeType, lasti: int) -> list[str]:
+    """What an instruction computes, as the program has it, line by line; empty where there is no source."""
+    first, last, begin, end = next(islice(code.co_positions(), lasti // 2, None), (None,) * 4)
+    if first is None or last is None or begin is None or end is None:
+        return []
+    lines = [linecache.getline(code.co_filename, number).encode() for number in range(first, last + 1)]
+    if not all(lines):
+        return []
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    return [line.decode(errors="replace").strip() for line in lines]
+
+
+def same_line(frame: FrameType | None) -> tuple[Any, ...] | None:
+    """What a line is known by where something is told once for each.
+
+    A notebook compiles each statement of a cell by itself, and names the cell's file after the cell's text: a cell that
+    runs again is the same, an edited one is another.
+    """
+    if frame is None:
+        return None
+    code = frame.f_code
+    return _IPYTHON.sub("<ipython-input-", code.co_filename), code, frame.f_lineno
+
+
+def warn_of(fn: Any, warning: Warning) -> None:
+    """A warning at the line where a function is written; once for each line, as Python's own are."""
+    code, module = fn.__code__, fn.__globals__
+    seen = module.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(warning, type(warning), code.co_filename, code.co_firstlineno, module.get("__name__"), seen)
+
+
+def place(frame: FrameType | None) -> str | None:
+    """`train.py:42, in train_step`, with the path shortened against the working directory."""
+    if frame is None:
+        return None
+    return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}, in {frame.f_code.co_name}"
+
+
+def shown(file: str) -> str:
+    """A file as its reader knows it: its path from the working directory; `In[5]` for a notebook's cell."""
+    ipython = sys.modules.get("IPython")
+    compiler = getattr(getattr(ipython, "get_ipython", lambda: None)(), "compile", None)
+    cell = None if compiler is None else getattr(compiler, "format_code_name", lambda _: None)(file)
+    return file.removeprefix(os.getcwd() + os.sep) if cell is None else str(cell[1])

@@ -1,0 +1,75 @@
+"""The exception of a call that broke its contract: what is wrong, where, and what to write instead."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..base import private
+from ..base.codes import REFUSED, WRITTEN
+from ..base.dtypes import may_cast
+from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, error_of, headline, plain
+from ..base.frames import caller, place
+from .expressions import Arguments
+from .sides import door_at, listed, need, refusal
+from .state import CallState
+
+
+def why_not(call: CallState, violation: Violation) -> str:
+    """Why lenient mode does not repair a violation, to be added to its reason."""
+    if violation.error in (DtypeError, DeviceError):
+        violation.code = REFUSED.id
+    root = violation.argument.split("[")[0].split(".")[0]
+    if root in call.contract.mutates:
+        violation.code = WRITTEN.id
+        return f"; `{root}` is written to, so it is never cast"
+    if call.contract.checker:
+        return "; under jaxtyping's decorator nothing can be cast: put @dtypeguard.enforce on the function itself"
+    if violation.error is DeviceError:
+        return "; a meta tensor has no data to move" if str(violation.actual) == "meta" else _OPAQUE
+    if violation.error is DtypeError and isinstance(violation.actual, torch.dtype):
+        if isinstance(violation.expected, torch.dtype) and may_cast(violation.actual, violation.expected, call.casting):
+            return _OPAQUE
+        casting = call.casting.name.lower()
+        return f", and casting={casting!r} does not turn {plain(violation.actual)} into it"
+    return ""
+
+
+_OPAQUE = "; its container cannot be rebuilt around a copy"
+
+
+def module_path(call: CallState) -> str | None:
+    module = call.values[0] if call.values else None
+    if not isinstance(module, nn.Module):
+        return None
+    card = door_at(module) if call.contract.door else module.__dict__.get("_dtypeguard")
+    return type(module).__name__ if card is None else str(card.path)
+
+
+def error_for(
+    call: CallState, violations: list[Violation], kind: type[DtypeGuardError], placed: bool = True
+) -> DtypeGuardError:
+    contract = call.contract
+    if torch.compiler.is_compiling():  # Dynamo can build an exception from one text, and only that
+        return kind(f"{contract.function}: {headline(violations[0])}")
+    instead = ""
+    if kind is not CastError and all(violation.repairable for violation in violations):
+        instead = 'dtypeguard.guard(model, mode="lenient")' if contract.guarded else 'mode="lenient"'
+    axes: dict[str, Any] = {**call.axes, **{f"*{name}": list(shape) for name, (_, shape) in call.variadics.items()}}
+    more: dict[str, str] = {}
+    frame = None
+    found = need(call, [violation.value for violation in violations])
+    # The caller knows the argument, not the module inside that refuses it.
+    if found is not None and found.paths and kind is DtypeError:
+        more["needed by"] = f"{module_path(call)} ({type(call.values[0]).__name__}) at {place(caller())}"
+        call, frame = refusal(found), found.frame
+        contract, violations, axes = call.contract, call.violations, {}
+    others = call if found is None else found.call
+    if others.sides:
+        more["beside"] = listed(others)
+    arguments = Arguments(call, frame)
+    for violation in violations:
+        violation.expression = arguments[violation.path]
+    path, site = module_path(call), place(caller(frame))
+    with private.no_function():
+        return error_of(kind, contract.function, violations, path, site, axes, instead, more, placed)

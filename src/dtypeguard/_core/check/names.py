@@ -1,0 +1,77 @@
+"""What an argument is by its name, where no annotation says it: names that models share, whoever wrote them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base.dtypes import HALF
+from ..contract.model import Contract, Path, argument_of
+from .values import has_fraction, readable
+
+_LABELS = frozenset(["label", "labels", "target", "targets"])
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+def is_ids(path: Path, value: Tensor, module: Any) -> bool:
+    """Whether a value goes into an embedding: such are integers.
+
+    PyTorch's own modules say where. In other models it is a name, as `input_ids` or `batch['token_type_ids']`;
+    positions between two tokens have fractions, and go elsewhere.
+    """
+    while isinstance(module, nn.Sequential) and len(module) and path == ("input",):
+        module = module[0]
+    if isinstance(module, _EMBEDDINGS):
+        return path in (("input",), ("offsets",))
+    return _last(path) == "ids" and bool(_rows(module)) and not (_seen(value) and has_fraction(value.detach()))
+
+
+def keeps_digits(path: Path, dtype: Any) -> bool:
+    """Whether a value is what a loss compares with, by its name, and would have few digits in a dtype."""
+    return dtype in HALF and _last(path) in _LABELS
+
+
+def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -> tuple[str, ...]:
+    """What to write where a cast to the model's dtype may be wrong: text around the argument, as a fix has it."""
+    if keeps_digits(path, dtype):
+        return f"keep it out with skip_args=[{argument_of(path)!r}], or write ", f".to({dtype})"
+    if _seen(value) and (rows := _rows(module)) and _are_rows(value.detach(), rows):
+        return "", f".to({dtype}), or, if an embedding gets it, ", ".long()"
+    return ()
+
+
+def _rows(module: Any) -> int:
+    """The rows of a model's largest embedding; 0 if it has none."""
+    rows = 0  # a loop, which Dynamo follows
+    for part in module.modules() if isinstance(module, nn.Module) else ():
+        if isinstance(part, _EMBEDDINGS):
+            rows = max(rows, int(part.num_embeddings))
+    return rows
+
+
+def _are_rows(value: Tensor, rows: int) -> bool:
+    """Whether numbers may be rows of an embedding; zeros and ones may as well be a mask."""
+    if not value.numel() or has_fraction(value):
+        return False
+    least, most = value.aminmax()
+    return bool(least >= 0) and 1 < float(most) < rows
+
+
+def _seen(value: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and readable(value)
+
+
+def is_mask(contract: Contract, path: Path, dtype: Any, anchor: Any, values: tuple[Any, ...]) -> bool:
+    """Whether a float32 value is an attention mask of a half module of PyTorch's own.
+
+    `F.scaled_dot_product_attention` takes it, the formula that returns the weights does not.
+    """
+    if path[0] not in contract.masks or dtype is not torch.float32 or anchor not in HALF:
+        return False
+    return not any(param.name == "need_weights" and value for param, value in zip(contract.params, values, strict=True))
+
+
+def _last(path: Path) -> str:
+    """The last word of the last name on a path."""
+    names = [argument_of(path), *(step[1] for step in path[1:] if not isinstance(step, str))]
+    return next(name for name in reversed(names) if isinstance(name, str)).rpartition("_")[2]

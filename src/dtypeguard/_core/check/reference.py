@@ -1,0 +1,494 @@
+"""The reference checker: complete and slow.
+
+`check` walks over a call's arguments and collects every violation with the repair that would mend it. The generated
+wrappers of `wrap` only answer whether everything is right, and come here where it is not.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..base import private
+from ..base.config import Autocast
+from ..base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
+from ..base.errors import DeviceError, DtypeError, HintError
+from ..contract.anchor import Anchor, anchor_of, is_count
+from ..contract.beartyped import bearable, is_own
+from ..contract.containers import children, leaves, members
+from ..contract.model import Contract, Path, PathStep, argument_of, given
+from ..contract.spec import (
+    CollectionSpec,
+    FieldsSpec,
+    MappingSpec,
+    NoneSpec,
+    OtherSpec,
+    SelfSpec,
+    Spec,
+    TensorSpec,
+    TupleSpec,
+    UnionSpec,
+    UnpackedSpec,
+    ValidatedSpec,
+)
+from .axes import check_dims
+from .names import instead, is_ids, is_mask
+from .operators import declines
+from .regions import autocast_enabled, region_of
+from .reports import give, report, report_dtype, report_kind
+from .state import CallState, is_returned
+
+SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
+
+
+def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
+    """Check the arguments of one call; `values` stand in the order of `contract.params`.
+
+    Raises:
+        AnnotationError: an axis cannot be computed, and nothing before it was wrong.
+    """
+    return _told(look(contract, values))
+
+
+def _told(call: CallState) -> CallState:
+    for error, _, first in call.faults:
+        if first:
+            raise error
+    return call
+
+
+def look(contract: Contract, values: tuple[Any, ...]) -> CallState:
+    """`check`, for what is no call of the user's: a wrong annotation stands in the state."""
+    with private.no_function():  # the user's subclasses are not asked through their own code
+        call = CallState(contract, values, find_anchor(contract, values))
+        for param, path, value in given(contract, values):
+            _check_argument(param.spec, value, path, call)
+    return call
+
+
+def check_result(call: CallState, result: Any) -> CallState:
+    """Check what the body returned against the same axes; the violations found stand in a new CallState."""
+    contract = call.contract
+    if declines(contract, call.values, result):
+        return dataclasses.replace(call, violations=[], edits={}, leaving=True)
+    outcome = dataclasses.replace(
+        call, violations=[], edits={}, faults=[], earlier=call.violations, evident=False, leaving=True
+    )
+    if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
+        outcome.anchor = None
+    with private.no_function():
+        if contract.output_dtype is not None:
+            outcome.anchor = Anchor(contract.output_dtype, None, reason="output_dtype is")
+            outcome.contract = dataclasses.replace(contract, autocast=Autocast.IGNORE)
+            _check_guarded(result, ("result",), outcome)
+        if contract.returns is not None:
+            _check_argument(contract.returns, result, ("result",), outcome)
+    return _told(outcome)
+
+
+def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
+    if contract.anchor is None:
+        return None
+    if contract.anchor != "self":
+        for param, value in zip(contract.params, values, strict=True):
+            if param.name == contract.anchor and isinstance(value, Tensor):
+                dtype = value.dtype
+                if param.spec is not None:  # what lenient mode will make of it
+                    alone = CallState(contract, values)
+                    _check_argument(param.spec, value, (param.name,), alone)
+                    dtype = next((e.dtype for e in alone.edits.values() if e.dtype is not None), dtype)
+                reason = f"`{param.name}` is" if dtype is value.dtype else f"`{param.name}` becomes"
+                return Anchor(dtype, value.device, f"argument {param.name}", value, reason=reason)
+        return None
+    anchor = anchor_of(values[0]) if values else None
+    if contract.border and anchor is not None:  # a norm that takes narrower input would give a narrower result
+        anchor.accepts = frozenset()
+    if contract.dtype is not None or contract.device is not None:
+        anchor = anchor or Anchor(None, None)
+        if contract.dtype is not None:
+            anchor.dtype, anchor.tensor, anchor.reason = contract.dtype, None, "the guard expects"
+        anchor.device = contract.device or anchor.device
+    return anchor
+
+
+def check_one(
+    contract: Contract,
+    index: int | None,
+    values: tuple[Any, ...],
+    axes: dict[str, Any],
+    variadics: dict[str, Any],
+    result: Any = None,
+) -> CallState | None:
+    """The state of a call in which one argument (index None: the result) holds beside known axes; else None."""
+    with private.no_function():
+        call = CallState(contract, values, find_anchor(contract, values))
+        call.axes = {name: size for name, size in axes.items() if size is not None}
+        call.variadics = {name: (False, tuple(shape)) for name, shape in variadics.items() if shape is not None}
+        if index is None:
+            call.anchor = call.anchor if contract.anchor == "self" else None
+            _check_argument(contract.returns, result, ("result",), call)
+        for param, path, value in given(contract, values) if index is not None else ():
+            if param is contract.params[index or 0]:
+                _check_argument(param.spec, value, path, call)
+    return None if call.violations or call.sides or call.faults else call
+
+
+def _check_argument(spec: Spec | None, value: Any, path: Path, call: CallState) -> None:
+    if isinstance(value, torch.fx.Proxy):  # symbolic tracing: it stands for a value of which nothing is known
+        return
+    if spec is not None:
+        _CHECKERS[type(spec)](spec, value, path, call)
+    elif call.contract.guarded:
+        _check_guarded(value, path, call)
+
+
+# ---------------------------------------------------------------- arrays
+
+
+def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
+    if not _is_instance(value, spec.array_type):
+        array = getattr(spec.array_type, "__name__", "array")
+        tensor = from_numpy(value) if spec.torch_only else None
+        actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+        if value is None:
+            actual = "is None"
+        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"{give(call)} a {array}",)
+        reason = f"the annotation wants a {array}"
+        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
+        if tensor is None:
+            return
+        call.edit(path, value).convert = True
+        value = tensor
+    _check_dtype(spec, value, path, call)
+    if isinstance(value, Tensor):
+        _check_device(value, path, call, True, spec.hint)
+    if spec.torch_only and path in call.edits:
+        call.edits[path].array_type = spec.array_type
+    check_dims(spec, value, path, call)
+
+
+def _is_instance(value: Any, array_type: Any) -> bool:
+    if array_type is Any:
+        return hasattr(value, "shape") and hasattr(value, "dtype")
+    return isinstance(value, array_type)
+
+
+def from_numpy(value: Any) -> Tensor | None:
+    """A tensor over a NumPy array's memory, or over a copy where torch cannot share it."""
+    if type(value).__module__ != "numpy" or not hasattr(value, "__array__"):
+        return None
+    import numpy as np
+
+    array = np.asarray(value)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if any(stride % array.itemsize for stride in array.strides):  # a column of a structured array
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except TypeError:  # strings, objects, and other dtypes that torch has no word for
+        return None
+
+
+def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
+    anchor = call.anchor
+    if not isinstance(value, Tensor):
+        if not names_accept(spec.names, name_of(value.dtype)):
+            report_dtype(call, path, value, _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call), spec.hint)
+        return
+    wanted = anchor.dtype if anchor is not None else None
+    concrete = spec.concrete
+    follows = concrete is None and value.dtype in FLOATING and wanted is not None and _within(wanted, spec)
+    if _within(value.dtype, spec) and not (follows and not _fits(value.dtype, anchor)):
+        return
+    target = concrete or (wanted if follows else _prefer(spec, value.dtype, wanted, call))
+    if _autocast_casts(value, target, wanted, call):
+        return
+    by_anchor = target is not None and target is wanted and concrete is None
+    report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
+
+
+def _within(dtype: torch.dtype, spec: TensorSpec) -> bool:
+    return spec.dtypes is None or dtype in spec.dtypes
+
+
+def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
+    return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
+
+
+def _prefer(
+    spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: CallState
+) -> torch.dtype | None:
+    """The member of a family that another dtype is cast to: the anchor's, the default, the usual ones, the widest."""
+    if spec.dtypes is None:
+        return None
+    default = torch.get_default_dtype()
+    usual = [wanted, default, torch.complex64 if default is torch.float32 else torch.complex128, torch.int64]
+    rest = sorted(spec.dtypes, key=lambda d: (TABLE[d].kind is Kind.STORAGE, -TABLE[d].digits, TABLE[d].name))
+    members = [d for d in (*usual, *rest) if d is not None and d in spec.dtypes]
+    if source is None or not members:
+        return members[0] if members else None
+    allowed = (d for d in members if may_cast(source, d, call.casting))
+    return next(allowed, members[0])
+
+
+def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: CallState) -> bool:
+    """Whether autocast itself makes the difference of dtypes harmless inside the body."""
+    contract = call.contract
+    return (
+        contract.autocast is Autocast.FOLLOW
+        and (not contract.modules_only or isinstance(call.values[0], nn.Module))
+        and value.dtype in AUTOCAST
+        and target in AUTOCAST
+        and (target is torch.float32 or target is wanted)
+        and autocast_enabled(_home(value, call).type)
+    )
+
+
+def _home(value: Tensor, call: CallState) -> torch.device:
+    """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
+    anchor = call.anchor
+    if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
+        return value.device
+    return anchor.device
+
+
+def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, hint: str) -> None:
+    anchor = call.anchor
+    if anchor is None or anchor.device is None or same_device(value.device, anchor.device):
+        return
+    if value.device.type == "cpu":
+        if value.dim() == 0:
+            return
+        if not annotated and value.dtype not in FLOATING and argument_of(path) not in call.contract.move_args:
+            return
+    fix = ("", f".to({str(anchor.device)!r})")
+    movable = value.device.type != "meta"
+    told = call.contract.device is not None
+    reason = f"{'the guard expects' if told else f'{anchor.reason} on'} {anchor.device}"
+    like = None if told else anchor.like
+    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    call.edit(path, value).device = anchor.device
+
+
+def same_device(a: torch.device, b: torch.device) -> bool:
+    return a == b or (a.type == b.type and (a.index is None or b.index is None))
+
+
+# ---------------------------------------------------------------- containers and other hints
+
+
+def _check_union(spec: UnionSpec, value: Any, path: Path, call: CallState) -> None:
+    options = spec.options if value is None else tuple(o for o in spec.options if not isinstance(o, NoneSpec))
+    best: CallState | None = None
+    for option in options:
+        trial = call.attempt()
+        _CHECKERS[type(option)](option, value, path, trial)
+        if not trial.violations:
+            call.adopt(trial)
+            return
+        # The option to complain about, and to repair to, is the one that least is wrong with.
+        if best is None or _better(trial, best, value):
+            best = trial
+    if best is not None:
+        for violation in best.violations:
+            violation.hint = spec.hint
+        call.adopt(best)
+
+
+def _better(trial: CallState, best: CallState, value: Any) -> bool:
+    """Whether less is wrong with an option than with one that is written before it.
+
+    Of options that are equally wrong it is the cast that loses less that is better. Where one cast loses digits, and
+    the other range, it is the one to what autocast computes in, else the first.
+    """
+    faults, before = _faults(trial), _faults(best)
+    if faults != before:
+        return faults < before
+    (rung, *rest), (rung_before, *rest_before) = _losses(trial), _losses(best)
+    if rung != rung_before:
+        return rung < rung_before
+    less = any(a < b for a, b in zip(rest, rest_before, strict=True))
+    if less is not any(a > b for a, b in zip(rest, rest_before, strict=True)):
+        return less
+    region = region_of(value.device.type) if isinstance(value, Tensor) else None
+    wanted, wanted_before = ([violation.expected for violation in one.violations] for one in (trial, best))
+    return region is not None and region in wanted and region not in wanted_before
+
+
+def _faults(trial: CallState) -> tuple[bool, int, int]:
+    """Another type is worse than a fault inside the right type; what cannot be repaired is worse than what can."""
+    strangers = any(violation.error is HintError and not violation.repairable for violation in trial.violations)
+    return strangers, sum(not violation.repairable for violation in trial.violations), len(trial.violations)
+
+
+def _losses(trial: CallState) -> tuple[int, ...]:
+    """The most that one of the casts loses, of everything that casts lose."""
+    casts = [(BY_NAME.get(name_of(e.value.dtype)), e.dtype) for e in trial.edits.values() if e.dtype is not None]
+    return tuple(map(max, zip((0, 0, 0, False), *(lost(old, new) for old, new in casts if old), strict=True)))
+
+
+def _check_none(spec: NoneSpec, value: Any, path: Path, call: CallState) -> None:
+    if value is not None:
+        report_kind(call, path, value, spec.hint)
+
+
+def _check_other(spec: OtherSpec, value: Any, path: Path, call: CallState) -> None:
+    if not bearable(spec, value):
+        report_kind(call, path, value, spec.hint)
+
+
+def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallState) -> None:
+    scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
+    if not isinstance(value, spec.origin) or scalar:
+        report_kind(call, path, value, spec.hint, count=True)
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        _check_items(value, [(spec.item, *item) for item in held], path, call, rebuildable)
+
+
+def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> None:
+    if not isinstance(value, spec.origin) or len(value) != len(spec.items):
+        report_kind(call, path, value, spec.hint, count=True)
+    elif not _is_open(value, call):
+        held, rebuildable = members(value)
+        items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True) if item_spec]
+        _check_items(value, items, path, call, rebuildable)
+
+
+def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -> None:
+    if not isinstance(value, spec.origin):
+        report_kind(call, path, value, spec.hint, count=True)
+    elif not _is_open(value, call):
+        mapping: Any = value
+        keys = [(spec.key, ("member", f"key {i}"), key) for i, key in enumerate(mapping)] if spec.key else []
+        _check_items(value, keys, path, call, False)  # a copy is another key
+        items = [(spec.value, ("item", key), item) for key, item in mapping.items()] if spec.value else []
+        _check_items(value, items, path, call, children(value) is not None)
+
+
+def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> None:
+    missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
+    if not isinstance(value, spec.origin) or missing:
+        report_kind(call, path, value, spec.hint, True, *missing)
+    elif not _is_open(value, call):
+        held = {step[1]: (step, item) for step, item in children(value) or ()}
+        items = [(field_spec, *held[name]) for name, field_spec in spec.fields.items() if name in held]
+        _check_items(value, items, path, call)
+
+
+def _check_items(
+    value: Any, items: list[tuple[Any, PathStep, Any]], path: Path, call: CallState, rebuildable: bool = True
+) -> None:
+    """Check what a container holds, by specs or (None) as of an unannotated argument; it may hold itself."""
+    call.open.append(value)
+    before = len(call.violations)
+    for spec, step, item in items:
+        if spec is None:
+            _check_guarded(item, (*path, step), call)
+        else:
+            _CHECKERS[type(spec)](spec, item, (*path, step), call)
+    call.open.pop()
+    if not rebuildable:
+        _not_repairable(before, call)
+
+
+def _check_validated(spec: ValidatedSpec, value: Any, path: Path, call: CallState) -> None:
+    before = len(call.violations)
+    _CHECKERS[type(spec.spec)](spec.spec, value, path, call)
+    if all(violation.error is not HintError for violation in call.violations[before:]):
+        _check_other(spec.validators, value, path, call)
+
+
+def _check_self(spec: SelfSpec, value: Any, path: Path, call: CallState) -> None:
+    if not is_own(call.contract.function, call.values, value):
+        report_kind(call, path, value, spec.hint)
+
+
+_CHECKERS: dict[type, Callable[[Any, Any, Path, CallState], None]] = {
+    TensorSpec: _check_tensor,
+    UnionSpec: _check_union,
+    NoneSpec: _check_none,
+    CollectionSpec: _check_collection,
+    TupleSpec: _check_tuple,
+    MappingSpec: _check_mapping,
+    FieldsSpec: _check_fields,
+    UnpackedSpec: lambda spec, *rest: _CHECKERS[type(spec.whole)](spec.whole, *rest),
+    ValidatedSpec: _check_validated,
+    SelfSpec: _check_self,
+    OtherSpec: _check_other,
+}
+
+
+def _check_guarded(value: Any, path: Path, call: CallState) -> None:
+    """An unannotated argument of a guarded model: floating tensors follow the anchor, wherever they are."""
+    if isinstance(value, Tensor):
+        anchor = call.anchor
+        if (
+            anchor is not None
+            and value.dtype in FLOATING
+            and not _fits(value.dtype, anchor)
+            and not is_count(value, anchor.dtype)
+            and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
+            and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
+        ):
+            if is_ids(path, value, call.values[0]):
+                reason = "ids of an embedding are integers"
+                report(call, path, DtypeError, value, value.dtype, torch.int64, reason, "", None, ("", ".long()"))
+            elif _is_side(call):
+                call.sides.append((path, value))
+            else:
+                report_dtype(call, path, value, anchor.dtype, "", anchor)
+                if call.contract.guarded and (fix := instead(path, value, anchor.dtype, call.values[0])):
+                    call.violations[-1].fix = fix
+        _check_device(value, path, call, False, "")
+    elif not _is_plain(value) and not _is_open(value, call):
+        held = children(value)
+        _check_items(value, [(None, *item) for item in held or leaves(value)], path, call, held is not None)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
+    several = type(value) is list and len(value) > 0 and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
+    return several or type(value) in SCALARS
+
+
+def _is_side(call: CallState) -> bool:
+    """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
+    if call.evident is None:
+        dtype = call.anchor.dtype if call.anchor is not None else None
+        call.evident = call.contract.sides and evident(call.contract, call.values, dtype)
+    return call.evident
+
+
+def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
+    """Whether a floating argument has the anchor's dtype, so that the caller knows which one that is.
+
+    A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
+    """
+    return any(holds(values[0], value, dtype) for _, _, value in given(contract, values))
+
+
+def holds(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
+    """Whether a tensor of a dtype, of one axis or more, is in a value, but for what a module made itself."""
+    if isinstance(value, Tensor):
+        return value.dtype is dtype and value.dim() > 0 and not is_returned(module, value)
+    if _is_plain(value) or isinstance(value, torch.fx.Proxy):
+        return False
+    if not torch.compiler.is_compiling() and any(value is outer for outer in around):
+        return False
+    return any(holds(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+
+
+def _is_open(value: Any, call: CallState) -> bool:
+    """Whether a container is inside itself; not asked of Dynamo, which could not have traced such a one."""
+    return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
+
+
+def _not_repairable(before: int, call: CallState) -> None:
+    """What is wrong inside a container that cannot be rebuilt cannot be repaired."""
+    for violation in call.violations[before:]:
+        violation.repairable = False

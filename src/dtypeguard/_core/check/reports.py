@@ -1,0 +1,119 @@
+"""Violations as they are recorded: what a value is, what it should be, what to write, whether it can be repaired."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.codes import AXIS, Mistake
+from ..base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
+from ..base.errors import DeviceError, DtypeError, HintError, ShapeError, Violation, plain
+from ..contract.anchor import Anchor
+from ..contract.model import Path, written
+from ..contract.spec import TensorSpec
+from .state import CallState
+
+
+def report(
+    call: CallState,
+    path: Path,
+    error: Any,
+    value: Any,
+    actual: Any,
+    expected: Any,
+    reason: str,
+    hint: str,
+    like: tuple[str, Any] | None = None,
+    fix: tuple[str, ...] = (),
+    repairable: bool = False,
+    code: str = "",
+) -> None:
+    """Add a violation to the state of a call.
+
+    `fix` has the parts of a text between which the argument stands. `repairable` says whether a cast or a move would
+    mend it. None is made of an argument that the body writes to (`mutates`), nor under jaxtyping's decorator, whose
+    body gets the caller's values.
+    """
+    repairable = repairable and path[0] not in call.contract.mutates and not call.contract.checker
+    if path[0] in call.contract.mutates and error in (DtypeError, DeviceError):  # a copy would be written to in vain
+        fix = (f"create `{written(path)}` {'in' if error is DtypeError else 'on'} {plain(expected)}",)
+    facts = (error, written(path), value, actual, expected, reason, hint, like, fix, repairable)
+    call.violations.append(Violation(*facts, code or str(error.code), path))
+
+
+def report_shape(
+    call: CallState,
+    path: Path,
+    value: Any,
+    spec: TensorSpec,
+    actual: str,
+    reason: str,
+    of: Mistake = AXIS,
+    method: str | None = None,
+) -> None:
+    """Record that the axes are others; `method` is what would mend it, if that is known."""
+    fix = () if method is None else ("", method)
+    report(call, path, ShapeError, value, actual, spec.hint, reason, spec.hint, fix=fix, code=of.id)
+
+
+def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
+    """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
+    actual = f"is a {type(value).__qualname__}"
+    if count and isinstance(value, tuple):
+        actual = f"is a tuple of {len(value)}"
+    if missing:
+        actual = f"has no {', '.join(map(repr, missing))}"
+    report(
+        call, path, HintError, value, actual, hint, f"the annotation wants {hint}", hint, fix=(f"{give(call)} {hint}",)
+    )
+
+
+def give(call: CallState) -> str:
+    """What one does with a value to make it another: a result is returned."""
+    return "return" if call.leaving else "pass"
+
+
+# What to write instead of a cast that the default rule refuses, by the kinds involved.
+_ADVICE: dict[tuple[Kind, Kind], str] = {
+    (Kind.INT, Kind.FLOAT): "{x}.to({target}), scaled as the model expects",
+    (Kind.BOOL, Kind.FLOAT): "{x}.to({target})",
+    (Kind.FLOAT, Kind.INT): "{x}.round().to({target})",
+    (Kind.FLOAT, Kind.BOOL): "{x} != 0 (a float mask is added, a bool mask hides)",
+    (Kind.INT, Kind.BOOL): "{x} != 0",
+    (Kind.COMPLEX, Kind.FLOAT): "{x}.real or {x}.abs()",
+}
+
+
+def report_dtype(
+    call: CallState,
+    path: Path,
+    value: Any,
+    target: torch.dtype | None,
+    hint: str,
+    anchor: Anchor | None = None,
+    family: bool = False,
+) -> None:
+    """Record that a dtype is not `target`: the anchor's or else the annotation's, of a family one example."""
+    source, casting = value.dtype, call.casting
+    if not isinstance(source, torch.dtype):
+        source = BY_NAME.get(name_of(source), source)
+    like = anchor.like if anchor is not None else None
+    allowed = target is not None and isinstance(source, torch.dtype) and may_cast(source, target, casting)
+    expected: Any = target if target is not None else hint
+    such = f" {hint.partition('[')[0]}, such as" if family and anchor is None and target is not None else ""
+    reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
+    quantized = isinstance(value, Tensor) and value.is_quantized
+    fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    report(call, path, DtypeError, value, source, expected, reason, hint, like, tuple(fix.split("{x}")), allowed)
+    if target is not None:
+        call.edit(path, value).dtype = target
+
+
+def _advice(x: str, source: Any, target: torch.dtype | None, tensor: bool) -> str:
+    if target is None:
+        return ""
+    if not tensor:
+        return f"{x}.astype({name_of(target)!r})"
+    pattern = _ADVICE.get((TABLE[source].kind, TABLE[target].kind), "{x}.to({target})")
+    advice, rung = pattern.format(x=x, target=target), lowest_rung(source, target)
+    return advice if rung <= Casting.PRECISION else f'{advice}, or casting="{rung.name.lower()}"'

@@ -1,0 +1,178 @@
+"""The registry of repairs: what was repaired, how often, and which warnings were given."""
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+
+from ..._show.result import Result
+from ..._show.text import human, number
+from ..base.errors import plain
+from ..base.frames import caller, warn_at
+
+
+@dataclass(slots=True)
+class CastRecord:
+    """One repair, and how often it was made.
+
+    Attributes:
+        argument: the repaired value, `x` or `batch[57]`.
+        function: the function whose contract required the repair.
+        from_dtype, to_dtype, from_device, to_device: dtype and device before and after.
+        site: the line that called, as `file:line, in function`.
+        count: how often it was made.
+        bytes: the size of all copies together.
+        error: the largest relative error of a narrowing repair that was verified.
+    """
+
+    argument: str
+    function: str
+    from_dtype: torch.dtype | None
+    to_dtype: torch.dtype | None
+    from_device: torch.device | None
+    to_device: torch.device | None
+    site: str | None
+    count: int = 0
+    bytes: int = 0
+    error: float | None = None
+
+    @property
+    def what(self) -> str:
+        """What was made of it: `float64 -> float32, cpu -> cuda:0`."""
+        pairs = ((self.from_dtype, self.to_dtype), (self.from_device, self.to_device))
+        return ", ".join(f"{plain(old)} -> {plain(new)}" for old, new in pairs if old != new and new is not None)
+
+    def __str__(self) -> str:
+        at = f", at {self.site}" if self.site else ""
+        return f"{self.count:,} x {self.function} `{self.argument}`: {self.what}, {human(self.bytes)}{at}"
+
+
+class Casts(list[CastRecord], Result):
+    """A list of repairs, with a readable print."""
+
+    kind = "casts"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, sorted(self, key=lambda record: -record.count))) or "no repairs"
+
+    def _data(self) -> dict[str, Any]:
+        return {"casts": list(self)}
+
+    def _cell(self) -> tuple[Any, ...]:
+        from ..._show.fragment import badge, joined, table, where
+
+        rows = [
+            (record.count, joined(f"{record.function}", f"`{record.argument}`"), record.what, human(record.bytes),
+             f"{record.error:.1e}" if record.error else "", where(record.site))
+            for record in sorted(self, key=lambda record: -record.count)
+        ]  # fmt: skip
+        head = ("times", "argument", "repair", "bytes", "error", "called at")
+        title = f"repairs: {number(sum(record.count for record in self), 'cast')} at {number(len(self), 'place')}"
+        return title, table("", head, rows, "place") or badge("no repairs", "good")
+
+
+CastRecord.__module__ = Casts.__module__ = "dtypeguard.results"
+Key = tuple[Any, ...]
+record_lock = threading.Lock()
+
+
+class Registry:
+    """Repairs that are counted together.
+
+    Attributes:
+        records: by what makes two repairs the same.
+        warned: what was said already.
+        generation: another object after each reset; plans that were made before it are void.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[Key, CastRecord] = {}
+        self.warned: set[Key] = set()
+        self.generation = object()
+
+    def reset(self) -> None:
+        with record_lock:
+            self.records.clear()
+            self.warned.clear()
+            self.generation = object()
+
+
+_PROCESS = Registry()
+# Of what a tool runs by itself, in its thread; None: that of the process.
+_apart: ContextVar[Registry | None] = ContextVar("dtypeguard.registry", default=None)
+
+
+def registry() -> Registry:
+    """Where repairs are counted, here."""
+    return _apart.get() or _PROCESS
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """In here, in this thread, repairs are counted by themselves."""
+    token = _apart.set(Registry())
+    try:
+        yield
+    finally:
+        _apart.reset(token)
+
+
+def casts() -> Casts:
+    """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
+
+    The items of a list or a dict share one record, which has the name of the first that was repaired. The result is a
+    list; `print` shows one line for each record, and a notebook a table.
+
+    >>> import dtypeguard
+    >>> dtypeguard.reset_casts()
+    >>> dtypeguard.casts()
+    []
+    """
+    return since(None)
+
+
+Mark = dict[Key, tuple[CastRecord, int, int]]  # with count and bytes as they were
+
+
+def mark() -> Mark:
+    """Where the registry stands, for `since`."""
+    with record_lock:
+        return {key: (record, record.count, record.bytes) for key, record in registry().records.items()}
+
+
+def since(begin: Mark | None) -> Casts:
+    """The repairs after a mark, and after a reset that came later; all of them for None."""
+    fresh = Casts()
+    with record_lock:
+        for key, record in registry().records.items():
+            before, count, nbytes = (begin or {}).get(key, (record, 0, 0))
+            if before is not record:  # it was forgotten meanwhile, and begun anew
+                count = nbytes = 0
+            if record.count > count:
+                fresh.append(dataclasses.replace(record, count=record.count - count, bytes=record.bytes - nbytes))
+    return fresh
+
+
+def reset_casts() -> None:
+    """Clear all records. Each repair then warns again, and each narrowing repair is verified again."""
+    registry().reset()
+
+
+def warn_once(key: Key, warning: Warning, frame: FrameType | None = None) -> None:
+    """Warn at the caller's own line, or at another frame's, once; the registry of Python's warnings is not used."""
+    warned = registry().warned
+    with record_lock:
+        if key in warned:
+            return
+        warned.add(key)
+    try:
+        warn_at(frame or caller(), warning)
+    except Warning:  # -W error: nothing was shown, so the next call warns again
+        warned.discard(key)
+        raise

@@ -1,0 +1,52 @@
+"""The annotations of a function become specs; their faults name the function and the argument."""
+
+from types import TracebackType
+from typing import Any, get_args
+
+from ..base.codes import UNKNOWN
+from ..base.errors import AnnotationError
+from ..check.scope import closure_of
+from ..contract.hints import resolve_hint
+from ..contract.spec import Spec, spec_of
+
+
+def read_annotation(function: str, argument: str, annotation: Any, fn: Any, local: dict[str, Any]) -> Spec | None:
+    with located(function, argument):
+        return spec_of(resolved(annotation, fn, local), local)
+
+
+def unknown_name(text: str) -> AnnotationError:
+    """The error where an annotation names what does not exist."""
+    error = AnnotationError(text)
+    error.code = UNKNOWN.id
+    return error
+
+
+def resolved(annotation: Any, fn: Any, local: dict[str, Any]) -> Any:
+    return resolve_hint(annotation, getattr(fn, "__globals__", {}), {**local, **closure_of(fn)})
+
+
+class located:  # noqa: N801  (a context manager whose own frames a traceback can do without)
+    """Around what reads an annotation: its faults name the argument; by themselves those of a class' fields."""
+
+    def __init__(self, function: str, argument: str = "") -> None:
+        self._function, self._argument = function, argument
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, AnnotationError):
+            function, argument = self._function, self._argument or str(error.argument)
+            what = "the result" if argument == "return" else f"argument `{argument}`"
+            named = AnnotationError(f"{function}: the annotation of {what} is malformed: {error.args[0]}")
+            named.function, named.argument = function, argument
+            raise named from error.__cause__
+
+
+def stream_hints(kind: str, hint: Any) -> tuple[Any, Any]:
+    """What a function returns and what it yields, by its return annotation."""
+    if not kind.endswith("generator"):
+        return hint, Any
+    args = get_args(hint)
+    returned = args[2] if kind == "generator" and len(args) > 2 else Any
+    return returned, args[0] if args else Any

@@ -1,0 +1,108 @@
+"""Cancellation: the size of what was subtracted, as a multiple of the size of the difference.
+
+A difference of two results that are nearly equal has a large relative error, and is no fault: it is judged by the size
+of what was subtracted, until something divides by it, takes its root or its logarithm, or decides on it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops import SUMS, Cancels, Operator
+from .measure import Error, norm
+from .memory import ShadowStorage
+from .rows import Row
+
+_WIDEST = 1e15  # a cancellation; what is larger says no more
+_ZERO = 16  # roundings of the wider dtype
+
+
+@dataclass(slots=True)
+class Incoming:
+    """An input: its error, and where it was computed."""
+
+    tensor: Tensor
+    error: float  # as a share of what it was computed from
+    held: ShadowStorage
+    row: Row | None
+    cancellation: float
+
+
+def cancellation_of(op: Operator, args: Any, incoming: list[Incoming], error: Error) -> tuple[float, float]:
+    """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
+    cancellations = {id(one.tensor): one.cancellation for one in incoming}
+    cancellation = max(cancellations.values(), default=1.0)
+    floor = max((one.held.floor for one in incoming), default=0.0)
+    whole = 0.0  # the size of what the result was computed from
+    match op.cancels:
+        case Cancels.DIFFERENCE:
+            # The program's values may be all gone.
+            shown = {id(one.tensor): _level(one.held.like(one.tensor)) for one in incoming}
+            whole = max(max(_level(one), shown.get(id(one), 0.0)) * cancellations.get(id(one), 1.0) for one in args[:2])
+            whole *= math.sqrt(error.count)
+            numbers = not all(isinstance(one, Tensor) for one in args[:2])
+            if numbers and error.size > _ZERO * max((_eps(one.held) for one in incoming), default=0.0) * whole:
+                whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding
+            else:
+                cancellation = 1.0
+        case Cancels.LOSS if op.name.endswith("_backward"):
+            values, target = args[1:3]
+            if isinstance(values, Tensor) and isinstance(target, Tensor):
+                cancellation *= _ratio(_level(values), _level(values - target)) ** (2 if op.name == "mse_loss" else 1)
+        case Cancels.LOSS if isinstance(args[0], Tensor):
+            size, together = _level(args[0]), error.count and args[0].numel() / error.count
+            whole = (size**2 if op.name in ("mse_loss", "var") else size) * math.sqrt(error.count)
+            if op.name in ("dist", "cdist", "_cdist_forward"):
+                whole *= math.sqrt(together if op.name == "dist" else args[0].shape[-1])
+            elif args[2:3] == (2,):  # of torch's codes of reductions: the sum
+                whole *= together
+        case Cancels.SUM if not op.writes:
+            one = next((one for one in incoming if one.tensor is args[0]), None)
+            values = args[0] if one is None else one.held.like(one.tensor)
+            whole = norm(op.func(values.abs(), *args[1:]))
+            together = math.sqrt(values.numel() / max(1, error.count))  # of as many that count as zero
+            floor = floor * together if op.name == "sum" else floor / max(1.0, together)
+        case Cancels.PRODUCT:
+            cancellation = math.prod(cancellations.values())
+        case Cancels.NUMERATOR:
+            cancellation = cancellations.get(id(args[0]), 1.0)
+        case Cancels.SQUARE:
+            cancellation, floor = cancellation**2, floor**2 * _WIDEST
+        case Cancels.ROOT if are_squares(op, args, incoming):
+            cancellation = cancellation if cancellation >= _WIDEST else math.sqrt(cancellation)
+            floor = math.sqrt(floor / _WIDEST)
+        case Cancels.LOST | Cancels.ROOT:
+            return 1.0, 0.0
+    if 0 < whole < math.inf:
+        floor = max(floor, whole / _WIDEST) if op.cancels is Cancels.SUM else whole / _WIDEST
+        cancellation *= max(1.0, _ratio(whole, max(error.size, floor)))
+    return min(max(cancellation, 1.0), _WIDEST), floor
+
+
+def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
+    """Whether an operation makes squares, or sums or roots of squares."""
+    squared = bool(incoming) and incoming[0].held.squared
+    twice = op.name in ("mul", "mul_") and args[0] is args[1]
+    if twice or op.cancels is Cancels.SQUARE or op.name in ("mse_loss", "var"):
+        return True
+    return squared and (op.name in SUMS or op.cancels is Cancels.ROOT)
+
+
+def _eps(held: ShadowStorage) -> float:
+    return torch.finfo(held.buffer.dtype).eps
+
+
+def _level(value: Any) -> float:
+    """The root of the mean square."""
+    if not isinstance(value, Tensor):
+        return abs(value) if isinstance(value, (int, float)) else 0.0
+    if not (value.is_floating_point() or value.is_complex()):
+        return 0.0
+    return norm(value) / math.sqrt(max(1, value.numel()))
+
+
+def _ratio(one: float, other: float) -> float:
+    return one / other if other else _WIDEST

@@ -1,0 +1,269 @@
+"""What an audit does with values, at each operation of the program; and what comes of it."""
+
+import functools
+from collections import Counter
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.base import private
+from ..._core.base.progress import tell
+from ..operands import shadowed, summed
+from ..ops import FLUSHES, Operator
+from ..watch.recorder import Recorder
+from ..watch.sites import Site
+from .flags import Flags
+from .leaving import PARAMETER, TRAINS, begin
+from .measure import error_of, worst
+from .memory import ShadowStorage
+from .rows import LOST, Cause, Row, Rows
+from .shadow import Shadow, Writing, written
+
+RANGE, SHADOW = "range", True
+_SEQUENCES = 50_000
+_DIFFUSE = 0.1  # an error of a result that one line is to blame for
+_ULPS = 8  # and of one in which little else is wrong
+_TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
+_current_node = private.current_node
+
+
+@dataclass(eq=False)
+class Harm:
+    """What a line has done to values, where that is felt.
+
+    Attributes:
+        row: the line.
+        cause: what it does.
+        felt: where its values left the program: what, and the line.
+        error: there.
+    """
+
+    row: Row
+    cause: Cause
+    felt: dict[tuple[str, Site | None], float] = field(default_factory=dict)
+
+    @property
+    def error(self) -> float:
+        return max(self.felt.values(), default=0.0)
+
+
+class Values:
+    """The values of a program that is audited."""
+
+    def __init__(self, audit: Recorder, how: Any) -> None:
+        self._audit = audit
+        self.rows, self.flags = Rows(), Flags(self._unread)
+        self.shadow = self._shadow = Shadow(self._left) if how is SHADOW else None
+        self.over: str | None = None  # why there is no shadow any more
+        self.harms: dict[Row, Harm] = {}
+        self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
+
+    @property
+    def opaque(self) -> Counter[str]:
+        """Operations that were not shadowed, and how often."""
+        return Counter() if self._shadow is None else self._shadow.opaque
+
+    def summary(self) -> dict[str, Any]:
+        """For the report."""
+        if self._shadow is None:
+            return {"how": RANGE}
+        missing = dict(self.opaque.most_common())
+        return {"how": "shadow", "shadowed": self._shadow.operations, "not_shadowed": missing, "over": self.over}
+
+    # ------------------------------------------------------------ operations
+
+    def before(self, op: Operator, args: Any, kwargs: Any, frame: FrameType) -> Writing | None:
+        """An operation is about to write to some of its arguments."""
+        if self.shadow is None:
+            return None
+        try:
+            return self.shadow.before(op, args, kwargs, lambda op, dtype: self._row(op, dtype, frame))
+        except Exception as error:
+            self._fault(error)
+            return None
+
+    def after(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], out: Any, writing: Writing | None,
+        frame: FrameType,
+    ) -> None:  # fmt: skip
+        """An operation has run that is no view and no constant; `inputs` are the tensors that it took."""
+        tensors = [tensor for tensor in inputs if summed(tensor)]
+        for tensor in tensors:
+            if tensor.requires_grad:
+                self.remember(frame)
+                break
+        results = list(written(op, args, kwargs)) if op.writes else []
+        if isinstance(out, Tensor):
+            results.append(out)
+        elif out is not None:
+            results += [one for one in out if isinstance(one, Tensor)] if isinstance(out, (list, tuple)) else []
+        if len(results) > 1:
+            results = list({id(one): one for one in results}.values())
+        results = [one for one in results if summed(one)]
+        try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
+            if tensors or results:
+                self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
+        except Exception as error:
+            self._fault(error)
+        if op.name == "_local_scalar_dense" and tensors:
+            self.felt("a number that the program reads", tensors[0], frame)
+        shadow = self.shadow
+        if shadow is None:
+            if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
+                self._flushes(self._row(op, out.dtype, frame), args, out)
+            return
+        tell(lambda: f"{self._audit.operations:,} operations")
+        try:
+            shadow.after(op, args, kwargs, inputs, out, writing, lambda op, dtype: self._row(op, dtype, frame))
+        except Exception as error:
+            self._fault(error)
+
+    def _flushes(self, row: Row, args: Any, out: Tensor) -> None:
+        """Without a shadow: a product, quotient or power is zero, and nothing that it was computed from is."""
+        row.visits += 1
+        if row.visits & (row.visits - 1) or any(value == 0 for value in args if isinstance(value, (int, float))):
+            return
+        given = [value for value in args if isinstance(value, Tensor)]
+        row.count += out.numel()
+        row.flushed += int(
+            functools.reduce(torch.logical_and, [t.isfinite() & (t != 0) for t in given], out == 0).sum()
+        )
+
+    def _fault(self, error: Exception) -> None:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            self.over = f"out of memory at {self._audit.here()}"
+            if self.shadow is not None:
+                self.shadow.memory.forget()
+            self.shadow = None
+        else:
+            self._audit.fault(error)
+
+    def remember(self, frame: FrameType) -> None:
+        """The line of an operation that autograd keeps, for what its node does in backward."""
+        if _current_node() is not None:
+            return
+        lines = self._lines
+        if len(lines) > _SEQUENCES:
+            for key in list(lines)[: _SEQUENCES // 2]:
+                del lines[key]
+        number = private.next_sequence() - 1
+        if number not in lines:  # else it made no node
+            lines[number] = (self._audit.line(frame), self._audit.module())
+
+    def _row_of(self, op: Operator, frame: FrameType, tensor: Tensor, given: bool = False) -> Row:
+        """The row of a result; or the one for an input whose values came in from outside."""
+        if not given:
+            return self._row(op, tensor.dtype, frame)
+        row = self.rows.at("given", self._audit.line(frame), self._audit.module(), tensor.dtype, False)
+        row.given = True
+        return row
+
+    def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType) -> Row:
+        node = _current_node()
+        line = None if node is None else self._lines.get(node._sequence_nr())
+        site, module = line or (self._audit.line(frame), self._audit.module())
+        return self.rows.at(op.name, site, module, dtype, node is not None)
+
+    # ------------------------------------------------------------ where values leave
+
+    def felt(
+        self, what: str, tensor: Any, frame: FrameType | None = None, site: Site | None = None,
+        causes: frozenset[Cause] = frozenset(Cause),
+    ) -> None:  # fmt: skip
+        """Values leave the program here; what is wrong with them has done harm, if it is of one of these causes."""
+        if not isinstance(tensor, Tensor) or not summed(tensor):
+            return
+        tensor = tensor.detach()
+        site = site or (None if frame is None else self._audit.line(frame))
+        source = self.flags.source(tensor)
+        if source is not None and not (source.given and what not in TRAINS):
+            self._harm(source, Cause.BORN, what, site, float("inf"))
+        shadow = self.shadow
+        held = None if shadow is None else shadow.memory.get(tensor)
+        if held is None or held.row is None:
+            return
+        held.read = True
+        shadow_of = held.like(tensor)
+        error = error_of(tensor, shadow_of)
+        if held.row.cause is Cause.STALLED:
+            held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
+        largest = max(error.level, _TOTAL * held.row.largest)
+        share = error.level / largest if error.level and largest else 1.0
+        self._blame(what, site, held, error.relative(held.floor) * share / held.cancellation, causes)
+
+    def stepped(self, parameter: Tensor, name: str, site: Site) -> None:
+        """An optimizer has written to a parameter, whose values are right from now on as they are."""
+        if not summed(parameter):
+            return
+        gradients = [tensor for tensor in (parameter.grad,) if tensor is not None and summed(tensor)]
+        self.flags.written(parameter, gradients, lambda: self.rows.at(name, site, None, parameter.dtype, False))
+        self.felt(PARAMETER, parameter, site=site)
+
+    def settle(self, tensor: Any) -> None:
+        """From now on the values are right as they are."""
+        if self.shadow is not None and isinstance(tensor, Tensor) and shadowed(tensor):
+            self.shadow.memory.drop(tensor)
+
+    def _left(self, held: ShadowStorage) -> None:
+        """A result that no operation has read: the program has it."""
+        if held.row is not None and held.error and not held.row.backward:
+            self._blame("a result", None, held, held.error)
+
+    def _unread(self, source: Row) -> None:
+        if not source.given:
+            self._harm(source, Cause.BORN, "a result", None, float("inf"))
+
+    def _blame(
+        self,
+        what: str,
+        site: Site | None,
+        held: ShadowStorage,
+        error: float,
+        causes: frozenset[Cause] = frozenset(Cause),
+    ) -> None:  # fmt: skip
+        shadow = self._shadow
+        if shadow is None or held.row is None or not shadow.spoil or shadow.spoil.isdisjoint(held.row.chain()):
+            return
+        for row in held.row.culprits():
+            cause, enough = row.cause, _ULPS * row.half_ulp
+            if cause is Cause.COLLIDED:
+                enough = 0.0
+            elif cause is Cause.AMPLIFIED:
+                enough = _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
+            if cause is not None and cause in causes and error > enough:
+                self._harm(row, cause, what, site, error)
+                return
+
+    def _harm(self, row: Row, cause: Cause, what: str, site: Site | None, error: float) -> None:
+        harm = self.harms.get(row)
+        if harm is None:
+            harm = self.harms[row] = Harm(row, cause)
+        harm.felt[what, site] = max(error, harm.felt.get((what, site), 0.0))
+
+    # ------------------------------------------------------------ life
+
+    def begin(self) -> None:
+        begin(self._audit)
+
+    def close(self) -> None:
+        """The program has ended: what is left is its result."""
+        self.flags.clear()
+        if self.shadow is not None:
+            self.shadow.memory.clear()
+        for row in self.rows:
+            if row.born and not row.given and row not in self.harms:
+                self.harms[row] = Harm(row, Cause.BORN)
+            elif self._shadow is None and row.flushed > row.count / 2:
+                self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
+        for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):
+            self._audit.emit("harmed", harm)
+        for row in self.rows:
+            if row.flipped:
+                self._audit.emit("decided", row)
+        if self.shadow is not None:
+            spoilt = [harm.row for harm in self.harms.values() if harm.felt] + [row for row in self.rows if row.flipped]
+            self._audit.findings.acquit({step.site.key for row in spoilt for step in row.chain()})
+        self._audit.findings.confirm()

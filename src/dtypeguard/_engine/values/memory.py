@@ -1,0 +1,139 @@
+"""Shadow memory: for each storage of the program the same values as they would be in a wider dtype.
+
+It goes by storage, so a view, an alias and a write in place need no code of their own: the shadow of a view is a view
+of the shadow. Only what was computed has one; the values of a tensor that the audit meets are right as they are, and
+are read anew each time, as NumPy may have changed them.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.base.dtypes import WIDER
+
+
+class ShadowStorage:
+    """The shadow of one storage."""
+
+    __slots__ = (
+        "buffer",
+        "cancellation",
+        "dtype",
+        "error",
+        "floor",
+        "origin",
+        "read",
+        "ref",
+        "row",
+        "size",
+        "squared",
+        "writes",
+    )  # fmt: skip
+
+    def __init__(self, ref: "weakref.ref[Any]", tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
+        self.ref, self.dtype, self.size = ref, tensor.dtype, size
+        self.buffer, self.row = buffer, row
+        self.cancellation = 1.0  # the size of what was subtracted, as a multiple of the size of the difference
+        self.origin: Any = None  # the row in which that was subtracted
+        self.floor = 0.0  # the size that counts where the values are nearly zero
+        self.error = 0.0  # when it was measured last, as a share of what they were computed from
+        self.read = False
+        self.squared = False  # a square, or a sum of squares
+        self.writes = 1  # the first, and those in place
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """The part of it that a tensor shows."""
+        shadow = self.buffer.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        if tensor.is_conj():
+            shadow = shadow.conj()
+        return shadow.neg() if tensor.is_neg() else shadow
+
+
+class Memory:
+    """The shadows of the storages that are alive."""
+
+    def __init__(self, left: Callable[[ShadowStorage], None]) -> None:
+        self._of: dict[int, ShadowStorage] = {}
+        self._left = left  # told of each that nobody has read
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def all(self) -> list[ShadowStorage]:
+        return list(self._of.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(held.buffer.nbytes for held in self.all())
+
+    def get(self, tensor: Tensor) -> ShadowStorage | None:
+        storage = tensor.untyped_storage()
+        held = self._of.get(storage._cdata)
+        if held is None or held.dtype is not tensor.dtype or held.size != storage.nbytes() or held.ref() is not storage:
+            return None
+        return held
+
+    def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """The shadow, or where there is none the values, in a dtype."""
+        held = self.get(tensor)
+        if held is None:
+            return tensor.to(dtype)
+        held.read = True
+        shadow = held.like(tensor)
+        return shadow if shadow.dtype is dtype else shadow.to(dtype)
+
+    def hold(self, tensor: Tensor, row: Any = None) -> ShadowStorage:
+        """The shadow; made of the values if there is none yet."""
+        held = self.get(tensor)
+        if held is None:
+            storage = tensor.untyped_storage()
+            count = storage.nbytes() // tensor.itemsize
+            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+            held = self._put(tensor, whole.to(WIDER[tensor.dtype]), row)
+        return held
+
+    def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
+        """Give a new tensor its shadow, which may become the buffer itself."""
+        dtype, count = WIDER[tensor.dtype], tensor.untyped_storage().nbytes() // tensor.itemsize
+        value = value.to(device=tensor.device, dtype=dtype)
+        whole = value.numel() == count and value.untyped_storage().nbytes() == count * value.itemsize
+        if whole and value.stride() == tensor.stride() and not tensor.storage_offset() and not value.is_conj():
+            buffer = value.as_strided((count,), (1,), 0)
+        else:
+            buffer = torch.empty(count, dtype=dtype, device=tensor.device)
+            buffer.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+        return self._put(tensor, buffer, row)
+
+    def drop(self, tensor: Tensor) -> None:
+        """From now on the values are right as they are."""
+        self._of.pop(tensor.untyped_storage()._cdata, None)
+
+    def forget(self) -> None:
+        """Give all memory back."""
+        self._of.clear()
+
+    def clear(self) -> None:
+        """Those that nobody has read by now never will be."""
+        while self._of:
+            self._over(self._of.popitem()[1])
+
+    def _put(self, tensor: Tensor, buffer: Tensor, row: Any) -> ShadowStorage:
+        storage = tensor.untyped_storage()
+        key, of = storage._cdata, self._of
+
+        def gone(ref: "weakref.ref[Any]") -> None:
+            held = of.get(key)
+            if held is not None and held.ref is ref:
+                del of[key]
+                self._over(held)
+
+        held = of[key] = ShadowStorage(weakref.ref(storage, gone), tensor, storage.nbytes(), buffer, row)
+        return held
+
+    def _over(self, held: ShadowStorage) -> None:
+        if not held.read:
+            self._left(held)

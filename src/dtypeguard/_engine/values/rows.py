@@ -1,0 +1,163 @@
+"""What is known of each line of the program: how far its values are from their shadow, and where that comes from.
+
+A row is one operation at one line. Its `parent` is the row that computed the input with the largest error, so a chain
+of rows leads from where values leave the program back to the line at which they were spoilt.
+"""
+
+import enum
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..._core.base.dtypes import HALF_ULP
+from ..watch.sites import Site
+from .measure import Error
+
+_LARGE = 0.02  # an error that is no mere rounding
+LOST = 0.5  # an error that leaves nothing of a value
+_FACTOR = 8  # times the error that came in
+_STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
+_MANY = 20_000  # rows, from which on modules are not told apart any more
+_COLLIDED = 0.05  # share of whole numbers that are another one
+
+
+class Cause(enum.Enum):
+    """What a line does to values."""
+
+    BORN = "born"  # from finite values come some that are not
+    FLUSHED = "flushed"  # from others comes zero
+    STALLED = "stalled"  # what is added is rounded away, again and again
+    COLLIDED = "collided"  # whole numbers become others
+    AMPLIFIED = "amplified"  # a small error becomes a large one
+
+
+class Row:
+    """One operation at one line, in forward or backward."""
+
+    __slots__ = (
+        "backward",
+        "born",
+        "changed",
+        "count",
+        "decided",
+        "distinct",
+        "dtype",
+        "error",
+        "example",
+        "flipped",
+        "flushed",
+        "given",
+        "incoming",
+        "largest",
+        "lost",
+        "module",
+        "name",
+        "of",
+        "parent",
+        "previous",
+        "site",
+        "stalled",
+        "visits",
+        "wrong",
+    )  # fmt: skip
+
+    def __init__(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> None:
+        self.name, self.site, self.module, self.dtype, self.backward = name, site, module, dtype, backward
+        self.visits = 0
+        self.error = 0.0  # the largest that was measured
+        self.incoming = 0.0  # the error of its inputs at that measurement
+        self.parent: Row | None = None
+        self.previous: Row | None = (
+            None  # the row that computed an input of this shape: the last round of a running total
+        )
+        self.given = False  # not computed here: its values came in so
+        self.example: tuple[float, float] | None = None  # a value, and what it would be
+        self.largest = 0.0  # what its values were like, at most: their root mean square
+        self.count = 0  # of values that were looked at
+        self.lost = self.flushed = 0  # of these
+        self.born = self.of = 0  # values that are not finite, of how many
+        self.stalled = 0.0
+        self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
+        self.distinct: tuple[int, int] | None = None  # how many there were, and are
+        self.decided = self.flipped = 0
+        self.changed: tuple[float, float] | None = None  # a choice, and what it would be
+
+    def __str__(self) -> str:
+        return f"{self.site.expression or self.name} at {self.site}"
+
+    @property
+    def half_ulp(self) -> float:
+        return HALF_ULP.get(self.dtype, 0.0)
+
+    @property
+    def cause(self) -> Cause | None:
+        """What it does to values, if anything."""
+        if self.lost and not math.isinf(self.incoming):
+            return Cause.BORN
+        if self.stalled > _STALLED[0] and self.error > _STALLED[1]:
+            return Cause.STALLED
+        if self.wrong is not None and self.wrong[0] > _COLLIDED * self.wrong[1]:
+            return Cause.COLLIDED
+        if self.flushed > self.count / 2 and self.error > 0.5:
+            return Cause.FLUSHED
+        if self.error > max(_LARGE, _FACTOR * max(self.incoming, self.half_ulp)):
+            return Cause.AMPLIFIED
+        return None
+
+    def chain(self) -> Iterator["Row"]:
+        """This row and those that its error comes from, each once."""
+        seen: set[int] = set()
+        row: Row | None = self
+        while row is not None and id(row) not in seen:
+            seen.add(id(row))
+            yield row
+            row = row.parent
+
+    def culprits(self) -> Iterator["Row"]:
+        """The rows behind this one that spoil values, the nearest first.
+
+        One that only makes more of what was lost before counts if there is no other.
+        """
+        spoil = [row for row in self.chain() if row.cause is not None]
+        mere = [row for row in spoil if row.cause is Cause.AMPLIFIED and row.incoming >= LOST]
+        yield from [row for row in spoil if row not in mere] or mere[-1:]
+
+    def rounded(self) -> "Row | None":
+        """The row behind this one in which the error was rounded that this one makes larger."""
+        rows = list(self.chain())[1:]
+        return next((row for row in rows if row.error and row.incoming <= row.error / 2), rows[-1] if rows else None)
+
+    def measured(self, error: Error, effective: float, incoming: float, parent: "Row | None") -> bool:
+        """Enter what was measured; whether it is worse than all before."""
+        self.count += error.count
+        self.lost += error.lost
+        self.largest = max(self.largest, error.level)
+        worse = effective > self.error
+        if worse:
+            self.error, self.incoming = effective, incoming
+            if parent is not None and not any(row is self for row in parent.chain()):  # else nothing leads out
+                self.parent = parent
+        return worse
+
+    def convict(self, error: float) -> None:
+        """A difference that was judged by what was subtracted turns out to matter by itself."""
+        self.error = max(self.error, error)
+
+
+class Rows:
+    """All rows of one audit."""
+
+    def __init__(self) -> None:
+        self._of: dict[Any, Row] = {}
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(list(self._of.values()))
+
+    def at(self, name: str, site: Site, module: str | None, dtype: torch.dtype, backward: bool) -> Row:
+        key = (id(site), name, dtype, backward, module if len(self._of) < _MANY else None)
+        row = self._of.get(key)
+        if row is None:
+            row = self._of[key] = Row(name, site, module, dtype, backward)
+        return row

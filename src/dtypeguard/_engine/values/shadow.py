@@ -1,0 +1,445 @@
+"""The shadow of a program: each operation once more, with what its inputs would be in a wider dtype.
+
+The program's own operation has run by then, as it was written; nothing of it is changed, and no random number is drawn
+again. What is shadowed of an operation is kept always; how large its error is, is measured at the first, second,
+fourth, eighth ... time that its line runs.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.base.dtypes import WIDER
+from ..operands import operands, shadowed
+from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
+from ..watch.text import LARGEST
+from .cancellation import Incoming, are_squares, cancellation_of
+from .measure import error_of, flushed, norm, worst
+from .memory import Memory, ShadowStorage
+from .rows import Cause, Row
+
+_EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
+_FAR = 2.0  # times a cancellation that came in
+_LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
+_WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
+_GROWN = 2.0  # times the error of what is added
+_OFTEN = 32
+_LOOP = 4  # operations from one round of an accumulation to the next
+_DOUBLE = frozenset([torch.float64, torch.complex128])
+_SINGLE = frozenset([torch.float32, torch.complex64])
+
+RowOf = Callable[[Operator, torch.dtype], Row]
+Given = dict[int, tuple[Tensor, ShadowStorage | None]]  # by id: inputs that can have a shadow, and it
+
+
+@dataclass(slots=True)
+class Writing:
+    """What is known of an operation that writes to its arguments before it runs."""
+
+    row: Row
+    look: bool
+    incoming: list[Incoming]
+    values: Tensor | None  # what it writes to, as it was
+    shadow: Tensor | None
+
+
+class Shadow:
+    """The shadows of a program's tensors, and how far these are from them."""
+
+    def __init__(self, left: Callable[[ShadowStorage], None], measure: bool = True) -> None:
+        self.memory = Memory(left)
+        self._due = _due if measure else lambda row: False
+        self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
+        self.operations = 0  # that were done once more
+        self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
+        self._whole = False  # whether there were whole numbers that became others
+
+    # ------------------------------------------------------------ before the program's operation
+
+    def before(self, op: Operator, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
+        if not op.writes or op.way in (Way.FILL, Way.OPAQUE, Way.NONE):
+            return None
+        targets = [tensor for tensor in written(op, args, kwargs) if shadowed(tensor)]
+        if not targets:
+            return None
+        if op.exact:
+            given = operands(args, kwargs)
+            if not any(map(self._held, given)) and not op.rounds(given, targets[0].dtype):
+                return None
+        row = row_of(op, targets[0].dtype)
+        row.visits += 1
+        look = self._due(row)
+        helds = [self.memory.hold(tensor) for tensor in targets]
+        for held in helds:
+            held.writes += 1
+            look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
+        incoming = [_incoming(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
+        first = targets[0]
+        values = shadow = None
+        if look and first.numel() <= LARGEST:
+            values, shadow = first.clone(), incoming[0].held.like(first).clone()
+        return Writing(row, look, incoming, values, shadow)
+
+    def _held(self, tensor: Tensor) -> ShadowStorage | None:
+        return self.memory.get(tensor) if shadowed(tensor) else None
+
+    # ------------------------------------------------------------ after it
+
+    def after(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], out: Any, writing: Writing | None,
+        row_of: RowOf,
+    ) -> None:  # fmt: skip
+        """The program's operation has run; `inputs` are the tensors that it took."""
+        memory, way = self.memory, op.way_for(args, kwargs)
+        if way is Way.FILL:
+            for tensor in written(op, args, kwargs):
+                held = memory.get(tensor) if shadowed(tensor) else None
+                if held is not None:
+                    held.like(tensor).copy_(tensor)
+            return
+        given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
+        if way is Way.OPAQUE:
+            self._unknown(op, args, kwargs, given)
+            return
+        made = _made(out, given)
+        if writing is None and not made:
+            if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
+                self._decision(op, args, kwargs, inputs, given, out, row_of)
+            return
+        fresh = all(held is None for _, held in given.values())
+        if fresh and op.exact and writing is None and not (made and op.rounds(inputs, made[0].dtype)):
+            return
+        if writing is not None:
+            row, look = writing.row, writing.look
+        else:
+            row = row_of(op, made[0].dtype)
+            row.visits += 1
+            look = self._due(row)
+        if way is Way.ROUND and writing is None:
+            return
+        incoming = _all_incoming(given, look, writing)
+        try:
+            shadows = self._again(op, args, kwargs, inputs, given, out, made, writing)
+        except Exception as error:
+            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise
+            self.opaque[op.name] += 1
+            for tensor in written(op, args, kwargs):
+                memory.drop(tensor)
+            return
+        self.operations += 1
+        shape = shadows[0][0].shape if shadows else None
+        row.previous = next((one.row for one in incoming if one.tensor.shape == shape), None)
+        pairs = []
+        for tensor, shadow in shadows:
+            held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
+            if held is not None:
+                held.row, held.read = row, False
+                pairs.append((tensor, held))
+        if look and pairs:
+            self._measure(op, args, row, pairs, incoming, writing)
+            if row.cause is not None:
+                self.spoil.add(row)
+        elif pairs:
+            for _, held in pairs:
+                held.error, held.cancellation = row.error, _carried(incoming)
+                held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
+        if way is Way.PICK and _due(row):
+            self._picked(op, args, kwargs, out, row)
+
+    def _unknown(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
+        if any(held is not None for _, held in given.values()):
+            self.opaque[op.name] += 1
+        for tensor in written(op, args, kwargs):
+            if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                self.memory.drop(tensor)
+
+    def _again(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],
+        writing: Writing | None,
+    ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
+        """Results of the program with their shadows; None for one that was written in place."""
+        memory = self.memory
+        if op.way is Way.DROPOUT:
+            share = args[1]
+            shadow = memory.read(args[0], WIDER[args[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
+            return [(out[0], shadow)]
+        if op.way is Way.PICK and writing is None:
+            return [(out[0], _at_places(op, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
+        results = self._wider(op, args, kwargs, inputs, given, writing)
+        if writing is None:
+            return _pairs(out, results, made)
+        if op.way is Way.ROUND:
+            for one in writing.incoming:
+                one.held.like(one.tensor).copy_(one.tensor)
+        changed, results = [(one.tensor, None) for one in writing.incoming], _pairs(out, results, made) if made else []
+        return [*results, *changed] if op.name in BESIDES else [*changed, *results]  # the first one is rated
+
+    def _wider(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, writing: Writing | None = None
+    ) -> Any:
+        """The operation with the shadows of its inputs."""
+        memory = self.memory
+        if writing is not None:
+            double = WIDER[writing.incoming[0].tensor.dtype] in _DOUBLE
+        else:
+            dtypes = {WIDER.get(tensor.dtype, tensor.dtype) for tensor in inputs}
+            dtypes |= {WIDER[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in WIDER}
+            double = not (dtypes & _SINGLE) or bool(dtypes & _DOUBLE)
+        real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
+        known: dict[int, Tensor] = {}
+        for key, (tensor, held) in given.items():
+            if held is not None:
+                held.read, tensor = True, held.like(tensor)
+            known[key] = tensor.to(imaginary if tensor.is_complex() else real)
+        for one in () if writing is None else writing.incoming:  # as they were before
+            known[id(one.tensor)] = memory.hold(one.tensor).like(one.tensor)
+        wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
+        if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
+            wide[op.names.index("half_to_float")] = False
+        named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
+        return op.func(*wide, **named)
+
+    # ------------------------------------------------------------ errors
+
+    def _measure(
+        self, op: Operator, args: Any, row: Row, pairs: list[tuple[Tensor, ShadowStorage]], incoming: list[Incoming],
+        writing: Writing | None,
+    ) -> None:  # fmt: skip
+        tensor, held = pairs[0]
+        shadow = held.like(tensor)
+        error = error_of(tensor, shadow)
+        cancellation, floor = cancellation_of(op, args, incoming, error)
+        relative = error.relative(floor)
+        if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
+            below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
+            cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
+        effective = relative / cancellation
+        source = max(incoming, key=_suspect if self._whole else _wrong, default=None)
+        squares = are_squares(op, args, incoming)
+        lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
+        if lost and incoming:  # from here on a difference is judged by itself
+            source = max(incoming, key=lambda one: one.error * one.cancellation)
+            for one in incoming:
+                if one.cancellation > 1 and one.held.origin is not None and effective:
+                    one.held.origin.convict(one.error * one.cancellation)
+                    self.spoil.add(one.held.origin)
+        carried = 0.0 if source is None else source.error * (source.cancellation if lost else 1.0)
+        origin = None if source is None or cancellation == 1 else source.held.origin
+        if cancellation > _FAR * max((one.cancellation for one in incoming), default=1.0):
+            origin = row
+        for _, other in pairs:
+            other.cancellation, other.floor, other.error, other.origin = cancellation, floor, effective, origin
+            other.squared = squares and op.cancels is not Cancels.ROOT
+        if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:  # a mean is as good as zero by its
+            mean, variance = writing.incoming[:2]  # deviation
+            mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
+        if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
+            row.example = worst(tensor, shadow)
+        if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
+            row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
+        if tensor.numel() <= LARGEST and error.distance:
+            if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
+                self._stalls(op, row, effective, tensor, shadow, incoming, writing)
+            self._collides(row, tensor.to(shadow.dtype), shadow, carried)
+
+    def _stalls(
+        self,
+        op: Operator,
+        row: Row,
+        error: float,
+        tensor: Tensor,
+        shadow: Tensor,
+        incoming: list[Incoming],
+        writing: Writing | None,
+    ) -> None:
+        """An accumulation whose values stay where they are, while the shadow moves."""
+        if op.name not in ACCUMULATES:
+            return
+        total = next((one for one in incoming if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
+        if total is None or error <= _GROWN * max((one.error for one in incoming if one is not total), default=0.0):
+            return  # there is no total, or what is added was as wrong
+        if writing is not None:
+            if writing.values is None or writing.shadow is None or total.tensor is not tensor:
+                return
+            values, old = writing.values, writing.shadow
+        else:
+            values, old = total.tensor, total.held.like(total.tensor)
+        moved = shadow != old
+        row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
+
+    def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
+        """Whole numbers that become others here."""
+        if tensor.numel() < 2 or tensor.is_complex() or incoming > row.half_ulp / 4:
+            return
+        if not 0.5 / row.half_ulp < float(shadow.abs().max()) < math.inf or not bool((shadow == shadow.round()).all()):
+            return
+        wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
+        if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
+            row.wrong, row.distinct, self._whole = (wrong, tensor.numel()), (there, left), True
+
+    # ------------------------------------------------------------ choices
+
+    def _decision(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, row_of: RowOf
+    ) -> None:
+        held = [one for _, one in given.values() if one is not None]
+        first = next(tensor for tensor, _ in given.values())
+        for one in held:
+            one.read = True
+        if any(one.cancellation > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
+            return
+        if not held or not isinstance(out, Tensor) or not out.numel():
+            return
+        row = row_of(op, first.dtype)
+        row.visits += 1
+        if not _due(row):
+            return
+        row.parent = max(held, key=lambda one: one.error).row
+        if op.name in ("argmax", "argmin"):
+            self._extreme(op, args, kwargs, out, row)
+            return
+        other = self._wider(op, args, kwargs, inputs, given)
+        if not isinstance(other, Tensor) or other.shape != out.shape:
+            return
+        differ = out != other
+        exact = self.memory.read(first, WIDER[first.dtype])
+        if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
+            whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
+            if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
+                count = int((differ & whole).sum())
+                if count:
+                    row.wrong, self._whole = (count, out.numel()), True
+                    self.spoil.add(row)
+            else:  # a quantizer rounds: one unit is its resolution
+                differ = (out.double() - other.double()).abs() > 1
+        row.decided += out.numel()
+        row.flipped += int(differ.sum())
+        if bool(differ.any()):
+            place = int(differ.reshape(-1).nonzero()[0])
+            row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
+
+    def _extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
+        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
+        best = op.func(shadow, *args[1:], **kwargs)
+        if axis is None:
+            mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
+        else:
+            mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
+        self._chosen(row, mine, theirs, out, best)
+
+    def _picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
+        if self.memory.get(args[0]) is None:
+            return
+        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        best = op.func(shadow, *args[1:], **kwargs)
+        mine, theirs = _at_places(op, args, kwargs, out, shadow), best[0]
+        if op.name == "topk":
+            mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
+        self._chosen(row, mine, theirs, out[1], best[1])
+
+    def _chosen(self, row: Row, mine: Tensor, theirs: Tensor, out: Tensor, best: Tensor) -> None:
+        """Which places were chosen; where the shadow has the same value at both, it does not matter."""
+        differ = (mine != theirs).reshape(-1)
+        row.decided += differ.numel()
+        row.flipped += int(differ.sum())
+        if bool(differ.any()):
+            place = int(differ.nonzero()[0])
+            row.changed = float(out.reshape(-1)[place]), float(best.reshape(-1)[place])
+
+
+def _due(row: Row) -> bool:
+    """Whether to measure: at powers of two, and in a running total more often, which may stand still between them."""
+    visits = row.visits
+    return visits & (visits - 1) == 0 or (visits % _OFTEN == 0 and _loops(row.previous, row))
+
+
+def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    for place in op.writes:
+        value = args[place] if place < len(args) else kwargs.get(op.names[place])
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(one, Tensor):
+                yield one
+
+
+def _made(out: Any, given: Given) -> list[Tensor]:
+    """The results that are new tensors, of a dtype that has a shadow."""
+    results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
+    storages = {tensor.untyped_storage()._cdata for tensor, _ in given.values()}
+    return [t for t in results if isinstance(t, Tensor) and shadowed(t) and t.untyped_storage()._cdata not in storages]
+
+
+def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+    ids = {id(tensor) for tensor in made}
+    outs = [out] if isinstance(out, Tensor) else list(out)
+    others = [results] if isinstance(results, Tensor) else list(results)
+    return [
+        (tensor, other) for tensor, other in zip(outs, others, strict=False)
+        if id(tensor) in ids and isinstance(other, Tensor) and other.shape == tensor.shape
+    ]  # fmt: skip
+
+
+def _at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
+    """The shadow's values at the places that the program found."""
+    if not shadow.ndim:
+        return shadow.clone()
+    axis, places = op.argument(args, kwargs, "dim", -1), out[1]
+    keeps = op.keeps_axis or op.argument(args, kwargs, "keepdim", False)
+    values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
+    return values if keeps else values.squeeze(axis)
+
+
+def _loops(row: Row | None, to: Row) -> bool:
+    """Whether a row comes soon after another one of an accumulation."""
+    for _ in range(_LOOP):
+        if row is to:
+            return True
+        row = None if row is None else row.previous
+    return False
+
+
+def _widened(value: Any, known: dict[int, Tensor], real: torch.dtype, imaginary: torch.dtype) -> Any:
+    """An argument in the wider dtype; `known` has the tensors by id."""
+    if isinstance(value, Tensor):
+        return known.get(id(value), value)
+    if isinstance(value, (list, tuple)):
+        return [_widened(one, known, real, imaginary) for one in value]
+    if isinstance(value, torch.dtype) and value in WIDER:
+        return imaginary if value.is_complex else real
+    return value
+
+
+def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Incoming]:
+    incoming = [] if writing is None else list(writing.incoming)
+    targets = {id(one.tensor) for one in incoming}
+    return incoming + [
+        _incoming(tensor, held, look)
+        for key, (tensor, held) in given.items()
+        if held is not None and key not in targets
+    ]
+
+
+def _incoming(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
+    if look:
+        held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.cancellation
+    return Incoming(tensor, held.error, held, held.row, held.cancellation)
+
+
+def _wrong(one: Incoming) -> float:
+    return one.error
+
+
+def _suspect(one: Incoming) -> float:
+    """How likely an input is where an error comes from: whole numbers that are others have a small one."""
+    culprit = None if one.row is None else next(one.row.culprits(), None)
+    return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
+
+
+def _carried(incoming: list[Incoming]) -> float:
+    return max((one.cancellation for one in incoming), default=1.0)

@@ -1,0 +1,213 @@
+"""Where the dtype of a tensor comes from.
+
+A node is a line at which a tensor came to be; its parents are the lines of what it was computed from. Nodes hold no
+tensors, tensors hold no nodes: a table of weak references stands between them. Chains are cut at a length, so a long
+run keeps a bounded number of nodes.
+"""
+
+import abc
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.base.dtypes import name_of
+from .sites import Site
+from .spots import Step
+
+_LONG = 32  # lines between a birth and now
+_SHOWN = 6
+_SWEEP = 10_000
+_DEBTS = 32
+FIRST = "first seen"  # of what is older than the audit, or was made past torch
+
+
+class Cause(abc.ABC):
+    """Why tensors have the dtype, or the device, that they have; harmless until something comes of it."""
+
+    met = False  # whether something of it met other dtypes, while new tensors were still born of it
+
+    @abc.abstractmethod
+    def blame(self, audit: Any, effect: str) -> None:
+        """Something came of it."""
+
+
+class Debt:
+    """A suspicion that a later operation confirms or settles: nodes carry it along until then."""
+
+    settled = False
+
+    def refused(self) -> None:
+        """Somebody refused a tensor that has it."""
+
+
+class Node:
+    """A line at which a tensor of one dtype came to be."""
+
+    __slots__ = ("birth", "cause", "debts", "depth", "dtype", "module", "named", "op", "parents", "site")
+
+    def __init__(
+        self,
+        op: str,
+        site: Site,
+        dtype: torch.dtype,
+        parents: tuple["Node", ...] = (),
+        module: str | None = None,
+        cause: Any = None,
+        named: bool = False,  # a parameter or buffer: `op` says which
+    ) -> None:
+        self.named = named
+        self.depth: int
+        self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
+        self.debts: tuple[Debt, ...] = ()
+        depth = 1
+        for parent in parents:
+            if parent.debts:
+                self.owes(parent.debts)
+            if parent.depth >= depth:
+                depth = parent.depth + 1
+        first = next(iter(parents), None)
+        same = first is not None and first.dtype is dtype and cause is None
+        if depth > _LONG:
+            parents = (first.birth,) if first is not None and same and first.birth.depth < _LONG else ()
+            depth, same = 1 + len(parents), bool(parents)
+        self.parents, self.depth = parents, depth
+        self.birth: Node = first.birth if first is not None and same else self
+
+    def __str__(self) -> str:
+        if self.named:
+            return f"{self.op}: {name_of(self.dtype)}"
+        if self.op == FIRST:
+            return f"first seen at {self.site}: {name_of(self.dtype)}"
+        return f"{self.site.expression or self.op} at {self.site}: {name_of(self.dtype)}"
+
+    def owes(self, debts: tuple[Debt, ...]) -> None:
+        """Take over what is still open; however long the chain grows, it is not lost."""
+        self.debts = tuple(dict.fromkeys((*self.debts, *(debt for debt in debts if not debt.settled))))[:_DEBTS]
+
+    def ancestors(self, most: int = 64) -> Iterator["Node"]:
+        """The node and what it came from, each once, nearest first."""
+        seen: set[int] = set()
+        queue: list[Node] = [self]
+        for node in queue:
+            if len(seen) >= most:
+                return
+            if id(node) not in seen:
+                seen.add(id(node))
+                yield node
+                queue.extend(node.parents)
+
+    def step(self, born: bool) -> Step:
+        """The line as a step of an origin, which may be the one where the dtype is born."""
+        if self.named or not born:
+            return Step(str(self))
+        how = "first seen" if self.op == FIRST else "born"
+        return Step(str(self), self.site, f"{name_of(self.dtype)} is {how} here")
+
+    def line(self) -> tuple[str, ...]:
+        """The lines from birth to here; what lies between the first and the last ones is left out."""
+        lines: list[Step] = []
+        node: Node | None = self
+        born = 0
+        while node is not None:
+            text = node.step(node is self.birth)
+            if not lines or lines[-1] != text:
+                lines.append(text)
+            if node is self.birth:
+                born = len(lines)
+            node = node.parents[0] if node.parents else None
+        lines.reverse()
+        last, born = len(lines) - _SHOWN + 3, len(lines) - born
+        if len(lines) > _SHOWN:
+            kept = [lines[born]] if 2 <= born < last else []
+            lines[2:last] = [Step(f"... {last - 2 - len(kept)} more lines"), *kept]
+        return tuple(lines)
+
+
+class _Held:
+    """A tensor that a module has: found there, for PyTorch swaps no tensor that has weak references."""
+
+    def __init__(self, module: nn.Module, key: str) -> None:
+        self._module, self._key = weakref.ref(module), key
+
+    def __call__(self) -> Tensor | None:
+        module = self._module()
+        if module is None:
+            return None
+        parameter = module._parameters.get(self._key)
+        return module._buffers.get(self._key) if parameter is None else parameter
+
+
+class Lineage:
+    """The nodes of the tensors that are alive."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, tuple[Callable[[], Tensor | None], Node]] = {}
+        self._limit = _SWEEP
+
+    def causes(self, tensors: Iterable[Tensor], most: int) -> Iterator[Any]:
+        """The causes of tensors and of what each came from, up to `most` nodes, nearest first."""
+        for node in map(self.get, tensors):
+            if node is not None:
+                yield from [ancestor.cause for ancestor in node.ancestors(most)]
+
+    def get(self, tensor: Tensor) -> Node | None:
+        entry = self._of.get(id(tensor))
+        if entry is None or entry[0]() is not tensor or entry[1].dtype is not tensor.dtype:  # changed in place
+            return None
+        return entry[1]
+
+    def mark(self, tensor: Tensor, cause: Any) -> None:
+        """Why the tensor has the dtype that it has."""
+        node = self.get(tensor)
+        if node is not None:
+            node.cause = cause
+
+    def forget(self, *tensors: Tensor) -> None:
+        """Drop the weak references to tensors."""
+        for tensor in tensors:
+            self._of.pop(id(tensor), None)
+
+    def set(self, tensor: Tensor, node: Node) -> None:
+        if type(tensor) is Tensor or (type(tensor) is nn.Parameter and not _swaps()):
+            known = self._of
+            known[id(tensor)] = (weakref.ref(tensor), node)
+            if len(known) > self._limit:
+                self._sweep()
+
+    def hold(self, module: nn.Module, key: str, tensor: Tensor, node: Node) -> None:
+        """The same for a parameter or buffer of a module."""
+        self._of[id(tensor)] = (_Held(module, key), node)
+
+    def alone(self) -> "Lineage":
+        """The lines, without why: causes hold what rules know of the program."""
+        nodes = [node for _, node in self._of.values()]
+        seen: set[int] = set()
+        while nodes:
+            node = nodes.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                node.cause, node.debts = None, ()
+                nodes += [*node.parents, node.birth]
+        return self
+
+    def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now."""
+        node = self.get(tensor)
+        return () if node is None else node.line()
+
+    def _sweep(self) -> None:
+        known = self._of
+        for key in [key for key, (ref, _) in list(known.items()) if ref() is None]:
+            known.pop(key, None)
+        self._limit = max(_SWEEP, 2 * len(known))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+def _swaps() -> bool:
+    """Whether modules are converted by swapping tensors, which weak references forbid."""
+    return torch.__future__.get_swap_module_params_on_conversion()

@@ -1,0 +1,156 @@
+"""Models: how they are converted, what is loaded into them, and which dtype they have."""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.jit import ScriptModule
+from torch.nn.parameter import is_lazy
+
+from ..._core.base import private
+from .events import Conversion, Loading
+from .lineage import Cause, Node
+from .patches import around
+from .recorder import Recorder
+from .sites import Site
+from .text import tensors_below
+
+_DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
+_MOST = 4  # times as many parameters as there are others tell the dtype of a model
+
+
+# ---------------------------------------------------------------- conversion
+
+
+@dataclass(eq=False)
+class Converted(Cause):
+    """A parameter has its dtype since a module was converted: a whole model, or a part of one by itself."""
+
+    module: weakref.ref[nn.Module]
+
+    def blame(self, audit: Recorder, effect: str) -> None:
+        """It is no fault by itself."""
+
+
+@around(nn.Module, "to", "cuda", "cpu", *_DTYPES)
+def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    local = audit.local
+    if local.converting:
+        return original(self, *args, **kwargs)
+    before = audit.guarded(_floating, self) or {}
+    local.converting = True
+    try:
+        result = original(self, *args, **kwargs)
+    finally:
+        local.converting = False
+    audit.guarded(_converted, audit, self, original.__name__, args, kwargs, before, audit.user())
+    return result
+
+
+def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
+    return {
+        (path, name): tensor.dtype
+        for path, _, _, name, tensor in tensors_below(model)
+        if tensor.dtype.is_floating_point
+    }
+
+
+def _converted(
+    audit: Recorder, model: nn.Module, name: str, args: Any, kwargs: Any, before: dict[tuple[str, str], torch.dtype],
+    site: Site,
+) -> None:  # fmt: skip
+    event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
+    for path, module, kind, own, tensor in tensors_below(model):
+        changed = before.get((path, own), tensor.dtype) is not tensor.dtype
+        if kind == "parameter" and changed and not isinstance(module, ScriptModule):
+            title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
+            node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
+            audit.lineage.hold(module, own, tensor, node)
+    audit.emit("converted", event)
+
+
+def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
+    if name == "to":
+        parsed = private.parse_to(*args, **kwargs)
+        return parsed[0], parsed[1]
+    if name in _DTYPES:
+        return None, _DTYPES[name]
+    device = args[0] if args else kwargs.get("device")
+    device = f"cuda:{device}" if isinstance(device, int) else device
+    return torch.device(device or name), None
+
+
+# ---------------------------------------------------------------- loading
+
+
+@around(nn.Module, "load_state_dict")
+def _loading(
+    audit: Recorder, original: Callable[..., Any], self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any
+) -> Any:
+    assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
+    if audit.on["loading"] and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
+        audit.guarded(_compare, audit, self, state_dict, audit.user())
+    audit.local.loading += 1
+    try:
+        return original(self, state_dict, *args, **kwargs)
+    finally:
+        audit.local.loading -= 1
+
+
+def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:
+    """What loading will convert; it copies into the tensors that the model has."""
+    own = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    groups: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}
+    for name, target in own.items():
+        source = state.get(name)
+        if isinstance(source, Tensor) and source.dtype is not target.dtype and target.dtype is not torch.bool:
+            groups.setdefault((source.dtype, target.dtype), []).append(name)
+    path = audit.path_of(model)
+    for (was, dtype), names in groups.items():
+        audit.emit("loading", Loading(path, own, state, was, dtype, names, site))
+
+
+# ---------------------------------------------------------------- dtypes
+
+
+@dataclass
+class Dtypes:
+    """Of models that are gone, by path: as they were when they were first called."""
+
+    of: dict[str, torch.dtype] = field(default_factory=dict)
+
+
+def dtype_of(path: str | None, audit: Recorder) -> torch.dtype | None:
+    """The dtype of the model that a module, or a parameter, is in; none that came with a changed default dtype."""
+    title = path.partition(".")[0] if path else ""
+    root = next((module for known, module in audit.modules() if known == title), None)
+    tensors = () if root is None else (tensor for *_, tensor in tensors_below(root))
+    parameters = [t for t in tensors if isinstance(t, nn.Parameter) and t.dtype.is_floating_point and not is_lazy(t)]
+    dtype = usual(parameters, root, audit) if parameters else None  # in a functional call there are none
+    dtype = audit.state(Dtypes).of.get(title) if root is None else dtype
+    return None if dtype in audit.births else dtype
+
+
+def usual(parameters: Sequence[Tensor], root: nn.Module | None, audit: Recorder) -> torch.dtype:
+    """That of by far the most parameters; else of those that were not converted apart, in doubt the default dtype."""
+    every = _sizes(parameters)
+    for sizes in (every, _sizes(p for p in parameters if not _is_apart(p, root, audit))):
+        if sizes and sum(sizes.values()) < (1 + 1 / _MOST) * max(sizes.values()):
+            return max(sizes, key=lambda dtype: sizes[dtype])
+    default = torch.get_default_dtype()
+    return default if default in every else max(every, key=lambda dtype: every[dtype])
+
+
+def _sizes(parameters: Iterable[Tensor]) -> dict[torch.dtype, int]:
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    return sizes
+
+
+def _is_apart(parameter: Tensor, root: nn.Module | None, audit: Recorder) -> bool:
+    node = audit.lineage.get(parameter)
+    return node is not None and isinstance(node.cause, Converted) and node.cause.module() is not root

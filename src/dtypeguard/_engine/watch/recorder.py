@@ -1,0 +1,493 @@
+"""The recorder: what torch does while an audit is on, turned into events.
+
+The dispatch mode shows operations, functions that are replaced for the time show modules, autocast regions and threads.
+"""
+
+import contextlib
+import itertools
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..._core.base import private
+from ..._core.base.patches import here as threads
+from ..ops import NARROW
+from .apart import apart
+from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
+from .findings import Findings
+from .lineage import Cause, Lineage, Node
+from .patches import Patches
+from .rule import Finding, Rule, Severity
+from .sites import Door, Site, here, line, raised_at, raising, user
+from .text import inside, size_of, tensors_of, walk
+
+State = TypeVar("State")
+_SEQUENCES = 50_000
+_FAULTS = 100
+
+
+@dataclass
+class Caught:
+    """What was found of an exception that the program may still catch."""
+
+    error: int
+    text: str
+    rule: str
+    site: Site
+    nodes: list[Node]
+    dtypes: bool
+    fields: dict[str, Any]
+
+
+@dataclass
+class Failure:
+    """What was known of an exception where it was seen first."""
+
+    error: int  # its id: builtin exceptions take no weak references
+    module: str | None
+    autocast: bool
+    op: str | None = None
+    operands: list[Operand] = field(default_factory=list)
+    function: type | None = None
+    said: bool = False
+    outer: int | None = None  # the id of one that was raised from it
+
+
+class Local(threading.local):
+    """What each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.on = False  # threads that the program had before go on by themselves
+        self.modules: list[str] = []
+        self.doors: list[Door] = []  # of these modules
+        self.regions: dict[str, bool] = {}  # of autocast: whether it is enabled, by type of device
+        self.caught: deque[Caught] = deque(maxlen=64)
+        self.paused = 0
+        self.converting = False  # in `Module.to` and the like
+        self.loading = 0  # in load_state_dict
+        self.failure: Failure | None = None
+
+
+class Recorder:
+    """One audit, while it runs; the families of rules use what is public here."""
+
+    def __init__(self, findings: Findings, mode: Callable[["Recorder"], TorchDispatchMode]) -> None:
+        self.findings, self.patches, self.lineage, self.local = findings, Patches(self), Lineage(), Local()
+        self.handles: list[Any] = []
+        self.optimizers: list[Any] = []  # those that `audit` was given
+        self.scalers: list[Any] = []
+        self.running = False
+        self.promotions = 0  # that are open
+        self.integers = {*NARROW}  # dtypes of which every operation is told
+        self.operations = 0
+        self.values: Any = None  # what looks at values, where that is asked for
+        self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
+        self.broken: list[BaseException] = []  # what went wrong in the audit itself
+        self.calls: dict[str, ModuleRow] = {}  # by path
+        self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
+        self.before = handlers_of("before", findings.wanted)
+        self.after = handlers_of("after", findings.wanted)
+        self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
+        self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
+        self._states: dict[type, Any] = {}
+        self._looks: dict[Any, int] = {}
+        self._causes: dict[int, tuple[Site, str | None]] = {}  # of casts in backward, by sequence number
+        self._mode = mode(self)
+
+    @property
+    def live(self) -> bool:
+        """Whether it runs, and this thread takes part; a thread of autograd has the mode of the one that waits."""
+        return self.running and (self.local.on or (threads.foreign and self._mode in _stack()))
+
+    @property
+    def heard(self) -> bool:
+        """Whether it listens in this thread, even in what it does itself."""
+        return self.running and (self.patches.heard or threads.foreign)
+
+    # ------------------------------------------------------------ for the families
+
+    def find(self, rule: Rule | str, site: Site, **fields: Any) -> Finding | None:
+        """Enter a finding; see `Findings.add`."""
+        return self.findings.add(rule, site, **fields)
+
+    def suspect(self, rule: Rule, event: Op, source: Tensor, op: str | None = None, /, **facts: Any) -> Suspect:
+        """What may become a finding: what an operation made of `source`. `what` it was is a fact of each."""
+        origin = tuple(map(str, self.origin_of(source)))  # the operation is the fault, not the birth of its dtype
+        fields = {
+            "module": event.module, "op": op or event.name, "from_dtype": source.dtype, "to_dtype": event.out.dtype,
+            "bytes": size_of(event.out), "origin": origin,
+        }  # fmt: skip
+        return Suspect(rule, event.site, {"what": event.what, **facts}, fields)
+
+    def here(self) -> Site:
+        """The user's line that is running."""
+        return here(sys._getframe(1))
+
+    def line(self, frame: FrameType | None) -> Site:
+        """The same from a frame; looked for once for all operations of a module of torch's."""
+        doors = self.local.doors
+        return line(frame, doors, len(doors) - 1)
+
+    def user(self) -> Site:
+        """The same, past installed packages, where there is such a line."""
+        return user(sys._getframe(1))
+
+    def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause, *, own_dtype: bool = False) -> None:
+        """Something harmful came of tensors: the causes of their dtypes are no mere information any more.
+
+        Args:
+            own_dtype: only causes that made something of the dtype that the tensor has; no other gave it that dtype.
+        """
+        for node in nodes:
+            for ancestor in node.ancestors():
+                if own_dtype and ancestor.dtype.to_real() is not node.dtype.to_real():
+                    continue
+                if isinstance(ancestor.cause, kind):
+                    ancestor.cause.blame(self, effect)
+
+    def module(self) -> str | None:
+        """The module whose forward is running."""
+        modules = self.local.modules
+        return modules[-1] if modules else None
+
+    def autocast(self) -> bool:
+        """Whether an autocast region is enabled; in an operation torch itself would say no."""
+        return any(self.local.regions.values())
+
+    def region(self) -> tuple[str, torch.dtype]:
+        """The enabled region, as arguments of `torch.autocast`."""
+        device = next((kind for kind, enabled in self.local.regions.items() if enabled), "cpu")
+        return device, torch.get_autocast_dtype(device)
+
+    def origin_of(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines from the birth of a tensor to now."""
+        return self.lineage.origin_of(tensor)
+
+    def origin_here(self, tensor: Tensor) -> tuple[str, ...]:
+        """The same for errors; those of a thread that takes no part are not the audit's."""
+        return self.origin_of(tensor) if self.live else ()
+
+    def state(self, kind: type[State]) -> State:
+        """What a family keeps for the time of the audit."""
+        if kind not in self._states:
+            self._states[kind] = kind()
+        state: State = self._states[kind]
+        return state
+
+    def due(self, *key: Any) -> bool:
+        """Whether to do what costs something: the first few times that it is asked, and then at powers of two."""
+        count = self._looks[key] = self._looks.get(key, 0) + 1
+        return count <= 4 or count & (count - 1) == 0
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What torch does in here, in this thread, is not recorded."""
+        self.local.paused += 1
+        try:
+            yield
+        finally:
+            self.local.paused -= 1
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """In here the mode is off, in this thread; not merely paused, which costs something at each operation."""
+        above = self._leave()
+        try:
+            with self.paused():
+                yield
+        finally:
+            for _ in above[:-1]:
+                _python_dispatch._pop_mode()
+            for mode in reversed(above):
+                _python_dispatch._push_mode(mode)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
+        on, self.local.on = self.local.on, False
+        self.patches.leave_thread()
+        try:
+            with self.unseen():
+                yield
+        finally:
+            self.local.on = on
+            if on and self.running:
+                self.patches.enter_thread()
+
+    def emit(self, kind: str, *event: Any) -> None:
+        """Call the functions for a kind of event; what they raise never reaches the program."""
+        if self.on[kind]:
+            self.call(self.on[kind], *event)
+
+    def call(self, functions: Iterable[Callable[..., Any]], *event: Any) -> None:
+        """The same for some of these functions."""
+        self.local.paused += 1
+        try:
+            with apart(own=1):
+                for function in functions:
+                    try:
+                        function(*event, self)
+                    except Exception as error:  # a fault of the audit must not be one of the program
+                        self.fault(error)
+        finally:
+            self.local.paused -= 1
+
+    def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        self.local.paused += 1
+        try:
+            with apart(own=1):
+                return function(*args)
+        except Exception as error:  # a fault of the audit must not be one of the program
+            self.fault(error)
+            return None
+        finally:
+            self.local.paused -= 1
+
+    def fault(self, error: BaseException) -> None:
+        """Something of the audit itself went wrong; what keeps going wrong is kept some times."""
+        if len(self.broken) < _FAULTS:
+            self.broken.append(error)
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        self.local.on = True
+        self.patches.enter_thread()
+        for device in ("cuda", "cpu"):
+            self.local.regions[device] = torch.is_autocast_enabled(device)
+        try:
+            self.patches.begin(self)
+            if self.values is not None:
+                self.values.begin()
+            self.emit("start")
+            _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
+            self.running = True
+        except BaseException:
+            self._put_back()
+            raise
+
+    def stop(self, error: BaseException | None) -> None:
+        self.running = False
+        self._leave()
+        try:
+            if error is not None:
+                self.leaves(error, final=True)
+            if self.values is not None:
+                self.guarded(self.values.close)
+            self.emit("end")
+        finally:
+            self._put_back()
+
+    @contextlib.contextmanager
+    def in_thread(self) -> Iterator[None]:
+        """Record in a thread that the program started."""
+        _python_dispatch._push_mode(self._mode)
+        self.local.on = True
+        self.patches.enter_thread()
+        try:
+            yield
+        except Exception as error:
+            if self.live:
+                self.guarded(self.leaves, error, True)
+            raise
+        finally:
+            self.patches.leave_thread()
+            self._leave()
+
+    def _leave(self) -> list[Any]:
+        """Take the mode off this thread's stack; what was popped: those that the program entered since, and ours."""
+        modes: Any = _python_dispatch
+        popped: list[Any] = []
+        stack = _stack()
+        while self._mode in stack and (not popped or popped[-1] is not self._mode):
+            popped.append(modes._pop_mode())
+        for mode in reversed(popped[:-1]):
+            modes._push_mode(mode)
+        return popped
+
+    def _put_back(self) -> None:
+        self.patches.undo()
+        while self.handles:
+            self.handles.pop().remove()
+        self.optimizers, self.scalers = [], []
+        self._states.clear()
+        self._looks.clear()
+        self._causes.clear()
+
+    # ------------------------------------------------------------ modules
+
+    def known_path(self, module: nn.Module) -> str | None:
+        """The path of a module that was met."""
+        entry = self._paths.get(id(module))
+        return entry[1] if entry is not None and entry[0]() is module else None
+
+    def path_of(self, module: nn.Module) -> str:
+        """`Net.encoder.fc`; a module that no known one holds is a root."""
+        entry = self._paths.get(id(module))
+        if entry is None or entry[0]() is not module:
+            self.name(module)
+            entry = self._paths[id(module)]
+        return entry[1]
+
+    def name(self, root: nn.Module) -> None:
+        """Know a module and all in it by their paths."""
+        kind = title = type(root).__name__.lstrip("_") or "Module"
+        for number in itertools.count(self._numbers.get(kind, 2)):  # from the last one on, whose root may be gone
+            if not self._taken(title, root):
+                break
+            title, self._numbers[kind] = f"{kind}#{number}", number
+        self._titles[title] = weakref.ref(root)
+        site = self.here()
+        for name, module in walk(root):
+            path = inside(title, name)
+            self._paths[id(module)] = (weakref.ref(module), path)
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
+            for kind, key, tensor in tensors_of(module):
+                if self.lineage.get(tensor) is None:
+                    self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
+
+    def _taken(self, title: str, root: nn.Module) -> bool:
+        """Whether another root has the title, and has not become a part of a larger one."""
+        ref = self._titles.get(title)
+        other = None if ref is None else ref()
+        return other is not None and other is not root and self.known_path(other) == title
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Those that are known and alive."""
+        for ref, path in list(self._paths.values()):
+            module = ref()
+            if module is not None:
+                yield path, module
+
+    # ------------------------------------------------------------ exceptions
+
+    def saw(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
+        """An exception was raised; whether it is a finding is known when it leaves the program's modules.
+
+        One of an operation outside of all modules is told at once: nobody hears of it again if the program catches it.
+        """
+        own = op is not None and not self.local.modules
+        if own:
+            self.local.failure = None  # ids of exceptions are used again
+        failure, inner = self.local.failure, error.__cause__ or error.__context__
+        if failure is not None and inner is not None and failure.error == id(inner):
+            failure.outer = id(error)
+        elif failure is None or id(error) not in (failure.error, failure.outer):
+            function = getattr(private.current_node(), "_forward_cls", None)
+            module, operands = self.module(), []
+            for number, tensor in enumerate(tensors):
+                node = self.lineage.get(tensor)
+                owner = None if node is not None and node.named else self._owner(tensor, module)
+                operands.append(Operand.of(owner or f"operand {number}", tensor, node, owned=owner is not None))
+            failure = self.local.failure = Failure(id(error), module, self.autocast(), op, operands, function)
+            if own:
+                self._refused(error, failure, *raising(sys._getframe(1)))
+
+    def _owner(self, tensor: Tensor, path: str | None) -> str | None:
+        """The name of what a running module holds, as `CrossEntropyLoss.weight`: no argument is wrong then."""
+        module = next((module for known, module in self.modules() if known == path), None)
+        if module is None:
+            return None
+        held = [(key, value) for _, key, value in tensors_of(module)] + list(vars(module).items())
+        return next((f"{path}.{key}" for key, value in held if value is tensor), None)
+
+    def leaves(self, error: BaseException, final: bool = False) -> None:
+        """An exception leaves the outermost module, or, which is final, the audit or a thread."""
+        self.saw(error)
+        failure = self.local.failure
+        if failure is None or (final and self._died_of(error)) or failure.said:
+            return
+        if failure.outer == id(error):
+            error = error.__cause__ or error.__context__ or error
+        self._refused(error, failure, *raised_at(error.__traceback__), final=final)
+
+    def _refused(
+        self, error: BaseException, failure: Failure, site: Site, outer: Site, frame: FrameType | None,
+        final: bool = False,
+    ) -> None:  # fmt: skip
+        failure.said = True
+        if frame is None:
+            return
+        event = Refusal(
+            error, site, frame, failure.module, failure.autocast, failure.op, failure.operands, failure.function,
+            outer, final,
+        )  # fmt: skip
+        self.emit("refused", event)
+
+    def refuse(
+        self, event: Refusal, rule: str, site: Site, nodes: list[Node], *, dtypes: bool = False, **fields: Any
+    ) -> None:
+        """Enter what explains an exception: an error if it ends the program, else an info until it does.
+
+        Args:
+            dtypes: whether the dtypes of the tensors were refused.
+        """
+        if event.final:
+            self._condemn(rule, site, nodes, dtypes, fields)
+        elif self.find(rule, site, severity=Severity.INFO, **fields) is not None:
+            caught = Caught(id(event.error), str(event.error), rule, site, nodes, dtypes, {**fields, "again": True})
+            self.local.caught.append(caught)
+
+    def _condemn(self, rule: str, site: Site, nodes: list[Node], dtypes: bool, fields: dict[str, Any]) -> None:
+        self.find(rule, site, severity=Severity.ERROR, **fields)
+        for node in nodes:
+            for debt in node.debts:
+                debt.refused()
+        self.blame(nodes, f"refused at {site}", own_dtype=dtypes)
+
+    def _died_of(self, error: BaseException) -> bool:
+        """Whether the program ends with an exception that was seen when it left a module."""
+        found = False
+        chain: list[BaseException] = []
+        one: BaseException | None = error
+        while one is not None and one not in chain:
+            chain.append(one)
+            for caught in self.local.caught:
+                if caught.error == id(one) and caught.text == str(one):
+                    self._condemn(caught.rule, caught.site, caught.nodes, caught.dtypes, caught.fields)
+                    found = True
+            one = one.__cause__ or one.__context__
+        return found
+
+    # ------------------------------------------------------------ casts
+
+    def cast(self, kind: str, op: str, source: Tensor, like: Tensor, size: int, site: Site, module: str | None) -> None:
+        self.findings.cast(kind, op, source, like.dtype, like.device, size, site, module)
+
+    def remember(self, inputs: list[Tensor], site: Site, module: str | None) -> None:
+        """Which line the casts in backward will belong to that this operation causes."""
+        if inputs and (inputs[0].requires_grad or any(tensor.requires_grad for tensor in inputs[1:])):
+            causes = self._causes
+            if len(causes) > _SEQUENCES:
+                for key in list(causes)[: _SEQUENCES // 2]:
+                    del causes[key]
+            causes[private.next_sequence() - 1] = (site, module)
+
+    def cause(self) -> tuple[Site, str | None] | None:
+        """The line in forward that the running node of backward belongs to."""
+        node = private.current_node()
+        return None if node is None else self._causes.get(node._sequence_nr())
+
+
+def _stack() -> list[Any]:
+    """The dispatch modes of this thread."""
+    modes: Any = _python_dispatch
+    return [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
+
+
+def listening() -> list[Recorder]:
+    """The audits that take part in this thread, the innermost first."""
+    audits = [one.audit for one in reversed(threads.listeners) if isinstance(one, Patches)]
+    return [audit for audit in audits if audit.live]

@@ -1,0 +1,213 @@
+"""Which rules are on, and where: arguments, `[tool.dtypeguard]` in pyproject.toml, comments on lines.
+
+    [tool.dtypeguard]
+    select = ["DG1", "DG5"]                       # default: all
+    ignore = ["repeated-cast"]                    # ids, names or families
+    severity = "warning"                          # the lowest that is reported; default: info
+    per-file-ignores = { "tests/**" = ["DG102"] } # globs over paths below the file's folder, or over names of files
+
+As with ruff, the file is the nearest one above the current folder that has the table, `rules=` stands in place of its
+`select` and `ignore`, and `ignore=` is added to them; `ignore` always beats `select`.
+
+    y = a * b  # dtypeguard: ignore[DG102]        or without brackets: every rule
+
+The comment counts for its own line; on the first or last line of a statement, for all of it.
+"""
+
+import dataclasses
+import fnmatch
+import glob
+import linecache
+import os
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..._core.base import pyproject
+from .rule import RULES, Severity, select
+
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+# Bare, it ends there or goes on as prose: `ignore: DG1` and `ignore[DG1` are slips that must not silence everything.
+_COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+(?!DG\d)[^\s\[]|\s*$|#))", re.IGNORECASE)
+
+Globs = tuple[tuple[re.Pattern[str], bool, frozenset[str]], ...]
+
+
+def reaches(severity: Severity | str, least: Severity | str) -> bool:
+    """Whether a severity is as bad as another, or worse."""
+    return _RANK[Severity(severity)] >= _RANK[Severity(least)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """The rules that are on.
+
+    Attributes:
+        rules: their ids.
+        severity: the lowest that is reported.
+        per_file: what `per-file-ignores` says: pattern, whether it is to match, ids.
+        file: the pyproject.toml that was read, if one was.
+    """
+
+    rules: frozenset[str] = dataclasses.field(default_factory=lambda: frozenset(RULES))
+    severity: Severity = Severity.INFO
+    per_file: Globs = ()
+    file: Path | None = None
+    _files: dict[str, tuple[frozenset[str], dict[int, frozenset[str]]]] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @classmethod
+    def read(cls, rules: Any = None, ignore: Any = (), folder: str | Path | None = None) -> "Selection":
+        """What the arguments of `audit` say, over what the nearest pyproject.toml says.
+
+        Raises:
+            TypeError: for an argument that is no collection of strings.
+            ValueError: for a rule that there is not; for anything wrong in the file, with file, key and what is legal.
+        """
+        off = select(ignore)
+        file, table = pyproject.find(folder)
+        options = _options(file, table)
+        if rules is None:
+            on = options.get("select", frozenset(RULES)) - options.get("ignore", frozenset())
+        else:
+            on = select(rules, "rules")
+        return cls(on - off, options.get("severity", Severity.INFO), options.get("per-file-ignores", ()), file)
+
+    def on(self, rule_id: str, file: str = "", line: int = 0, severity: Severity | None = None) -> bool:
+        """Whether a rule may report at a line. Never raises: a file that cannot be read has no comments."""
+        if rule_id not in self.rules or not reaches(severity or RULES[rule_id].severity, self.severity):
+            return False
+        known = self._files.get(file)
+        if known is None:
+            known = self._files[file] = self._ignored_in(file), comments(_lines(file))
+        in_file, on_lines = known
+        return rule_id not in in_file and rule_id not in on_lines.get(line, ())
+
+    def _ignored_in(self, file: str) -> frozenset[str]:
+        path, name = os.path.abspath(file).replace(os.sep, "/"), os.path.basename(file)
+        return frozenset().union(
+            *(ids for files, wanted, ids in self.per_file if bool(files.match(path) or files.match(name)) is wanted)
+        )
+
+
+# --- pyproject.toml -----------------------------------------------------------------------------------------------
+
+
+def _options(file: Path | None, table: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: read for key, read in _KEYS.items() if key in table}
+    return {key: read(table[key], f"{file}: {pyproject.TABLE} {key}", file) for key, read in given.items()}
+
+
+def _rules(value: Any, where: str, _: Any = None) -> frozenset[str]:
+    expected = "a list of rules, as in ['DG102', 'DG5']"
+    for name in _expect(value, list, where, expected):
+        _expect(name, str, where, expected)
+    return select(value, where)
+
+
+def _severity(value: Any, where: str, _: Any) -> Severity:
+    if value not in [severity.value for severity in Severity]:
+        legal = ", ".join(repr(severity.value) for severity in Severity)
+        raise ValueError(f"{where}={value!r} is no severity: use one of {legal}")
+    return Severity(value)
+
+
+def _globs(value: Any, where: str, file: Path) -> Globs:
+    table = _expect(value, dict, where, "a table, as in {'tests/**' = ['DG102']}")
+    return tuple(_glob(pattern, file.parent, _rules(ids, f"{where}.{pattern!r}")) for pattern, ids in table.items())
+
+
+def _expect(value: Any, kind: type, where: str, what: str) -> Any:
+    if not isinstance(value, kind):
+        raise ValueError(f"{where}={value!r} is not {what}")
+    return value
+
+
+_KEYS: dict[str, Callable[[Any, str, Any], Any]] = {
+    "select": _rules, "ignore": _rules, "severity": _severity, "per-file-ignores": _globs,
+}  # fmt: skip
+
+
+def _glob(pattern: str, root: Path, ids: frozenset[str]) -> tuple[re.Pattern[str], bool, frozenset[str]]:
+    """A glob as ruff reads it: `*` crosses folders, `/**/` may be none, `{a,b}` is either, `!` in front is "not"."""
+    body = pattern.removeprefix("!")
+    forms = [form for part in _braces(body.replace("/**/", "{/**/,/}")) for form in (part, _below(root, part))]
+    return re.compile("|".join(map(fnmatch.translate, forms))), body == pattern, ids
+
+
+def _below(root: Path, pattern: str) -> str:
+    if os.path.isabs(pattern):
+        return pattern
+    return glob.escape(root.as_posix()).rstrip("/") + "/" + pattern
+
+
+def _braces(pattern: str) -> list[str]:
+    found = re.search(r"\{([^{}]*)\}", pattern)
+    if found is None:
+        return [pattern]
+    before, after = pattern[: found.start()], pattern[found.end() :]
+    return [form for choice in found[1].split(",") for form in _braces(before + choice + after)]
+
+
+# --- comments -----------------------------------------------------------------------------------------------------
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        linecache.checkcache(file)  # it may have been edited since the last audit
+        return linecache.getlines(file)
+    except ValueError:  # no name that a file could have
+        return []
+
+
+def comments(lines: Iterable[str]) -> dict[int, frozenset[str]]:
+    """The rules that comments switch off, by line."""
+    lines = list(lines)
+    if not any("dtypeguard" in line.lower() for line in lines):
+        return {}
+    found: dict[int, frozenset[str]] = {}
+    said: dict[int, frozenset[str]] = {}  # in the statement at hand
+    first = 0
+    try:
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            match token.type:
+                case tokenize.COMMENT:
+                    said[token.start[0]] = _ids(token.string)
+                case tokenize.NEWLINE:
+                    _settle(found, said, first or token.start[0], token.start[0])
+                    said, first = {}, 0
+                case tokenize.NL | tokenize.INDENT | tokenize.DEDENT:
+                    if not first:
+                        said = {}  # a comment between statements
+                case _:
+                    first = first or token.start[0]
+    except (tokenize.TokenError, SyntaxError):
+        pass  # what came before it counts: a notebook's `%magic` is no Python
+    return found
+
+
+def _settle(found: dict[int, frozenset[str]], said: dict[int, frozenset[str]], first: int, last: int) -> None:
+    """Enter the comments of the statement on lines `first` to `last`."""
+    everywhere = said.get(first, frozenset()) | said.get(last, frozenset())
+    for line in range(first, last + 1):
+        ids = everywhere | said.get(line, frozenset())
+        if ids:
+            found[line] = found.get(line, frozenset()) | ids
+
+
+def _ids(comment: str) -> frozenset[str]:
+    ids: set[str] = set()
+    for found in _COMMENT.finditer(comment):
+        names = found[1]
+        ids |= set(RULES) if names is None else {rule for name in re.split(r"[\s,]+", names) for rule in _known(name)}
+    return frozenset(ids)
+
+
+def _known(name: str) -> frozenset[str]:
+    try:
+        return select(name)
+    except ValueError:
+        return frozenset()

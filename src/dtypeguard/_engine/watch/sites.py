@@ -1,0 +1,236 @@
+"""Lines of the user's program: which one is running, what is written there.
+
+Floor 1 of the audit. A site is made once for each instruction; looking it up costs a walk up the stack.
+"""
+
+import ast
+import contextlib
+import dis
+import linecache
+import re
+import sys
+from dataclasses import dataclass
+from itertools import islice
+from types import CodeType, FrameType, TracebackType
+
+import torch
+from torch.utils import _python_dispatch
+
+from ..._core.base.frames import caller, internal, known_files, library, shown, source_lines
+from ..._core.base.frames import user as outside
+
+_SHORT = 60
+_LOOP = re.compile(r"\bfor (.+?) in ")
+_MANY = 100_000
+_MODES = frozenset(["__torch_dispatch__", "__torch_function__"])
+_BETWEEN = frozenset([torch._ops.__file__, _python_dispatch.__file__])
+_sites: dict[
+    tuple[int, int], "Site"
+] = {}  # by the code's id, which a site keeps alive: equal code may stand in two files
+
+
+class Site:
+    """One instruction of the user's program, with the line that it stands on."""
+
+    __slots__ = ("_calls", "_code", "_lasti", "_thrown", "_written", "file", "function", "line")
+
+    def __init__(self, code: CodeType, lasti: int, line: int) -> None:
+        self._code, self._lasti = code, lasti
+        self._calls: str | None = None
+        self._written: str | None = None
+        self._thrown: bool | None = None
+        self.file, self.line, self.function = code.co_filename, line, code.co_name
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line}, in {self.function}"
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.file, self.line
+
+    @property
+    def source(self) -> str:
+        """The text of the line."""
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def written(self) -> str:
+        """What the instruction computes, as the program has it; nothing where there is no source."""
+        if self._written is None:
+            self._written = " ".join(source_lines(self._code, self._lasti))
+        return self._written
+
+    @property
+    def columns(self) -> tuple[int, int] | None:
+        """Where that begins and ends on the site's line, in characters; None where it is not known."""
+        if self._instruction.startswith("STORE_"):
+            return None
+        first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
+        if first != self.line or begin is None or end is None:
+            return None
+        line = linecache.getline(self.file, self.line).encode()
+        stop = end if first == last else len(line.split(b"#")[0].rstrip())
+        return len(line[:begin].decode(errors="replace")), len(line[:stop].decode(errors="replace"))
+
+    @property
+    def expression(self) -> str:
+        """The same, shortened; a whole line where the instruction stores something."""
+        text = self.source if self._instruction.startswith("STORE_") else self.written
+        if len(text) <= _SHORT:
+            return text
+        name = self.calls
+        return f"...{name}(...)" if name else f"{text[: _SHORT - 3]}..."
+
+    @property
+    def calls(self) -> str:
+        """The name of the function or method that the instruction calls, if it calls one."""
+        if self._calls is None:
+            self._calls = ""
+            with contextlib.suppress(SyntaxError, ValueError):
+                call = ast.parse(self.written, mode="eval").body
+                if isinstance(call, ast.Call):
+                    self._calls = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
+        return self._calls
+
+    @property
+    def loop(self) -> str:
+        """The names that a loop gives to what it draws, as `x, y`, if this is where it draws; else nothing."""
+        names = _LOOP.search(self.source) if self._instruction in ("FOR_ITER", "SEND") else None
+        return names[1] if names else ""
+
+    @property
+    def raises(self) -> bool:
+        """Whether the instruction is a `raise`."""
+        return self._instruction == "RAISE_VARARGS"
+
+    @property
+    def _instruction(self) -> str:
+        return dis.opname[self._code.co_code[self._lasti]]
+
+    @property
+    def thrown_away(self) -> bool:
+        """Whether the program drops what this instruction gives it: an expression that is a statement."""
+        if self._thrown is None:
+            following = (i for i in dis.get_instructions(self._code) if i.offset > self._lasti)
+            self._thrown = next((i.opname == "POP_TOP" for i in following if i.opname != "CACHE"), False)
+        return self._thrown
+
+
+def site_of(frame: FrameType) -> Site:
+    site = _sites.get((id(frame.f_code), frame.f_lasti))
+    return _site(frame.f_code, frame.f_lasti, frame.f_lineno) if site is None else site
+
+
+def _site(code: CodeType, lasti: int, line: int) -> Site:
+    if len(_sites) > _MANY:  # a program that makes code as it runs
+        _sites.clear()
+    site = _sites.get((id(code), lasti))
+    return _sites.setdefault((id(code), lasti), Site(code, lasti, line)) if site is None else site
+
+
+def site_at(file: str, line: int, function: str) -> Site:
+    """A line that is known by its place only."""
+    return Site(compile("", file, "exec").replace(co_name=function), 0, line)
+
+
+def sites_in(text: str | None, pattern: re.Pattern[str]) -> list[Site]:
+    """The user's lines in a text of torch's: file, line and function, as the pattern finds them."""
+    found = pattern.findall(text or "")
+    return [site_at(file, int(line), function) for file, line, function in found if not internal(file)]
+
+
+_NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
+
+
+def _between(code: CodeType) -> bool:
+    """Modes of the program, and Python's own library: not the line that somebody wrote."""
+    return code.co_name in _MODES or library(code.co_filename)
+
+
+def user_wrote(frame: FrameType) -> bool:
+    """Whether a frame runs a line that is neither torch's nor dtypeguard's, nor of a mode or Python's own library."""
+    file = frame.f_code.co_filename
+    known = known_files.get(file)
+    return not ((internal(file) if known is None else known) or _between(frame.f_code))
+
+
+def here(frame: FrameType | None = None) -> Site:
+    """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
+    frame = frame or sys._getframe(1)
+    found = caller(frame)
+    while found is not None and _between(found.f_code):
+        found = None if found.f_back is None else caller(found.f_back)
+    while found is None and frame is not None:
+        outer = frame.f_back
+        if outer is None:
+            found = frame
+        frame = outer
+    return _NOWHERE if found is None else site_of(found)
+
+
+@dataclass(slots=True)
+class Door:
+    """A call of a module: the frame in which the audit makes it, and the user's line outside, once it was asked for."""
+
+    frame: FrameType
+    site: Site | None = None
+
+
+def line(frame: FrameType | None, doors: list[Door], number: int) -> Site:
+    """The same as `here`, but the way out of a module is gone once; `doors[number]` is the innermost one."""
+    door = doors[number] if number >= 0 else None
+    outer, found = door and door.frame, frame
+    while found is not None:
+        if door is not None and found is outer:
+            if door.site is None:
+                door.site = line(found.f_back, doors, number - 1)
+            return door.site
+        file = found.f_code.co_filename
+        known = known_files.get(file)
+        if not (internal(file) if known is None else known):
+            return here(found) if _between(found.f_code) else site_of(found)
+        found = found.f_back
+    return here(frame)
+
+
+def direct(frame: FrameType) -> bool:
+    """Whether the program's own line calls torch here, but for modes that stand between."""
+    found: FrameType | None = frame
+    while found is not None and (found.f_code.co_name in _MODES or found.f_code.co_filename in _BETWEEN):
+        found = found.f_back
+    return found is not None and caller(found) is found
+
+
+def user(frame: FrameType | None = None) -> Site:
+    """The same, past installed packages, where there is such a line."""
+    frame = frame or sys._getframe(1)
+    found = outside(frame)
+    return here(frame) if found is None else site_of(found)
+
+
+def raising(frame: FrameType) -> tuple[Site, Site, FrameType]:
+    """The same as `raised_at`, while the operation that raises is still running: this is its frame, or one inside."""
+    found: list[FrameType] = []
+    inner: FrameType | None = frame
+    while inner is not None and len(found) < 2:
+        if caller(inner) is inner and not _between(inner.f_code):
+            found.append(inner)
+        inner = inner.f_back
+    sites = [site_of(one) for one in found] or [here(frame)]
+    return sites[0], sites[-1], found[0] if found else frame
+
+
+def raised_at(trace: TracebackType | None) -> tuple[Site, Site, FrameType | None]:
+    """Where an exception rose: the user's innermost line, the one that called it, and the innermost frame of all.
+
+    Where the program's own lines are all further out, it is the one that is running.
+    """
+    found = before = None
+    innermost = None
+    while trace is not None:
+        innermost = trace.tb_frame
+        if caller(innermost) is innermost:
+            found, before = _site(innermost.f_code, trace.tb_lasti, trace.tb_lineno), found
+        trace = trace.tb_next
+    found = found or here(sys._getframe(1))
+    return found, before or found, innermost

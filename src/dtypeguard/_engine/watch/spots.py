@@ -1,0 +1,82 @@
+"""Code of the program that a finding points at."""
+
+import dataclasses
+import linecache
+
+from ..._core.base.frames import installed, shown
+from .sites import Site
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spot:
+    """Code on one line of the program, and what is said of it.
+
+    Attributes:
+        file: the file, as Python knows it.
+        line: the number of the line.
+        function: the function that the line is in.
+        source: the text of the line, with its indentation; empty where there is no source.
+        begin: the first column of the code in `source`, counted from 0.
+        end: the column after the last one.
+        label: what is said of the code; may be empty.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str
+    begin: int
+    end: int
+    label: str = ""
+
+    @property
+    def path(self) -> str:
+        """The file as its reader knows it: from the working directory, or `In[5]`."""
+        return shown(self.file)
+
+    @property
+    def place(self) -> str:
+        """`train.py:42 in train_step`."""
+        return f"{self.path}:{self.line} in {self.function}"
+
+    @property
+    def mine(self) -> bool:
+        """Whether the line is of the program, not of an installed package."""
+        return installed(self.file) is None
+
+
+class Step(str):
+    """A line of an origin, as text; the one at which the dtype was born knows its site.
+
+    Attributes:
+        site: of the birth, else None.
+        label: what is said of the code there.
+    """
+
+    site: Site | None
+    label: str
+
+    def __new__(cls, text: str, site: Site | None = None, label: str = "") -> "Step":
+        step = super().__new__(cls, text)
+        step.site, step.label = site, label
+        return step
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # a site holds code, which cannot be pickled
+
+
+def spot_of(site: Site, label: str = "") -> Spot:
+    """The code of a site; its whole line where the columns are not known."""
+    source = linecache.getline(site.file, site.line).rstrip()
+    begin, end = site.columns or (0, 0)
+    if not begin < end <= len(source):
+        begin, end = len(source) - len(source.lstrip()), len(source)
+    return Spot(site.file, site.line, site.function, source, begin, end, label)
+
+
+def birth_of(origin: tuple[str, ...]) -> Spot | None:
+    """The line of an origin at which the dtype was born."""
+    for step in origin:
+        if isinstance(step, Step) and step.site is not None:
+            return spot_of(step.site, step.label)
+    return None

@@ -1,0 +1,175 @@
+"""Findings by cause: what one edit of the program mends is one."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+
+from ..._engine.watch.rule import RULES, Finding, Severity
+from ..._engine.watch.spots import Spot
+from ..text import number
+
+_ORDER = [severity.value for severity in reversed(Severity)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Findings of one rule that have one line to edit: the same line of many layers, or lines that one birth reaches.
+
+    Attributes:
+        findings: the worst first, and else in the order in which they were found.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def first(self) -> Finding:
+        """The finding that stands for all."""
+        return self.findings[0]
+
+    @property
+    def rule(self) -> str:
+        """The id of the rule."""
+        return self.first.rule
+
+    @property
+    def severity(self) -> str:
+        """The worst of the findings."""
+        return self.first.severity
+
+    @property
+    def pointed(self) -> bool:
+        """Whether its code can be shown, with what is wrong there beside it."""
+        return bool(self.first.spots and self.first.spots[0].source)
+
+    @property
+    def title(self) -> str:
+        """What is wrong, in a sentence: of the rule where the code is shown, else with the numbers of the finding."""
+        return RULES[self.rule].summary.rstrip(".") if self.pointed else self.first.message
+
+    @property
+    def edit(self) -> Spot | None:
+        """The line to edit."""
+        return self.first.edit
+
+    @property
+    def count(self) -> int:
+        """How often it was seen."""
+        return sum(finding.count for finding in self.findings)
+
+    @property
+    def where(self) -> str:
+        """The modules that it was found in, in a few words: `Net.blocks.* (24 modules)`."""
+        return where(finding.module_path for finding in self.findings if finding.module_path)
+
+    @property
+    def spots(self) -> tuple[Spot, ...]:
+        """The lines to show: each fault, and the births; each line once, the first fault first."""
+        faults = [finding.spots[0] for finding in self.findings if finding.spots]
+        births = [spot for finding in self.findings for spot in finding.spots[1:]]
+        return tuple({(spot.file, spot.line): spot for spot in reversed([*faults, *births])}.values())[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """One change of the program.
+
+    Attributes:
+        spot: the line to change, or None where it is not known.
+        fix: what to write.
+        causes: what it removes.
+    """
+
+    spot: Spot | None
+    fix: str
+    causes: tuple[Cause, ...]
+
+    @property
+    def place(self) -> str:
+        """`train.py:7`."""
+        if self.spot is None:
+            return (self.causes[0].first.site or "").partition(", in ")[0]
+        return f"{self.spot.path}:{self.spot.line}"
+
+    @property
+    def removes(self) -> str:
+        """`3 warnings and 1 error`."""
+        return counted(self.causes)
+
+
+def causes_of(findings: Iterable[Finding]) -> list[Cause]:
+    """Findings by cause, the worst first."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        spot = finding.edit
+        if spot is None:
+            place: tuple[object, ...] = (finding.site, finding.op)
+        else:
+            born = spot is not finding.spots[0]
+            place = (spot.file, spot.line, born or (finding.from_dtype, finding.to_dtype))
+        groups.setdefault((finding.rule, *place), []).append(finding)
+    causes = [Cause(tuple(sorted(group, key=_rank))) for group in groups.values()]
+    return sorted(causes, key=lambda cause: (_rank(cause.first), bool(RULES[cause.rule].follows)))
+
+
+def edits_of(causes: Iterable[Cause]) -> list[Edit]:
+    """What to change, the edit that removes most first; not for mere information. A line is edited once."""
+    groups: dict[object, list[Cause]] = {}
+    for cause in sorted(causes, key=lambda cause: bool(RULES[cause.rule].follows)):
+        if cause.severity != Severity.INFO.value:
+            spot = cause.edit
+            place: object = (None, cause.first.site) if spot is None else (spot.file, spot.line)
+            place = next((at for at, group in groups.items() if _mends(group, cause)), place)
+            groups.setdefault(place, []).append(cause)
+    edits = []
+    for group in groups.values():
+        fixes = [cause.first.fix for cause in group if cause is group[0] or not _mends(group, cause)]
+        edits.append(Edit(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
+    return sorted(edits, key=lambda edit: -sum(len(cause.findings) for cause in edit.causes))
+
+
+def _mends(group: list[Cause], cause: Cause) -> bool:
+    """Whether what mends these faults mends what comes of them."""
+    return any(other.rule in RULES[cause.rule].follows for other in group)
+
+
+def verdict(edits: list[Edit], causes: Iterable[Cause] = ()) -> str:
+    """`FAIL: 3 edits remove 11 warnings; 2 info`, or `Clean`."""
+    mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
+    rest = f"; {mere}" if mere else ""
+    if not edits:
+        return f"Clean{rest}"
+    removed = counted(cause for edit in edits for cause in edit.causes)
+    return (
+        f"FAIL: {len(edits)} edit{'s' if len(edits) > 1 else ''} remove{'' if len(edits) > 1 else 's'} {removed}{rest}"
+    )
+
+
+def counted(causes: Iterable[Cause]) -> str:
+    """`1 error and 2 warnings`: a cause counts once, in however many places it was found."""
+    counts = Counter(cause.severity for cause in causes)
+    parts = [number(counts[severity], severity) for severity in _ORDER if counts[severity]]
+    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+
+
+def where(paths: Iterable[str]) -> str:
+    """Modules in a few words: `Net.blocks.* (24 modules)`; nothing for none."""
+    every = list(dict.fromkeys(paths))
+    return "".join(every) if len(every) < 2 else f"{pattern(every)} ({len(every)} modules)"
+
+
+def pattern(paths: list[str]) -> str:
+    """What paths of modules have in common: `Net.blocks.*.norm`."""
+    split = [path.split(".") for path in paths]
+    if len({len(parts) for parts in split}) == 1:
+        columns = [set(column) for column in zip(*split, strict=True)]
+        return ".".join(column.pop() if len(column) == 1 else "*" for column in columns)
+    common = []
+    for column in zip(*split, strict=False):
+        if len(set(column)) > 1:
+            break
+        common.append(column[0])
+    return ".".join([*common, "*"])
+
+
+def _rank(finding: Finding) -> int:
+    return _ORDER.index(finding.severity)

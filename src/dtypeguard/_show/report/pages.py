@@ -1,0 +1,43 @@
+"""The pages of rules and of mistakes that contracts report, as the documentation has them; without torch."""
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+FAMILIES = {
+    "DG0": "contracts", "DG1": "conversions", "DG2": "autocast", "DG3": "autocast and GradScaler",
+    "DG4": "optimizers and averages", "DG5": "modules", "DG6": "state", "DG7": "collectives", "DG8": "export",
+    "DG9": "values",
+}  # fmt: skip
+_PACKAGE = Path(__file__).parents[2]
+
+
+class Entry(NamedTuple):
+    """What lists have of a rule or a mistake; `kind` is a severity, or the name of an exception or a warning."""
+
+    id: str
+    name: str
+    kind: str
+    summary: str
+
+
+@cache
+def pages() -> dict[str, Path]:
+    """The files of all pages by the ids of what they are about, in the order of these."""
+    shipped = _PACKAGE / "_pages"
+    folder = shipped if shipped.is_dir() else _PACKAGE.parents[1] / "docs"  # an editable install has no copy
+    return {path.stem: path for part in ("errors", "rules") for path in sorted((folder / part).glob("DG*.md"))}
+
+
+def page(code: str) -> str:
+    """The page of a mistake or a rule, in Markdown."""
+    return pages()[code].read_text(encoding="utf-8")
+
+
+def entries() -> list[Entry]:
+    """What each page says at its top."""
+    found = []
+    for code in pages():
+        title, kind, summary, _ = page(code).split("\n\n", 3)
+        found.append(Entry(code, title.split(" ", 2)[2], kind.partition(": ")[2], summary))
+    return found

@@ -1,0 +1,342 @@
+"""What an audit found: to print, to compare, to keep."""
+
+import dataclasses
+import datetime
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TextIO
+
+from torch import Tensor
+
+from ..._core.base.options import one_of
+from ..._engine.watch.events import ModuleRow
+from ..._engine.watch.findings import Cast as Cast
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import RULES, Finding, Severity, select
+from ..._engine.watch.selection import reaches
+from ..._engine.watch.sites import Site
+from ..fragment import joined
+from ..result import Result, plain
+from ..text import number
+from .baseline import load, save
+from .causes import Cause, causes_of, counted, edits_of, verdict
+from .cell import casts_table, findings_parts, verdict_parts
+from .findings import Report
+from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
+
+_SEVERITIES = tuple(severity.value for severity in Severity)
+
+
+class _Ended:
+    """What stays of a recorder when its audit has ended: data, and nothing that the program made."""
+
+    running = False
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.findings, self.operations = recorder.findings, recorder.operations
+        self.broken = [_without_frames(error) for error in recorder.broken]
+        self.origin_of, self._summary = recorder.lineage.alone().origin_of, None
+        if recorder.values is not None:
+            self._summary = dict(recorder.values.summary())
+
+    @property
+    def values(self) -> "_Ended | None":
+        return None if self._summary is None else self
+
+    def summary(self) -> dict[str, Any]:
+        return self._summary or {}
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """An exception whose traceback is text: frames hold what the program made."""
+    chain: list[BaseException] = []
+    one: BaseException | None = error
+    if error.__traceback__ is not None:
+        error.add_note("".join(traceback.format_tb(error.__traceback__)))
+    while one is not None and one not in chain:
+        chain.append(one)
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
+    return error
+
+
+class AuditReport(Result):
+    """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
+
+    Attributes:
+        error: the exception that ended the program, as text, or None.
+        seconds: how long the audit took.
+        program: the script, for `python -m dtypeguard audit`.
+        command: the command line of the process.
+        date: when the audit began.
+        result: what the function returned, for `audit(function, ...)`.
+        faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
+    """
+
+    kind = "audit"
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder | _Ended = recorder
+        self._began = time.perf_counter()
+        self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        program, *arguments = sys.orig_argv
+        self.command = shlex.join([os.path.basename(program), *arguments])
+        self._modules: list[dict[str, Any]] | None = None
+        self.error: str | None = None
+        self.seconds = 0.0
+        self.program: str | None = None
+        self.result: Any = None
+
+    def _close(self, error: BaseException | None) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
+        if isinstance(self._recorder, Recorder):
+            self._modules = self._recorder.guarded(_tree, self._recorder) or []
+            self._recorder = _Ended(self._recorder)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the audit began."""
+        return time.perf_counter() - self._began
+
+    @property
+    def values(self) -> dict[str, Any] | None:
+        """What an audit with `values=` looked at: operations that were shadowed, and by name those that were not."""
+        values = self._recorder.values
+        return None if values is None else dict(values.summary())
+
+    @property
+    def findings(self) -> Report:
+        """One `Finding` for each rule and place, the worst first."""
+        return Report(finding for finding, _ in self._recorder.findings.rows())
+
+    @property
+    def casts(self) -> list[Cast]:
+        """One `Cast` for each kind and place, by bytes."""
+        return [cast for cast, _ in self._recorder.findings.casts()]
+
+    @property
+    def faults(self) -> list[BaseException]:
+        return list(self._recorder.broken)
+
+    def origin(self, tensor: Tensor) -> tuple[str, ...]:
+        """The lines that a tensor's dtype comes from, oldest first; empty for a tensor that the audit has not seen.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     x = torch.ones(3, dtype=torch.float64)
+        ...     y = x / 255
+        >>> [line.rpartition(": ")[2] for line in report.origin(y)]
+        ['float64', 'float64']
+        """
+        return self._recorder.origin_of(tensor)
+
+    def assert_clean(
+        self,
+        ignore: Iterable[str] | str = (),
+        baseline: str | os.PathLike[str] | None = None,
+        severity: Literal["info", "warning", "error"] = "warning",
+    ) -> None:
+        """Raise AssertionError if there is a finding of severity warning or error.
+
+        Args:
+            ignore: rules to leave out, by id, name or family.
+            baseline: a file that `save_baseline` wrote. Its findings are ignored.
+            severity: the lowest that fails.
+
+        Raises:
+            AssertionError: with the findings.
+            RuntimeError: if the audit is still running.
+            ValueError: for an unknown rule or severity, or a file that is not a baseline.
+            FileNotFoundError: if the file does not exist.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit() as report:
+        ...     total = torch.ones(3) + torch.ones(3)
+        >>> report.assert_clean()
+        """
+        __tracebackhide__ = True
+        self._over("assert_clean")
+        self._judge(ignore, baseline, severity)
+
+    def _over(self, name: str) -> None:
+        """What is harmless, and what is not, is known when the audit has ended."""
+        __tracebackhide__ = True
+        if self._recorder.running:
+            raise RuntimeError(f"the audit is still running: call {name}() after the block")
+
+    def _judge(
+        self,
+        ignore: Iterable[str] | str = (),
+        baseline: str | os.PathLike[str] | None = None,
+        severity: str = "warning",
+    ) -> None:
+        __tracebackhide__ = True
+        off = select(ignore)
+        severity = one_of("severity", severity, _SEVERITIES)
+        known = None if baseline is None else load(baseline)
+        bad = [f for f in self.findings if reaches(f.severity, severity) and f.rule not in off]
+        if known is not None:
+            bad = known.new(bad)
+        if bad:
+            raise AssertionError(f"the audit found {number(len(causes_of(bad)), 'fault')}\n{Report(bad)}")
+
+    def save_baseline(self, path: str | os.PathLike[str]) -> None:
+        """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
+        self._over("save_baseline")
+        save(self.findings, path)
+
+    # ------------------------------------------------------------ as data
+
+    def _data(self) -> dict[str, Any]:
+        """`causes` and `edits` name findings by number."""
+        rows = self._recorder.findings.rows()
+        found = [
+            {**_fields(finding), **_place(site), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs}
+            for finding, site in rows
+        ]
+        causes = causes_of(finding for finding, _ in rows)
+        edits = edits_of(causes)
+        numbers = {id(finding): count for count, (finding, _) in enumerate(rows)}
+        casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
+        ids = sorted({row["rule"] for row in found})
+        return {
+            "program": self.program,
+            "command": self.command,
+            "date": self.date,
+            "verdict": verdict(edits, causes),
+            "error": self.error,
+            "seconds": round(self.seconds, 3),
+            "operations": self._recorder.operations,
+            "values": self.values,
+            "edits": [
+                {
+                    "place": edit.place,
+                    "fix": edit.fix,
+                    "removes": edit.removes,
+                    "causes": [causes.index(cause) for cause in edit.causes],
+                }
+                for edit in edits
+            ],
+            "causes": [
+                {
+                    "rule": cause.rule,
+                    "severity": cause.severity,
+                    "title": cause.title,
+                    "count": cause.count,
+                    "where": cause.where,
+                    "findings": [numbers[id(finding)] for finding in cause.findings],
+                }
+                for cause in causes
+            ],
+            "findings": found,
+            "casts": casts,
+            "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,
+            "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
+            "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
+        }
+
+    def _page(self) -> str:
+        from .html import render
+
+        return render(self.to_dict())
+
+    def _cell(self) -> tuple[Any, ...]:
+        causes = causes_of(self.findings)
+        edits = edits_of(causes)
+        said, table = verdict_parts(verdict(edits, causes), edits)
+        title = joined(self.program or "audit", "still running" if self._recorder.running else said)
+        return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
+
+    # ------------------------------------------------------------ as text
+
+    def __str__(self) -> str:
+        return self._text(Style.of())
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Print the report, in colours if the file is a terminal.
+
+        Args:
+            file: where to print it; standard output by default.
+        """
+        file = file or sys.stdout
+        print(self._text(Style.of(file)), file=file)
+
+    def __repr__(self) -> str:
+        return f"<{self._summary(causes_of(self.findings))}>"
+
+    def _summary(self, causes: Sequence[Cause], hidden: int = 0) -> str:
+        """How much there is, in a line; `hidden` causes are known, or of no interest."""
+        what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden else "nothing found")
+        rest = f"; {hidden} not shown" if hidden else ""
+        so_far = " so far, it is still running" if self._recorder.running else ""
+        return f"audit report: {what}{rest}; {cast_count(self.casts)}{so_far}"
+
+    def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
+        """The report, or these of its findings."""
+        causes = causes_of(self.findings if findings is None else findings)
+        hidden = 0 if findings is None else len(causes_of(f for f in self.findings if f not in findings))
+        edits = edits_of(causes)
+        over = not self._recorder.running
+        lines = [*verdict_lines(verdict(edits, causes), edits, style), ""] if causes and over else []
+        lines += (
+            [*paragraphs(causes, style), ""] if causes else ["nothing more found" if hidden else "nothing found", ""]
+        )
+        if casts and self.casts:
+            lines += [*cast_lines(self.casts, style), ""]
+        return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden)])
+
+    def _shadowed(self, style: Style) -> list[str]:
+        """What was looked at of values, in a sentence."""
+        if (values := self.values) is None:
+            return []
+        if values["how"] != "shadow":
+            return ["values: what is not finite, in each operation"]
+        missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
+        over = f"; the shadow ended: {values['over']}" if values["over"] else ""
+        rest = (
+            f", not: {missing}" if missing else ", all" if values["shadowed"] else "; of float64 there is no wider one"
+        )
+        said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"
+        return [*style.fold(said, rest="        ")]
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = plain(row)
+    return fields
+
+
+def _place(site: Site) -> dict[str, Any]:
+    return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
+
+
+def _tree(recorder: Recorder) -> list[dict[str, Any]]:
+    """The modules that were called, and what else is in them and alive; parents before children."""
+    rows, called = {}, recorder.calls
+    roots = {path.partition(".")[0] for path in called}
+    for path, module in recorder.modules():
+        if path.partition(".")[0] in roots:
+            rows[path] = recorder.guarded(ModuleRow.of, path, module)
+    for path, row in called.items():
+        rows[path] = dataclasses.replace(row, parameters=rows[path].parameters if rows.get(path) else row.parameters)
+    return [_module(row, rows) for row in rows.values() if row is not None]
+
+
+def _module(row: ModuleRow, rows: dict[str, Any]) -> dict[str, Any]:
+    parent = row.path.rpartition(".")[0]
+    while parent and parent not in rows:
+        parent = parent.rpartition(".")[0]
+    return {
+        "path": row.path, "class": row.name, "parent": parent or None, "calls": row.calls,
+        "parameters": row.parameters, "inputs": row.inputs, "outputs": row.outputs,
+    }  # fmt: skip
+
+
+AuditReport.__module__ = "dtypeguard.results"

@@ -1,0 +1,219 @@
+"""Findings as text, for terminals, files and logs: the lines of the program, with what is wrong on them."""
+
+import dataclasses
+import itertools
+import os
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO
+
+from ..._core.base.dtypes import name_of
+from ..._engine.watch.findings import Cast
+from ..._engine.watch.rule import Severity
+from ..._engine.watch.spots import Spot
+from ..text import human, number
+from .causes import Cause, Edit, where
+
+_WIDEST, _NARROWEST = 110, 40
+_LINES = 4  # of the program, for one cause
+_BRIEF = 10  # causes that are mere information
+_EDITS = 10
+_CASTS = 20
+_CODE, _GLUE = re.compile(r"`[^`]*`"), "\0"
+_CODES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "help": "1;32", "strong": "1"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How text is written.
+
+    Attributes:
+        width: columns; code and paths are never split.
+        colour: whether escape sequences for colours may be written.
+    """
+
+    width: int = 100
+    colour: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO | None = None) -> "Style":
+        """What a stream takes: `COLUMNS` or the terminal's width; colours on a terminal, but for `NO_COLOR`.
+
+        Without a stream there are no colours: nobody knows where a text goes.
+        """
+        width = shutil.get_terminal_size((100, 40)).columns
+        colour = False
+        if stream is not None and not os.environ.get("NO_COLOR"):
+            colour = bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
+        return cls(max(_NARROWEST, min(width, _WIDEST)), colour)
+
+    def paint(self, text: str, kind: str) -> str:
+        """A text in the colour of its kind."""
+        return f"\x1b[{_CODES[kind]}m{text}\x1b[0m" if self.colour and text else text
+
+    def fold(self, text: str, first: str = "", rest: str = "", kind: str | None = None) -> Iterator[str]:
+        """A text in lines, after a first prefix and others; paths and code are not split, so they can be copied."""
+        room = max(self.width - max(len(first), len(rest)), 20)
+        glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), text)
+        lines = textwrap.wrap(glued, room, break_long_words=False, break_on_hyphens=False) or [""]
+        for count, line in enumerate(lines):
+            words = line.replace(_GLUE, " ")
+            yield (rest if count else first) + (self.paint(words, kind) if kind else words)
+
+
+def verdict_lines(words: str, edits: Sequence[Edit], style: Style) -> Iterator[str]:
+    """The verdict, and the table of edits where there are several."""
+    yield style.paint(words, "error" if edits else "help")
+    if len(edits) < 2:
+        return
+    shown = edits[:_EDITS]
+    place, removed = max(len(edit.place) for edit in shown), max(len(edit.removes) for edit in shown)
+    for edit in shown:
+        facts = f"  {edit.place:<{place}}  {edit.removes:<{removed}}  "
+        if len(facts) + 40 <= style.width:
+            yield from style.fold(edit.fix, facts, " " * len(facts))
+        else:
+            yield facts.rstrip()
+            yield from style.fold(edit.fix, "      ", "      ")
+    if len(edits) > _EDITS:
+        yield f"  ... {len(edits) - _EDITS} more"
+
+
+def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
+    """A cause as compilers print it: what is wrong, where, the code, and what to write."""
+    first, spots = cause.first, cause.spots
+    tag = f"{cause.severity}[{cause.rule}]"
+    head, *rest = style.fold(cause.title, f"{tag}: ", "    ", "strong")
+    yield style.paint(tag, cause.severity) + head.removeprefix(tag)
+    yield from rest
+    gutter = max([len(str(spot.line)) for spot in spots[:_LINES]], default=1)
+    arrow = style.paint(f"{' ' * gutter}-->", "frame")
+    place = spots[0].place if spots else first.site or "an unknown line"
+    often = f"{cause.count:,} times" if cause.count > 1 else ""
+    where = f"in {cause.where}" if cause.where else ""
+    yield f"{arrow} {', '.join(filter(None, [place, often, where]))}"
+    yield from _code(cause, spots, gutter, style)
+    yield from _help(cause, style)
+
+
+def _help(cause: Cause, style: Style, indent: str = "") -> Iterator[str]:
+    """What to write, and where, if that is another line than the first that is shown."""
+    edit, spots = cause.edit, cause.spots
+    line = ""
+    if edit is not None and spots and edit.line != spots[0].line:
+        line = f"line {edit.line}: " if edit.file == spots[0].file else f"{edit.path}:{edit.line}: "
+    head, *rest = style.fold(line + cause.first.fix, f"{indent}help: ", f"{indent}      ")
+    yield indent + style.paint("help:", "help") + head.removeprefix(f"{indent}help:")
+    yield from rest
+
+
+def _code(cause: Cause, spots: Sequence[Spot], gutter: int, style: Style) -> Iterator[str]:
+    """The lines of the program, by file and number, those of the first fault's file first."""
+    shown = [spot for spot in spots[:_LINES] if spot.source]
+    faults = {id(finding.spots[0]) for finding in cause.findings if finding.spots}
+    files = list(dict.fromkeys(spot.file for spot in shown))
+    for count, file in enumerate(files):
+        several = sorted((spot for spot in shown if spot.file == file), key=lambda spot: spot.line)
+        if count:
+            yield f"{style.paint(' ' * gutter + ':::', 'frame')} {several[0].place}"
+        for before, spot in itertools.zip_longest([None, *several[:-1]], several):
+            if before is not None and spot.line > before.line + 1:
+                yield style.paint("...", "frame")
+            yield from _spot(spot, gutter, cause.severity if id(spot) in faults else None, style)
+    if len(spots) > _LINES:
+        yield f"{style.paint(' ' * gutter + ' =', 'frame')} and {len(spots) - _LINES} more lines"
+
+
+def _spot(spot: Spot, gutter: int, severity: str | None, style: Style) -> Iterator[str]:
+    bar = style.paint(f"{' ' * gutter} |", "frame")
+    source, begin, end = _window(spot, style.width - gutter - 3)
+    yield f"{style.paint(f'{spot.line:>{gutter}} |', 'frame')} {source}"
+    mark = style.paint(("^" if severity else "-") * (end - begin), severity or "frame")
+    room = style.width - gutter - 3 - end - 1
+    if len(spot.label) <= room:
+        yield f"{bar} {' ' * begin}{mark} {style.paint(spot.label, severity or 'frame')}".rstrip()
+        return
+    yield f"{bar} {' ' * begin}{mark}"
+    indent = min(begin, max(style.width - gutter - 3 - 50, 2))
+    prefix = " " * (gutter + 3 + indent)
+    for line in style.fold(spot.label, prefix, prefix):
+        yield f"{bar} {' ' * indent}{style.paint(line.removeprefix(prefix), severity or 'frame')}"
+
+
+def _window(spot: Spot, room: int) -> tuple[str, int, int]:
+    """The part of a line that has room, without the indentation that it does not need, and the columns in it."""
+    source = spot.source.expandtabs(1)
+    indent = max(len(source) - len(source.lstrip()) - 4, 0) if len(source) > room else 0
+    source, begin, end = source[indent:], max(spot.begin - indent, 0), spot.end - indent
+    if len(source) <= room:
+        return source, begin, end
+    start = 0 if end <= room - 3 else max(min(begin - 3, end - room + 3), 0)
+    text = ("..." if start else "") + source[start + (3 if start else 0) :]
+    begin, end = begin - start, end - start
+    if len(text) > room:
+        text = text[: room - 3] + "..."
+        end = min(end, room)
+    return text, begin, max(end, begin + 1)
+
+
+def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
+    """Mere information, in a paragraph each."""
+    for cause in causes[:_BRIEF]:
+        first = cause.first
+        often = f", {cause.count:,} times" if cause.count > 1 else ""
+        where = f", in {cause.where}" if cause.where else ""
+        tag = f"{cause.severity}[{cause.rule}]"
+        place = (first.site or "an unknown line").replace(", in ", " in ")
+        yield f"{style.paint(tag, cause.severity)} {place}{often}{where}"
+        yield from style.fold(first.message, "    ", "    ")
+        yield from _help(cause, style, "    ")
+    if len(causes) > _BRIEF:
+        yield f"... {len(causes) - _BRIEF} more: `report.findings` and --format json have all"
+
+
+def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
+    """All causes, those that are mere information last, with an empty line between paragraphs."""
+    every = list(causes)
+    bad = [cause for cause in every if cause.severity != Severity.INFO.value]
+    for count, cause in enumerate(bad):
+        yield from [""] * bool(count)
+        yield from cause_lines(cause, style)
+    mere = every[len(bad) :]
+    if mere:
+        yield from [""] * bool(bad)
+        yield from brief_lines(mere, style)
+
+
+def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
+    """The table of casts: those of one line in several modules are one."""
+    groups: dict[object, list[Cast]] = {}
+    for cast in casts:
+        groups.setdefault((cast.kind, _arrow(cast), cast.site), []).append(cast)
+    rows = sorted(groups.values(), key=lambda group: -sum(cast.bytes for cast in group))
+    yield f"casts, by bytes ({cast_count(casts).removeprefix('casts ')})"
+    width = max(len(_arrow(group[0])) for group in rows[:_CASTS])
+    for group in rows[:_CASTS]:
+        size, count = human(sum(cast.bytes for cast in group)), sum(cast.count for cast in group)
+        facts = f"  {size:>9} {count:>6}x  {group[0].kind:<9} {_arrow(group[0]):<{width}}"
+        modules = where([cast.module_path for cast in group if cast.module_path])
+        place = group[0].site + (f"  in {modules}" if modules else "")
+        if len(facts) + 2 + len(place) <= style.width:
+            yield f"{facts}  {place}"
+        else:
+            yield from [facts.rstrip(), " " * 22 + place]
+    if len(rows) > _CASTS:
+        yield f"  ... {len(rows) - _CASTS} more"
+
+
+def cast_count(casts: Iterable[Cast]) -> str:
+    """The number of lines that cast."""
+    lines = len({cast.site for cast in casts})
+    return f"casts at {number(lines, 'line')}" if lines else "no casts"
+
+
+def _arrow(cast: Cast) -> str:
+    if cast.from_dtype is cast.to_dtype:
+        return f"{name_of(cast.from_dtype)} {cast.from_device} -> {cast.to_device}"
+    return f"{name_of(cast.from_dtype)} -> {name_of(cast.to_dtype)}"

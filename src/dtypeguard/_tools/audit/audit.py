@@ -1,0 +1,222 @@
+"""`audit`: begin and end."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, overload
+
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from ..._core.base import errors as _errors
+from ..._core.base.options import misspelt
+from ..._core.base.progress import task
+from ..._engine.values.engine import RANGE, Values
+from ..._engine.watch import exports, models, program
+from ..._engine.watch.findings import Findings
+from ..._engine.watch.mode import Mode
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import rule_modules
+from ..._engine.watch.selection import Selection
+from ..._show.report.report import AuditReport
+from ..calls import call_of
+
+P = ParamSpec("P")
+# What these and the rules listen to is registered when they are imported.
+ENGINE = (exports, models, program)
+rule_modules()
+
+
+class Audit:
+    """The context manager of `with dtypeguard.audit() as report`. It can be entered once."""
+
+    def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
+        self._recorder, self._models = recorder, list(models)  # until it ends
+        self._report = AuditReport(recorder)
+        self._used = False
+        self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
+
+    @property
+    def report(self) -> AuditReport:
+        return self._report
+
+    def __enter__(self) -> AuditReport:
+        if self._used:
+            raise ValueError("this audit was used already: begin another with dtypeguard.audit(...)")
+        self._used = True
+        for model in self._models:
+            self._recorder.name(model)
+        self._recorder.start()
+        if self._recorder.values is not None:  # which takes its time
+            self._task = task("audit", alone=False)
+        self._task.__enter__()
+        _errors.origins.append(self._recorder.origin_here)
+        return self._report
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        _errors.origins.remove(self._recorder.origin_here)
+        try:
+            self._recorder.stop(error)
+        finally:
+            self._report._close(error)
+            self._task.__exit__(None, None, None)
+            self._models.clear()
+            del self._recorder
+        return False
+
+
+@overload
+def audit(
+    model: nn.Module | Iterable[nn.Module] | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    scaler: GradScaler | None = None,
+    *,
+    rules: Iterable[str] | str | None = None,
+    ignore: Iterable[str] | str = (),
+    values: bool | Literal["range"] | None = None,
+) -> Audit: ...
+
+
+@overload
+def audit(
+    model: nn.Module,
+    batch: Tensor | tuple[Any, ...] | Mapping[str, Any],
+    /,
+    *,
+    rules: Iterable[str] | str | None = None,
+    ignore: Iterable[str] | str = (),
+    values: bool | Literal["range"] | None = None,
+) -> AuditReport: ...
+
+
+@overload
+def audit(
+    function: Callable[P, object],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> AuditReport: ...
+
+
+def audit(*args: Any, **kwargs: Any) -> Any:
+    """Record a program and find its dtype mistakes, with the line of each.
+
+    `with audit() as report:` records a block, `audit(function, *args, **kwargs)` records a call, and so does
+    `audit(model, batch)`, with a batch as `compare` and `dryrun` take it. An audit sees every
+    operation of its thread and of threads that start during it, forward and backward. It does not change what the
+    program computes, and leaves nothing installed in torch. Compiled functions run eagerly during an audit.
+
+    Args:
+        function: the function to call, in the second form. All other arguments are passed to it, `rules=` too.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments: the model is called with it.
+        model: the model, or several, for their names in messages. Other modules are named after their class.
+        optimizer: the optimizer, or several, if they were made before the audit.
+        scaler: the GradScaler, if it was made before the audit.
+        rules: the rules to use, by id, name or family (`DG1`), in the first form; default: `[tool.dtypeguard]` of
+            pyproject.toml, else all.
+        ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
+            its line.
+        values: what a dtype does to values, in the first form. True: each operation runs once more in a wider dtype,
+            and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
+            long, and each tensor that is alive up to three times its memory. "range": only values that are not finite
+            and the line where they were born, for next to nothing.
+
+    Returns:
+        The report. The first form returns a context manager, which gives the report.
+
+    Raises:
+        TypeError, ValueError: for an unknown rule, argument or kind of `values`, or a broken pyproject.toml, before the
+            program runs.
+        Exceptions of the program: they pass through. The second form adds a note with the findings.
+
+    The rules: https://github.com/dtypeguard/dtypeguard/blob/main/docs/rules/index.md
+
+    >>> import torch, dtypeguard
+    >>> def program():
+    ...     x = torch.ones(3)
+    ...     x.to(torch.bfloat16)
+    ...     return x
+    >>> report = dtypeguard.audit(program)
+    >>> [finding.rule for finding in report.findings]
+    ['DG103']
+    >>> report.findings[0].message
+    '`x.to(torch.bfloat16)` gives a new bfloat16 tensor, and it is thrown away: `x` stays float32'
+    """
+    if args and callable(args[0]) and not isinstance(args[0], nn.Module):
+        return _call(args[0], args[1:], kwargs, _recorder())
+    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()), kwargs.pop("values", None))
+    if (
+        len(args) == 2
+        and isinstance(args[0], nn.Module)
+        and isinstance(args[1], Tensor | tuple | Mapping)
+        and not kwargs
+    ):
+        return _call(args[0], *call_of(args[1]), recorder, args[:1])
+    names = "model", "optimizer", "scaler"
+    unknown = [name for name in kwargs if name not in names]
+    if len(args) > len(names) or unknown:
+        options = (*names, "rules", "ignore", "values")
+        if unknown:
+            raise TypeError(f"audit: {misspelt(unknown[0], options)}")
+        raise TypeError(f"audit takes {', '.join(options)}, not {args[3:]}")
+    twice = [name for name in names[: len(args)] if name in kwargs]
+    if twice:
+        raise TypeError(f"audit got {', '.join(twice)} twice")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    kinds = (nn.Module, Optimizer, GradScaler)
+    several = {name: _several(given.get(name), kind, name) for name, kind in zip(names, kinds, strict=True)}
+    recorder.optimizers, recorder.scalers = several["optimizer"], several["scaler"]
+    return Audit(recorder, several["model"])
+
+
+def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
+    recorder = Recorder(Findings(Selection.read(rules, ignore)), Mode)
+    values = values.lower() if isinstance(values, str) else values
+    if not (values is None or isinstance(values, bool) or values == RANGE):
+        raise ValueError(
+            f"audit takes values=True (each operation runs once more in a wider dtype), values={RANGE!r} (only values "
+            f"that are not finite) or values=None (the default), not values={values!r}"
+        )
+    if values:
+        recorder.values = Values(recorder, values)
+    return recorder
+
+
+def _call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder,
+    models: Iterable[nn.Module] = (),
+) -> AuditReport:  # fmt: skip
+    watch = Audit(recorder, models)
+    report = watch.report
+    try:
+        with watch:
+            report.result = function(*args, **kwargs)
+    except Exception as error:
+        if report.findings:
+            error.add_note(f"dtypeguard.audit found:\n{report.findings}")
+        raise
+    return report
+
+
+def _several(what: Any, kind: type[Any], name: str) -> list[Any]:
+    if what is None:
+        return []
+    several = list(what) if isinstance(what, Iterable) and not isinstance(what, kind) else [what]
+    several = [_bare(one) for one in several]
+    for one in several:
+        if not isinstance(one, kind):
+            hint = "" if name == "model" else "; to audit a call of a model: audit(model, batch)"
+            raise TypeError(
+                f"{name} must be of type {kind.__name__}, or a list of such, not {type(one).__name__}{hint}"
+            )
+    return several
+
+
+def _bare(what: Any) -> Any:
+    """The optimizer in the wrapper of a framework."""
+    inner = getattr(what, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else what

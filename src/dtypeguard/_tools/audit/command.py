@@ -1,0 +1,256 @@
+"""`python -m dtypeguard audit`: a script or a module, run as Python would, under audit.
+
+Whatever is wrong with the options is said before the program runs. The program's own exit status and traceback are
+kept; findings only turn a status of 0 into 1.
+"""
+
+import argparse
+import builtins
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ..._core.base.frames import without
+from ..._core.base.usage import Usage
+from ..._engine.watch.selection import Selection
+from ..._show.files import writable
+from ..._show.report.baseline import Baseline, load
+from .audit import audit
+from .conclusion import STDOUT, conclude, stands_alone
+
+_HERE = str(Path(__file__).absolute().parents[2]) + os.sep  # all of dtypeguard
+_OPS = os.path.join("torch", "_ops.py")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the program, print the report, and give the exit status.
+
+    Raises:
+        Usage: for what is wrong with the options, before the program runs.
+    """
+    baseline = _check(options)
+    begin = _module if options.module else _script
+    program = begin(options.program, options.arguments)
+    with contextlib.ExitStack() as stack:
+        if options.json == STDOUT:
+            options.format, options.json = "json", None
+        out = _alone(stack) if stands_alone(options) else sys.stdout
+        process = os.getpid()
+        report, status = _audited(program, options)
+        if os.getpid() != process:
+            return status  # a child that the program forked: the report is its parent's
+        return conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
+
+
+def _check(options: argparse.Namespace) -> Baseline | None:
+    try:
+        Selection.read(options.select, options.ignore)
+        try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
+        return None if options.baseline is None else load(options.baseline)
+    except (ValueError, OSError) as error:
+        raise Usage(str(error)) from error
+
+
+def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:
+    """Make the paths in options absolute, as the program may change its folder, if each can be written.
+
+    Args:
+        options: what was asked for.
+        names: the options that name files.
+        streams: those of them where - is standard output.
+
+    Raises:
+        Usage: says which cannot be written, and why.
+    """
+    taken: dict[str, str] = {}
+    for name in names:
+        path, option = getattr(options, name), f"--{name.replace('_', '-')}"
+        if path is None or (name in streams and path == STDOUT):
+            continue
+        try:
+            file = writable(path)
+        except ValueError as error:
+            raise Usage(str(error)) from error
+        first = taken.setdefault(os.path.realpath(file), option)
+        if first != option and os.path.realpath(file) != os.devnull:
+            raise Usage(f"cannot write {path}: {first} and {option} name the same file")
+        setattr(options, name, file)
+
+
+def _alone(stack: contextlib.ExitStack) -> TextIO:
+    """Standard output, for one text alone: all that would be written there otherwise goes to standard error.
+
+    That is so until the process ends, as exit handlers print too; and for the processes that the program starts.
+    """
+    out = sys.stdout
+    try:
+        number, error = out.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError):  # Python's own objects stand there, of a test for one
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        return out
+    out.flush()
+    alone = stack.enter_context(os.fdopen(os.dup(number), "w", encoding="utf-8"))
+    os.dup2(error, number)
+    return alone
+
+
+# --- running ------------------------------------------------------------------------------------------------------
+
+Program = Callable[[], None]
+
+
+def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
+    """The report, and the status that Python would exit with."""
+    status = 0
+    report = None
+    try:
+        with audit(rules=options.select, ignore=options.ignore, values=options.values) as report:
+            report.program = f"-m {options.program}" if options.module else options.program
+            try:
+                program()
+            except SystemExit as stop:  # no error of the program's
+                status = _status(stop.code)
+    except Usage:
+        raise
+    except BaseException as error:
+        if report is None:
+            raise
+        _show(error)
+        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+    return report, status
+
+
+def _status(code: Any) -> int:
+    if code is None or isinstance(code, int):
+        return int(code or 0)  # unittest's is a bool
+    print(code, file=sys.stderr)
+    return 1
+
+
+def _script(path: str, arguments: list[str]) -> Program:
+    """`python path arguments`: a file, or a folder or archive with a `__main__` in it."""
+    file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # not normalised, as `__file__` is not
+    if not path or not os.path.exists(file):
+        raise Usage(f"there is no script {path}" + (f"; for a module: -m {path}" if _is_there(path) else ""))
+    importer = None if os.path.isfile(file) and path.endswith(".py") else pkgutil.get_importer(file)
+    if importer is not None:
+        spec = importer.find_spec("__main__", None)
+        if spec is None:
+            raise Usage(f"cannot run {path}: there is no __main__ in it")
+        _set_up(file, [path, *arguments])
+        return lambda: _run_spec(spec)
+    try:
+        with io.open_code(file) as stream:
+            source = stream.read()
+    except OSError as error:
+        raise Usage(f"cannot read {path}: {error.strerror}") from error
+    _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
+    loader = importlib.machinery.SourceFileLoader("__main__", file)
+    return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
+
+
+def _is_there(module: str) -> bool:
+    """Whether the module's outermost package can be found; nothing is imported to see that."""
+    with contextlib.suppress(ImportError, ValueError):
+        return bool(module) and importlib.util.find_spec(module.partition(".")[0]) is not None
+    return False
+
+
+def _module(name: str, arguments: list[str]) -> Program:
+    """`python -m name arguments`."""
+    if name.endswith(".py"):
+        raise Usage(f"-m takes a module, as in -m {name.removesuffix('.py').replace('/', '.')}, not the file {name}")
+    _set_up(os.getcwd(), ["-m", *arguments])
+    if not _is_there(name):
+        raise Usage(f"there is no module {name!r}")
+
+    def program() -> None:
+        spec = _find(name)
+        if spec.submodule_search_locations is not None:
+            spec = _find(f"{name}.__main__", f"the package {name} cannot be run: it has no __main__")
+        sys.argv[0] = spec.origin or name
+        _run_spec(spec)
+
+    return program
+
+
+def _find(name: str, missing: str | None = None) -> importlib.machinery.ModuleSpec:
+    parent = name.rpartition(".")[0]
+    try:
+        if parent:
+            importlib.import_module(parent)
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a package around it imports what is not there
+        spec = None
+    if spec is None:
+        raise Usage(missing or f"there is no module {name!r}")
+    return spec
+
+
+def _run_spec(spec: importlib.machinery.ModuleSpec) -> None:
+    loader: Any = spec.loader
+    code = loader.get_code(spec.name) if hasattr(loader, "get_code") else None
+    if code is None:
+        raise Usage(f"cannot run {spec.name}: it holds no Python code")
+    names = {"__file__": spec.origin, "__loader__": loader, "__cached__": spec.cached}
+    _execute(code, __spec__=spec, __package__=spec.parent, **names)
+
+
+def _set_up(folder: str, argv: list[str]) -> None:
+    """`sys` as the program is to find it."""
+    sys.argv = argv
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
+def _execute(code: types.CodeType, **names: Any) -> None:
+    """Run code as the module `__main__`, which stays: pickles, spawned processes and exit handlers ask for it."""
+    main = types.ModuleType("__main__")
+    vars(main).update({"__builtins__": builtins, "__package__": None, "__cached__": None, **names})
+    if sys.version_info < (3, 14):  # PEP 649
+        vars(main)["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+# --- what it threw ------------------------------------------------------------------------------------------------
+
+
+def _show(error: BaseException) -> None:
+    """The traceback as Python would print it, without our frames."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _theirs(one.__traceback__)
+            others = (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
+            waiting += [other for other in others if isinstance(other, BaseException)]
+    sys.stdout.flush()
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+
+
+def _theirs(trace: types.TracebackType | None) -> types.TracebackType | None:
+    ours = False
+
+    def unwanted(file: str) -> bool:
+        # An audit sees an operation by calling it once more from Python, so its frame brings one of torch with it.
+        nonlocal ours
+        ours = file.startswith((_HERE, "<frozen importlib")) or (ours and file.endswith(_OPS))
+        return ours
+
+    return without(trace, unwanted)

@@ -1,0 +1,117 @@
+"""What `python -m dtypeguard audit` prints and writes at the end, and its exit status."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ..._engine.watch.rule import Finding
+from ..._engine.watch.selection import reaches
+from ..._show.files import write
+from ..._show.report.baseline import Baseline, save
+from ..._show.report.causes import causes_of, counted
+from ..._show.report.formats import github, sarif
+from ..._show.report.report import AuditReport
+from ..._show.report.text import Style
+
+STDOUT = "-"
+# What runners of tests mean by their exit status.
+_TESTS = {
+    "pytest": {1: "tests failed", 2: "interrupted, or errors in the collection", 3: "internal error", 4: "wrong usage",
+               5: "no tests were collected"},
+    "unittest": {1: "tests failed", 5: "no tests were run"},
+}  # fmt: skip
+_ALONE = ("json", "sarif")  # formats that a machine reads, which stand alone
+
+
+def stands_alone(options: argparse.Namespace) -> bool:
+    """Whether standard output is for one text alone."""
+    return options.output in (None, STDOUT) and options.format in _ALONE
+
+
+def conclude(
+    report: AuditReport, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO
+) -> int:
+    """Print and write what was asked for, and give the exit status."""
+    least = "warning" if options.fail_on == "never" else options.fail_on
+    findings = report.findings
+    bad = [finding for finding in findings if reaches(finding.severity, least)]
+    new = bad if baseline is None else baseline.new(bad)
+    accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
+    shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
+    ended = status or int(bool(new) and not accepted)
+    quiet = options.quiet and not ended
+    reason = _reason(report, status, new, least, options, len(bad) - len(new))
+    to_file = options.output not in (None, STDOUT)
+    text, notes = _text(report, shown, options, None if to_file else out), list(_too_late(options))
+    if stands_alone(options):
+        notes.append(report._text(Style.of(sys.stderr), shown))
+    try:
+        for path, keep in ((options.json, report.to_json), (options.html, report.to_html)):
+            if path is not None:
+                keep(path)
+        if options.write_baseline:
+            save(bad, options.write_baseline)
+            notes.append(f"{len(bad)} known from now on in {options.write_baseline}")
+        if to_file:
+            write(options.output, text + "\n" * bool(text))
+            text = ""
+    except OSError as error:
+        notes.append(f"cannot write: {error}")
+        ended, reason = ended or 2, reason if ended else "a file could not be written"
+    with contextlib.suppress(AttributeError, ValueError):
+        out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # a terminal that cannot show it all
+    if text and not (quiet and options.format == "text"):
+        print(text, file=out)
+    if not quiet:
+        notes.append(f"exit status {ended}: {reason}")
+        print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
+    out.flush()
+    return ended
+
+
+def _text(report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None) -> str:
+    """What is printed, in the format that was asked for."""
+    if options.format == "json":
+        return report.to_json()
+    if options.format == "sarif":
+        return sarif(causes_of(shown))
+    if options.format == "github":
+        return "\n".join(github(causes_of(shown)))
+    return report._text(Style.of(stream), shown, casts=options.casts and not options.quiet)
+
+
+def _too_late(options: argparse.Namespace) -> Iterator[str]:
+    """Options of ours that stand behind the program, which got them; not those that its own code names."""
+    known = {name for action in options.parser._actions for name in action.option_strings if name.startswith("--")}
+    given = dict.fromkeys(argument.partition("=")[0] for argument in options.arguments)
+    late = [name for name in given if name in known]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        code = Path(getattr(sys.modules["__main__"], "__file__", None) or "").read_text(
+            encoding="utf-8", errors="replace"
+        )
+        late = [name for name in late if f"'{name}'" not in code and f'"{name}"' not in code]
+    if late:
+        name = f"-m {options.program}" if options.module else options.program
+        yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
+
+
+def _reason(
+    report: AuditReport, status: int, new: list[Finding], least: str, options: argparse.Namespace, known: int
+) -> str:
+    """Why the exit status is what it is."""
+    found = f"the audit found {counted(causes_of(new))}" if new else ""
+    if status:
+        own = _TESTS.get(options.program.partition(".")[0], {}) if options.module else {}
+        told = f"{options.program}: {own[status]}" if status in own else "the program's own"
+        return f"{told}; {found}" if found else told
+    parts = [found or f"nothing of severity {least} or worse"]
+    if options.baseline is not None:
+        parts = [f"{parts[0]} that {options.baseline} does not know, {known} that it knows"]
+    elif new and options.fail_on == "never":
+        parts.append("--fail-on never")
+    elif new and options.write_baseline:
+        parts.append("known from now on")
+    return ", ".join(parts)

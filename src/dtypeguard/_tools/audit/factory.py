@@ -1,0 +1,38 @@
+"""`package.module:name` on the command line: what makes a model, or a batch."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from ..._core.base.usage import Usage
+
+
+def made_by(name: str) -> Any:
+    """What the function `package.module:name` returns; an object of that name that is no function is given itself.
+
+    Raises:
+        Usage: if there is none. What the function or its module raises comes out as it is.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise Usage(f"{name!r} names no function: write package.module:function")
+    if not sys.flags.safe_path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that it imports is missing
+        raise Usage(f"there is no module {module!r}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise Usage(f"{module} has no {attribute!r}")
+        found = getattr(found, part)
+    return found() if callable(found) and not _is_model(found) else found
+
+
+def _is_model(value: Any) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)

@@ -1,0 +1,76 @@
+"""Batches as the caller gives them, and the tensors of what a model returns."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.contract.containers import children
+from ..._core.repair.containers import rebuild
+from ..calls import call_of
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The arguments of one call of the model, and the batch as the caller gave it."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: Any
+
+    def to(self, dtype: torch.dtype | None) -> "Batch":
+        """A copy, as a model may write to what it gets, with floating tensors in a dtype."""
+        return self.map(
+            lambda t: t.detach().clone() if dtype is None or not t.is_floating_point() else t.to(dtype, copy=True)
+        )
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(tuple(mapped(arg, function) for arg in self.args), mapped(self.kwargs, function), self.given)
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor with the name or the position of its argument."""
+        for name, value in (*((str(n), arg) for n, arg in enumerate(self.args)), *self.kwargs.items()):
+            for tensor in tensors_of(value):
+                yield name, tensor
+
+
+def batches_of(batch: Any) -> list[Batch]:
+    """One batch: a tensor, a tuple of arguments, a dict of keyword arguments; or a list of such.
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(batch, list):
+        if not batch:
+            raise TypeError("compare: `batch` is an empty list: pass at least one batch")
+        return [_batch(one, f"batch[{n}]") for n, one in enumerate(batch)]
+    return [_batch(batch, "batch")]
+
+
+def _batch(value: Any, name: str) -> Batch:
+    try:
+        return Batch(*call_of(value), value)
+    except TypeError:
+        raise TypeError(
+            f"compare: `{name}` is of type {type(value).__name__}: pass a tensor, a tuple of arguments or a dict of "
+            "keyword arguments, or a list of such batches"
+        ) from None
+
+
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """A value with each of its tensors replaced; all containers are rebuilt."""
+    if isinstance(value, Tensor):
+        return function(value)
+    held = children(value)
+    return value if held is None else rebuild(value, {step: mapped(item, function) for step, item in held})
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value, in order."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    for _, item in children(value) or ():
+        yield from tensors_of(item)

@@ -1,0 +1,90 @@
+"""A model in a low dtype of which some modules stay in float32: guards cast at the borders between both."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from ..._core.base.config import Autocast, Mode, Verify
+from ..._core.base.dtypes import FLOATING
+from ..._core.base.errors import CompareError
+from ..._core.doors.choose import owners, refuses_wider
+from ..._core.doors.forward import Options
+from ..._core.doors.guard import border
+
+_OPTIONS = Options(
+    mode=Mode.LENIENT, casting=None, depth="boundary", dtype=None, device=None, autocast=None, skip_args=frozenset(),
+    move_args=frozenset(), verify=Verify.NEVER, non_blocking=False, output_dtype=None, border=True,
+)  # fmt: skip
+
+
+def keep_wide(
+    model: nn.Module, names: Iterable[str], narrow: Iterable[str], dtype: torch.dtype | None, cast: Iterable[str] = ()
+) -> None:
+    """Convert a model in place, but for the modules of these names, and have guards cast what goes into them.
+
+    Args:
+        model: in float32.
+        names: of the modules that stay as they are.
+        narrow: of those whose results are cast to the low dtype.
+        dtype: the low one; None where the model stays in float32 for autocast.
+        cast: of modules in the low dtype whose inputs are cast, besides those of PyTorch that refuse wider ones.
+    """
+    kept, narrow, cast = [*names], frozenset(narrow), frozenset(cast)
+    inside = {id(part) for name in kept for part in model.get_submodule(name).modules()}
+    held = {
+        id(tensor)
+        for module in model.modules()
+        if id(module) in inside
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+    }
+    if dtype is not None:
+        for module in model.modules():
+            _convert(module, dtype, held)
+    for name in kept:
+        output = None if name not in narrow else dtype
+        autocast = Autocast.DISABLE if dtype is None else None
+        options = dataclasses.replace(_OPTIONS, output_dtype=output, autocast=autocast)
+        border(model.get_submodule(name), name, options, _parent(model, name))
+    if dtype is not None:
+        for name, module in model.named_modules():
+            if name in cast and id(module) not in inside:
+                border(module, name, _OPTIONS, _parent(model, name))
+        for name, module in owners(model):
+            if id(module) not in inside and refuses_wider(module):
+                border(module, name, _OPTIONS, _parent(model, name))
+
+
+def _parent(model: nn.Module, name: str) -> nn.Module | None:
+    return model.get_submodule(name.rpartition(".")[0]) if name else None
+
+
+def _convert(module: nn.Module, dtype: torch.dtype, held: set[int]) -> None:
+    """What `module.to(dtype)` does to its own tensors, but for those that are held."""
+    for parameter in module._parameters.values():
+        if parameter is not None and id(parameter) not in held and parameter.dtype in FLOATING:
+            parameter.data = parameter.data.to(dtype)
+            if parameter.grad is not None:
+                parameter.grad.data = parameter.grad.data.to(dtype)
+    for name, buffer in module._buffers.items():
+        if buffer is not None and id(buffer) not in held and buffer.dtype in FLOATING:
+            module._buffers[name] = buffer.to(dtype)
+
+
+def check_names(model: nn.Module, names: Iterable[str], dtype: torch.dtype | None) -> None:
+    """Raises CompareError for a model that lacks one of the modules, or whose weights are rounded already."""
+    modules = dict(model.named_modules())
+    missing = [name for name in names if name not in modules]
+    if missing:
+        raise CompareError(
+            f"{type(model).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
+            "compared, or to one that is built alike"
+        )
+    for name in names:
+        for key, parameter in modules[name].named_parameters():
+            if dtype is not None and torch.finfo(parameter.dtype).eps >= torch.finfo(dtype).eps:
+                raise CompareError(
+                    f"parameter {f'{name}.{key}' if name else key} is {parameter.dtype} already, so its digits are "
+                    "lost: apply what `keep` returns to the model in float32"
+                )

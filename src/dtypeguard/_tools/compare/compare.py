@@ -1,0 +1,219 @@
+"""`compare`: what a lower precision costs a model, and which layers pay."""
+
+import contextlib
+import inspect
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core.base.dtypes import FLOATING, HALF, dtype_of, name_of
+from ..._core.base.errors import CompareError, DeviceError
+from ..._core.base.options import explained
+from ..._core.base.progress import task
+from ..._engine.watch.unrecorded import unrecorded
+from ..audit.audit import audit
+from ..calls import read_as
+from .batches import Batch, batches_of
+from .measure import measure
+from .result import Comparison
+from .subject import REFUSALS, Loss, Subject
+
+_BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses their digits
+_LOW = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@explained
+@unrecorded
+def compare(
+    model: nn.Module,
+    batch: Any,
+    /,
+    *,
+    dtype: torch.dtype | str | None = None,
+    region: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+) -> Comparison:
+    """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
+
+    The model runs in the low dtype, with one backward, and in float64. Copies of it run: the model, the batch and the
+    random numbers of the program stay as they are. A model in training mode drops out the same values in each run.
+
+    Args:
+        model: in float32 (or float64).
+        batch: a tensor, a tuple of arguments, a dict of keyword arguments, `(value,)` for one argument that is a dict
+            or a tuple itself; or a list of such batches, whose errors are taken together. Floating tensors are
+            converted as the model is.
+        dtype: the dtype to convert a copy of the model to, or its name: "bfloat16", "bf16".
+        region: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
+        loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
+            are compared, all their tensors as one vector.
+
+    Returns:
+        The error of the outputs, and the share of each layer and line in it.
+
+    Raises:
+        CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.
+        DeviceError: if a tensor of the batch is on another device than the model.
+        TypeError, ValueError: if an argument is of the wrong type, or no dtype to compare.
+
+    >>> import torch, dtypeguard
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    >>> result = dtypeguard.compare(model, torch.randn(4, 8), dtype=torch.bfloat16)
+    >>> result.error < 0.02
+    True
+    >>> sorted(layer.name for layer in result.layers)
+    ['', '(inputs)', '0', '1', '2']
+    """
+    title = f"compare({type(model).__name__})"
+    with torch.inference_mode(False), task(title):  # in inference mode nothing has a gradient
+        subject = _subject(model, batch, dtype, region, loss)
+        try:
+            found = measure(subject, subject.lowered())
+        except REFUSALS as error:
+            if isinstance(error, CompareError):
+                raise
+            raise _refused(subject, error) from error
+        return Comparison(subject, found, _born(subject) if found.spoilt or found.overflown else ())
+
+
+def _refused(subject: Subject, error: Exception) -> CompareError:
+    """The refusal of an operation as an audit names it."""
+    name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
+    for number, batch in enumerate(subject.batches):
+        try:
+            with torch.no_grad():
+                subject.run(subject.copy(), number, batch.to(None), low=False)
+        except Exception as own:
+            given = "the batch" if len(subject.batches) == 1 else f"batch[{number}]"
+            return CompareError(
+                f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
+                + (read_as(batch.given) if isinstance(own, TypeError) else "")
+            )
+    for finding in _audited(subject, None):
+        if finding.severity == "error":
+            told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
+            break
+    return CompareError(f"compare: {name} does not run in {subject.title}\n  {told}")
+
+
+def _born(subject: Subject) -> tuple[str, ...]:
+    """Where values that are not finite are born."""
+    found = [finding for finding in _audited(subject, True) if finding.rule in _BORN and finding.severity != "info"]
+    return tuple(f"{finding.site}: {finding.message}" for finding in found)
+
+
+def _audited(subject: Subject, values: Any) -> list[Any]:
+    model = subject.lowered()
+    with contextlib.suppress(Exception), audit(values=values) as report, torch.no_grad():
+        subject.run(model, 0, subject.batches[0].to(subject.dtype))
+    return list(report.findings)
+
+
+def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subject:
+    if not isinstance(model, nn.Module):
+        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise TypeError(f"compare: `model` is {kind}: pass an nn.Module")
+    if (dtype is None) == (region is None):
+        given = "both" if dtype is not None else "neither"
+        raise TypeError(
+            f"compare takes dtype= (the model is converted) or region= (an autocast region: it is not), "
+            f"and got {given}: for example "
+            "compare(model, batch, dtype=torch.bfloat16)"
+        )
+    dtype = None if dtype is None else _one("dtype", dtype, _LOW)
+    region = None if region is None else _one("region", region, HALF)
+    if loss is not None and not callable(loss):
+        raise TypeError(f"compare: `loss` is a {type(loss).__name__}: pass a function of the output")
+    batches = batches_of(batch)
+    device = _check_devices(model, batches)
+    subject = Subject(model, batches, dtype, region, device, _two(loss, batch))
+    _check_width(subject)
+    return subject
+
+
+def _one(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
+    low = dtype_of(value, option)
+    if low not in legal:
+        *most, last = sorted(map(str, legal))
+        raise ValueError(f"compare: {option}={low} is no dtype to compare: use {', '.join(most)} or {last}")
+    return low
+
+
+def _two(loss: Any, batch: Any) -> Any:
+    """The loss as a function of the output and the batch as the caller gave it."""
+    if loss is None:
+        return None
+    try:
+        parameters = [*inspect.signature(loss).parameters.values()]
+    except (TypeError, ValueError):
+        parameters = []
+    required = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    if len(required) < 2:
+        return lambda out, batch: loss(out)
+    return lambda out, batch: loss(out, batch.given)
+
+
+def _check_devices(model: nn.Module, batches: list[Batch]) -> torch.device:
+    first = next((t for t in (*model.parameters(), *model.buffers())), None)
+    if first is None:
+        return torch.device("cpu")
+    for n, batch in enumerate(batches):
+        for name, tensor in batch.tensors():
+            if tensor.device != first.device and tensor.ndim:
+                of = f" of batch[{n}]" if len(batches) > 1 else ""
+                raise DeviceError(
+                    f"compare: argument {name}{of} is on {tensor.device}, the model's parameters are on "
+                    f"{first.device}: move it with .to({str(first.device)!r})"
+                )
+    return first.device
+
+
+def _check_width(subject: Subject) -> None:
+    """Refuse a dtype that is no narrower than the model's, and say what it would gain."""
+    narrow = [p for p in subject.model.parameters() if p.dtype in FLOATING and _eps(p.dtype) >= _eps(subject.low)]
+    if not narrow:
+        return
+    held, model = narrow[0].dtype, type(subject.model).__name__
+    if held is subject.low:
+        if held is torch.float32:
+            raise CompareError(
+                f"compare: {model} has float32 parameters: pass a narrower dtype, torch.bfloat16 for one"
+            )
+        raise CompareError(
+            f"compare: {model} has {name_of(held)} parameters already, so its digits are lost: pass the model in "
+            "float32, as it was before it was converted"
+        )
+    gained = _gained(subject)
+    raise CompareError(
+        f"compare: dtype={subject.low} is wider than the {name_of(held)} parameters of {model}: nothing is lost. "
+        f"In {name_of(subject.low)} its outputs change by {gained:.2g} of their norm, which is the error of computing "
+        f"in {name_of(held)}; the digits of the weights are lost already"
+    )
+
+
+def _gained(subject: Subject) -> float:
+    """How far the model's outputs are from those that it has in the wider dtype."""
+    own = [p.dtype for p in subject.model.parameters() if p.dtype in FLOATING]
+    distance = size = 0.0
+    low, wide = subject.copy(), subject.copy().to(subject.low)
+    with torch.no_grad():
+        for number, batch in enumerate(subject.batches):
+            pairs = zip(
+                subject.run(low, number, batch.to(max(own, key=_eps)), low=False),
+                subject.run(wide, number, batch.to(subject.low), low=False),
+                strict=True,
+            )
+            for one, other in pairs:
+                if one.is_floating_point():
+                    distance += float((one.double() - other.double()).square().sum())
+                    size += float(other.double().square().sum())
+    return math.sqrt(distance / size) if size else 0.0
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps

@@ -1,0 +1,143 @@
+"""A comparison as one HTML page: what it found, the network from input to output, its layers and its lines."""
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..._show.document import document
+from ..._show.fragment import badge, facts, folded, joined, listed, table, where
+from .bars import LEAST, PARTS, bar, number, scale_of, share
+from .measure import INPUTS
+from .strip import above, strip_of
+from .text import site_of, titled
+
+_PAGE = Path(__file__).parent / "compare"
+_SHOWN = 12  # rows of a list before the rest is folded
+_NAMES = 8  # names in a row
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page of a comparison, from `Comparison.to_dict()`."""
+    rows = list(_layers(data))
+    strip, error = strip_of(data, rows), float(data["error"])
+    sums = {name: sum(layer[name] for layer in data["layers"]) for name in PARTS}
+    view = {
+        "data": data,
+        "error": error,
+        "lost": not math.isfinite(error),
+        "shared": data["explained"] is not None,
+        "layers": _folded(rows),
+        "lines": _folded(_lines(data, rows)),
+        "total": sums,
+        "strip": strip,
+        "first": next((slot for slot in strip["slots"] if slot["first"]), None),
+        "kept": _kept(data, rows),
+        "modules": sum(row["name"] != INPUTS for row in rows),
+        "inputs": INPUTS,
+        "parts": PARTS,
+        "least": LEAST,
+        "fold": _NAMES,
+    }
+    style = f".strip svg{{min-width:{strip['width']}px;max-width:{strip['most']}px;height:{strip['height']}px}}\n"
+    return document(_PAGE, view, {"percent": number, "share": share}, style)
+
+
+def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row for each layer, in the order of the result: with its lines, its parameters, and its bar."""
+    inside: dict[str, list[dict[str, Any]]] = {}
+    for part in data["parts"]:
+        row = part | {"site": site_of(part["file"], part["line"]), "share": sum(part[name] for name in PARTS)}
+        inside.setdefault(part["layer"], []).append(row)
+    own: dict[str, list[tuple[str, float]]] = {}
+    for name, value in data["parameters"].items():
+        own.setdefault(name.rpartition(".")[0], []).append((name, value))
+    scale = scale_of(data["layers"])
+    names = () if data["kept"] is None else tuple(data["kept"]["names"])
+    for place, layer in enumerate(data["layers"]):
+        error = None if layer["error"] is None else float(layer["error"])
+        yield layer | {
+            "id": f"l{place}",
+            "title": titled(layer["name"]),
+            "error": error,
+            "above": above(error),
+            "lines": sorted(inside.get(layer["name"], ()), key=lambda row: -abs(row["share"])),
+            "parameters": own.get(layer["name"], ()),
+            "bar": bar(layer, scale),
+            "kept": layer["name"] != INPUTS and any(_within(layer["name"], name) for name in names),
+        }
+
+
+def _lines(data: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row for each line, with the layers that run it, the largest share first."""
+    inside: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        for line in row["lines"]:
+            layer = {"id": row["id"], "title": row["title"], "share": line["share"]}
+            inside.setdefault((line["file"], line["line"]), []).append(layer)
+    scale = scale_of(data["lines"])
+    for place, line in enumerate(data["lines"]):
+        yield line | {
+            "id": f"s{place}",
+            "site": site_of(line["file"], line["line"]),
+            "layers": sorted(inside.get((line["file"], line["line"]), ()), key=lambda layer: -abs(layer["share"])),
+            "bar": bar(line, scale),
+        }
+
+
+def _within(name: str, other: str) -> bool:
+    """Whether a module is another one or in it."""
+    return not other or name == other or name.startswith(f"{other}.")
+
+
+def _folded(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The rows that are shown, which add or take away most, and the rest."""
+    rows = list(rows)
+    shown = len(rows) if len(rows) <= _SHOWN + 3 else _SHOWN
+    rest = rows[shown:]
+    return {"all": rows, "shown": rows[:shown], "rest": rest, "share": sum(row["share"] or 0.0 for row in rest)}
+
+
+def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What stays in float32, with the rows of these layers."""
+    kept: dict[str, Any] | None = data["kept"]
+    if kept is None:
+        return None
+    ids = {row["name"]: row["id"] for row in rows}
+    names = [{"title": titled(name), "id": ids.get(name)} for name in kept["names"]]
+    return kept | {"error": float(kept["error"]), "names": names}
+
+
+def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
+    """What a notebook's cell shows of a comparison."""
+    shared = data["explained"] is not None
+    rows = [layer for layer in _layers(data) if not shared or abs(layer["share"]) >= LEAST]
+    head = ("layer", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
+    return (
+        f"{data['model']}, {title}: {data['verdict']}",
+        *(facts(badge("not finite", "error"), line) for line in data["born"]),
+        table("", head, (_cells(layer, shared) for layer in rows), "layer"),
+        *_said_of(data["kept"], data["wide"]),
+        folded("notes", listed(data["notes"])) if data["notes"] else None,
+    )
+
+
+def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
+    name = joined(f"`{layer['title']}`", layer["kind"])
+    error = "" if layer["error"] is None else number(layer["error"])
+    if not shared:
+        return name, error
+    parts = [number(layer[part]) if abs(layer[part]) >= LEAST else "" for part in PARTS]
+    return name, share(layer["share"]), *parts, error, where(layer["lines"][0]["site"] if layer["lines"] else "")
+
+
+def parts_of_kept(data: dict[str, Any]) -> tuple[Any, ...]:
+    """What shows which modules are kept."""
+    return "modules that stay in float32", *_said_of(data, "float32")
+
+
+def _said_of(kept: dict[str, Any] | None, wide: str) -> Iterator[Any]:
+    if kept is not None:
+        runs = f"verified by {kept['runs']} run{'s' * (kept['runs'] != 1)}"
+        yield facts(badge(f"keep in {wide}", "info"), f"error {number(float(kept['error']))}", runs)
+        yield joined(*(f"`{titled(name)}`" for name in kept["names"]))

@@ -1,0 +1,324 @@
+"""What would be computed in float32 if a module was kept in float32.
+
+Its result is float32 then, and so is what is computed from that, as PyTorch promotes, until a module of PyTorch's own
+is reached that needs its parameters' dtype, or the program casts. So a module that is kept saves more than its own
+error. Each tensor carries the modules that would make it float32, as the bits of one number. Where an operation would
+refuse such a tensor beside the others, the result of that module has to be cast back.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.base.dtypes import HALF
+from ..._core.doors.choose import owners, refuses_wider
+from ..._engine.ops import Operator
+from .batches import mapped
+from .subject import REFUSALS
+
+
+@dataclass(slots=True)
+class Reach:
+    """Which modules would make a tensor float32."""
+
+    inside: int = 0  # those that it is computed in
+    outside: int = 0  # those whose results it is computed from
+    edge: int = 0  # those that return it
+    perhaps: int = 0  # those whose results it is computed from by a cast, perhaps to a dtype that follows them
+
+    def beyond(self, inside: int) -> int:
+        """The modules that would make it float32, without some."""
+        return (self.inside | self.outside) & ~inside
+
+    def saved(self, narrow: int) -> int:
+        """The modules that save its error, if the results of `narrow` are cast back."""
+        return (self.inside & ~(self.edge & narrow)) | (self.outside & ~narrow)
+
+
+_NOWHERE = Reach()
+_EXPONENT = 0x7F800000  # its bits in a float32
+_PRODUCTS = (  # for these, autocast casts
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "linear", "convolution", "_grouped_mm",
+    "_scaled_dot", "mkldnn_rnn", "_thnn_fused", "_cudnn_rnn", "miopen_rnn",
+)  # fmt: skip
+_PROMOTE = frozenset(["cat", "stack"])  # besides what is pointwise
+
+
+Key = tuple[int, int, int]  # inside, outside, edge of a reach
+
+
+@dataclass(slots=True)
+class Savings:
+    """What keeping modules in float32 saves, by the shares that one run has found.
+
+    Attributes:
+        parts: shares of the error², by what would save them.
+        doors: what rounding the input of a module that is not kept costs, where it would be float32: by what would make
+            it so, and the bits of the module and all around it.
+        narrow: the bits of modules whose results have to be cast back.
+        taken: the bits of the modules each of which gets all that the model is given.
+    """
+
+    parts: dict[Key, float] = field(default_factory=dict)
+    doors: dict[tuple[Key, int], float] = field(default_factory=dict)
+    narrow: int = 0
+    taken: int = -1
+
+    def add(self, reach: Reach, share: float) -> None:
+        key = reach.inside, reach.outside, reach.edge
+        self.parts[key] = self.parts.get(key, 0.0) + share
+
+    def add_door(self, reach: Reach, inside: int, cost: float) -> None:
+        key = (reach.inside, reach.outside, reach.edge), inside
+        self.doors[key] = self.doors.get(key, 0.0) + cost
+
+    def scale(self, factor: float) -> None:
+        self.parts = {key: share * factor for key, share in self.parts.items()}
+        self.doors = {key: cost * factor for key, cost in self.doors.items()}
+
+    def balance(self) -> "Balance":
+        return Balance(self)
+
+
+class Balance:
+    """What is saved by keeping modules: shares that are gone, less the rounding at the doors of other modules."""
+
+    def __init__(self, savings: Savings) -> None:
+        parts: dict[int, float] = {}
+        for key, share in savings.parts.items():
+            mask = Reach(*key).saved(savings.narrow)
+            parts[mask] = parts.get(mask, 0.0) + share
+        doors: dict[tuple[int, int], float] = {}
+        for (key, inside), cost in savings.doors.items():
+            pair = Reach(*key).saved(savings.narrow) & ~inside, inside
+            doors[pair] = doors.get(pair, 0.0) + cost
+        self._parts, self._doors = list(parts.items()), list(doors.items())
+
+    def saved(self, kept: int) -> float:
+        """The share of the error² that is saved by keeping the modules of these bits."""
+        saved = sum(share for mask, share in self._parts if mask & kept)
+        return saved - sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
+
+    def rest(self, kept: int) -> float:
+        """What is left of it, at least: where errors cancel, keeping one of both does not."""
+        whole = sum(max(share, 0.0) for _, share in self._parts)
+        left = sum(max(share, 0.0) for mask, share in self._parts if not mask & kept)
+        left += sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
+        return min(left / whole, 1.0) if whole else 0.0
+
+
+def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """What rounding does to each value, on average: a dtype's step there over the root of 12."""
+    powers = (values.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, below the values
+    return powers * (torch.finfo(dtype).eps / math.sqrt(12))
+
+
+@dataclass(eq=False, slots=True)
+class Door:
+    """An input of a module that would have to round it to the low dtype, if it was float32."""
+
+    reach: Reach
+    inside: int
+    low: torch.dtype
+    rounds: bool  # whether it does
+    asked: list[bool]  # whether a backward asks for the costs of doors, not for shares
+    cost: float = 0.0
+
+    def tell(self, gradient: Tensor | None, values: Tensor) -> None:
+        """What rounding values costs, by a gradient that random signs at the outputs have given."""
+        if self.asked[0] and self.rounds and gradient is not None:
+            self.cost = float((gradient.float() * _steps(values, self.low)).square().sum(dtype=torch.float64))
+
+
+@dataclass(eq=False, slots=True)
+class Running:
+    """A call of a module.
+
+    Attributes:
+        inside: its bit, and those of all modules around it.
+        door: whether it casts what it gets.
+        blind: operations in it whose error nobody knows.
+    """
+
+    name: str
+    inside: int
+    door: bool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    blind: list[str] = field(default_factory=list)
+    start: int = 0  # how many errors were recorded before it
+    doors: list["Door"] = field(default_factory=list)
+
+
+class Modules:
+    """The modules of a model that can be kept, each with its bit, and those that are running."""
+
+    def __init__(self, model: nn.Module, doors: bool) -> None:
+        self.of = dict(model.named_modules())
+        self.bits = {name: 1 << n for n, name in enumerate(self.of)}
+        self.running: list[Running] = []
+        self.doors = doors  # whether modules cast what they get; autocast casts for operations
+        self._hooks: list[Any] = []
+        guarded = {name for name, module in owners(model) if refuses_wider(module)}
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                self._listen(name, module, name in guarded)
+        self.refused: str | None = None  # the innermost module that an exception has left
+        self.entered: Any = lambda call: (
+            None
+        )  # called when a module is called, when one with a door is, when it returns
+        self.through: Any = lambda call, tensor: tensor
+        self.left: Any = lambda call, result: None
+
+    def _listen(self, name: str, module: nn.Module, door: bool) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            call = Running(name, self.inside | self.bits[name], door and self.doors, args, kwargs)
+            self.running.append(call)
+            self.entered(call)
+            if door:
+                through = functools.cache(functools.partial(self.through, call))  # what is one tensor stays one
+                call.args, call.kwargs = mapped(args, through), mapped(kwargs, through)
+            return call.args, call.kwargs
+
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            call = self.running.pop()
+            if result is not None:
+                self.left(call, result)
+            elif self.refused is None:  # an exception is on its way
+                self.refused = name
+
+        self._hooks.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        self._hooks.append(module.register_forward_hook(leave, always_call=True))
+
+    @property
+    def name(self) -> str | None:
+        """The innermost module that runs."""
+        return self.running[-1].name if self.running else None
+
+    @property
+    def inside(self) -> int:
+        return self.running[-1].inside if self.running else 0
+
+    @property
+    def door(self) -> bool:
+        """Whether the innermost module casts what it gets."""
+        return bool(self.running) and self.running[-1].door
+
+    def around(self, name: str) -> int:
+        """The bits of a module and all modules around it."""
+        bits, parts = self.bits[""], name.split(".") if name else []
+        for n in range(len(parts)):
+            bits |= self.bits.get(".".join(parts[: n + 1]), 0)
+        return bits
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+class Reaches:
+    """The reach of each storage."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self._of: dict[int, Reach] = {}
+        self._accepts: dict[Any, bool] = {}
+        self.narrow = 0  # modules whose results some operation refuses
+
+    def of(self, tensor: Tensor) -> Reach:
+        return self._of.get(tensor.untyped_storage()._cdata, _NOWHERE)
+
+    def begun(self, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
+        """A view, or a constant, whose storage may have the address of one that is gone."""
+        known = {tensor.untyped_storage()._cdata for tensor in inputs}
+        for tensor in out:
+            if tensor.untyped_storage()._cdata not in known:
+                self._of.pop(tensor.untyped_storage()._cdata, None)
+
+    def computed(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """An operation has run; it may have written to one of its inputs."""
+        if self.casts(op) and self._modules.running:
+            for door in self._modules.running[-1].doors:
+                door.rounds = True
+        modules, inside = self._modules, self._modules.inside
+        written = {tensor.untyped_storage()._cdata for tensor in inputs}
+        outside = perhaps = 0
+        if not modules.door:
+            outside, perhaps = self._met(op, args, kwargs, inputs)
+            casts = op.name == "_to_copy" or self.casts(op)
+            if casts and any(tensor.dtype in HALF for tensor in out):
+                outside, perhaps = 0, outside | perhaps
+        for tensor in out:
+            key = tensor.untyped_storage()._cdata
+            if key in written:  # it keeps its dtype
+                old = self._of.get(key, _NOWHERE)
+                self._of[key] = Reach(old.inside | inside, old.outside, 0, old.perhaps)
+            else:
+                self._of[key] = Reach(inside, outside, 0, perhaps)
+
+    def returned(self, name: str, tensor: Tensor) -> None:
+        bit, reach = self._modules.bits[name], self.of(tensor)
+        key = tensor.untyped_storage()._cdata
+        self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
+
+    def casts(self, op: Operator) -> bool:
+        """Whether autocast casts the inputs of an operation."""
+        return not self._modules.doors and op.name.startswith(_PRODUCTS)
+
+    def _met(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
+        """The modules outside whose results make the result of an operation float32, surely and perhaps."""
+        inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
+        sure = together = 0
+        for reach in reaches:
+            sure |= (reach.inside | reach.outside) & ~inside
+            together |= reach.perhaps & ~inside
+        together |= sure
+        if len(inputs) < 2 or op.writes or self.casts(op):
+            return sure, together & ~sure
+        masks = [(reach.inside | reach.outside | reach.perhaps) & ~inside for reach in reaches]
+        left, narrow = together, 0
+        while left:
+            bit = left & -left
+            wide = tuple(
+                bool(mask & bit) or tensor.dtype not in HALF for mask, tensor in zip(masks, inputs, strict=True)
+            )
+            group = left
+            for mask, tensor in zip(masks, inputs, strict=True):
+                if tensor.dtype in HALF:
+                    group &= mask if mask & bit else ~mask
+            if not all(wide) and not self._accepted(op, args, kwargs, inputs, wide):
+                narrow |= group
+            left &= ~group
+        if self._modules.doors:  # autocast casts no results back
+            self.narrow |= narrow
+        return sure & ~narrow, together & ~sure & ~narrow
+
+    def _accepted(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], wide: tuple[bool, ...]) -> bool:
+        """Whether an operation takes these of its inputs in float32 beside the others; it is tried once."""
+        if torch.Tag.pointwise not in op.func.tags and op.name not in _PROMOTE:
+            return False  # some kernels check nothing, and read the wrong bytes
+        key = (op, wide, tuple(tensor.dtype for tensor in inputs))
+        if key not in self._accepts:
+            wider = {
+                id(tensor): tensor.detach().float()
+                for tensor, taken in zip(inputs, wide, strict=True)
+                if taken and tensor.dtype in HALF
+            }
+            try:
+                op.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
+            except REFUSALS:
+                self._accepts[key] = False
+            else:
+                self._accepts[key] = True
+        return self._accepts[key]
+
+
+def _replaced(values: Iterable[Any], new: dict[int, Tensor]) -> list[Any]:
+    return [
+        _replaced(value, new) if isinstance(value, (list, tuple)) else new.get(id(value), value) for value in values
+    ]

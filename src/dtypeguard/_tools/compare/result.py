@@ -1,0 +1,394 @@
+"""What `compare` found: to print, to keep, and to ask what must stay in float32."""
+
+import math
+import os
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..._core.base.dtypes import name_of
+from ..._core.base.errors import CompareError
+from ..._core.base.progress import task
+from ..._engine.watch.unrecorded import unrecorded
+from ..._show.result import Result
+from .bisect import bisect
+from .keep import Kept, Search, together, units_of
+from .measure import DECIDED, INPUTS, Measured, Part
+from .subject import Subject, widest
+from .text import LARGE, percent, site_of, titled
+
+_SHOWN = 8  # layers of a printed comparison
+_LEAST = 0.005  # a share below is printed as 0
+_GROWS = 1.5
+_COLUMNS = 80
+_OWN, _OWN_SHARE = 1e-3, 0.1  # an error of the model in its own dtype that is told, and as a share of the low dtype's
+_CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The share of one module in the error: of what it computes itself, and of its own parameters.
+
+    Attributes:
+        name: dotted, as in `named_modules()`; `""` is the model itself, `(inputs)` the rounding of the batch.
+        share: of the error of the outputs; negative if it takes away from the error; None if there are no shares.
+        weights: the part that comes from storing or casting parameters to the low dtype.
+        arithmetic: the part that comes from computing in it.
+        decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
+        saves: how much of the error² keeping the module in float32, with all in it, would save; expected from the
+            shares, or measured where these do not explain the error.
+        error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
+        kind: the name of its class.
+        lines: where it computes, as `file:line`, the line with the largest share first.
+    """
+
+    name: str
+    share: float | None
+    weights: float
+    arithmetic: float
+    decisions: float
+    saves: float | None
+    error: float | None
+    kind: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The share of one line of the program in the error.
+
+    Attributes:
+        file: where it is.
+        line: its number.
+        source: its text.
+        share: of the error of the outputs.
+        weights: the part of parameters, as that of a `Layer`.
+        arithmetic: the part of operations.
+        decisions: the part of choices.
+        layers: the names of the modules that run it.
+    """
+
+    file: str
+    line: int
+    source: str
+    share: float
+    weights: float
+    arithmetic: float
+    decisions: float
+    layers: tuple[str, ...]
+
+    @property
+    def site(self) -> str:
+        """The file, from the working directory, and the line."""
+        return site_of(self.file, self.line)
+
+
+class Comparison(Result):
+    """What a lower precision costs a model.
+
+    Attributes:
+        error: ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
+            integers the share of values that differ.
+        explained: the sum of the shares, 1.0 = all of the error; None if there are no shares.
+        linear: whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than 0.1.
+        layers: one `Layer` for each module, the largest share first.
+        lines: one `Line` for each line, the largest share first.
+        parameters: the share of each parameter that is stored in the low dtype, by its name.
+        depth: the names of the modules that return floating tensors, in the order in which they return.
+        reference: the dtype of the reference.
+        runs: how often the model has run, forward, in any dtype.
+        bisected: how many of these runs measured what keeping layers saves; 0 if the shares tell it.
+        born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
+        notes: what limits the result.
+    """
+
+    kind = "compare"
+
+    def __init__(self, subject: Subject, found: Measured, born: tuple[str, ...]) -> None:
+        self._subject, self._found = subject, found
+        self._search: Search | None = None
+        self._kept: Kept | None = None
+        self.error, self.reference, self.born = found.error, subject.precision, born
+        self.explained, self.linear = found.explained, found.linear
+        self.bisected = 0
+        measured: dict[str, float] | None = None
+        if found.error and not found.spoilt and not found.integers and not self.linear:
+            search = self._searching()
+            if len(search.leaves) > 1:
+                measured, self.bisected = bisect(search.trial, search.leaves, found.error)
+                search.reorder(measured)
+        self.layers = list(_layers(found, measured))
+        self.lines = list(_lines(found))
+        self.parameters = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
+        self.depth = [name for name, course in found.courses.items() if course.size or course.lost]
+        self.notes = list(self._limits())
+
+    @property
+    def runs(self) -> int:
+        return self._subject.runs
+
+    def _searching(self) -> Search:
+        if self._search is None:
+            self._search = Search(self._subject, self._found)
+        return self._search
+
+    @unrecorded
+    def keep(self, error: float) -> Kept:
+        """Find the fewest modules that must stay in float32 for the outputs to have at most this error.
+
+        The modules with the largest shares are taken first, and the model is run with them in float32; at most 5 runs
+        find how many it takes. The result has been run.
+
+        Raises:
+            ValueError: if the error is not positive.
+            CompareError: if there are no outputs to measure an error of, or not even the whole model in float32
+                reaches it.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+        >>> result = dtypeguard.compare(model, torch.randn(4, 8), dtype=torch.bfloat16)
+        >>> kept = result.keep(error=1e-6)
+        >>> kept.error < 1e-6, kept.runs <= 5
+        (True, True)
+        """
+        if not isinstance(error, int | float) or not error > 0:
+            raise ValueError(f"keep(error={error!r}): the error must be positive, for example 1e-3")
+        if self._found.integers:
+            raise CompareError(
+                "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
+                "loss=, a function that makes a floating tensor of what the model returns"
+            )
+        with torch.inference_mode(False), task("keep"):
+            kept = self._searching().run(error)
+        if kept is None:
+            raise CompareError(
+                f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
+                f"{percent(self._found.own)} against {name_of(self.reference)}"
+            )
+        self._kept = kept
+        return kept
+
+    # ------------------------------------------------------------ to read
+
+    @property
+    def wide(self) -> str:
+        """The name of the dtype that the model has."""
+        return name_of(widest(self._subject.model))
+
+    @property
+    def title(self) -> str:
+        """What is compared with what: `bfloat16 against float64`."""
+        return f"{self._subject.title} against {name_of(self.reference)}"
+
+    def verdict(self) -> str:
+        """The first line of the report, without the dtypes."""
+        if self._found.integers:
+            return f"{percent(self.error)} of the outputs' integers differ"
+        said = "outputs are not finite" if math.isinf(self.error) else f"output error {percent(self.error)}"
+        if self.explained is not None:
+            said += f", explained {percent(self.explained)}"
+        first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
+        return said if first is None else f"{said}, first above 1 % at {first}"
+
+    def _limits(self) -> Iterator[str]:
+        found = self._found
+        measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
+        if not found.shared and found.error and not found.lost:
+            why = "and the outputs have none"
+            if found.overflown or found.overflows:
+                why = "and it is not finite"
+            elif found.refused:
+                why = f"and autograd refuses it ({found.refused})"
+            yield f"no shares: they need a gradient, {why}{measured}"
+        if self.explained is not None and not self.linear:
+            why = f"the shares explain {percent(self.explained)} of the error"
+            if found.decided >= DECIDED:
+                why = f"choices make {percent(found.decided)} of the error"
+            yield f"not linear: {why}{measured}"
+        if sum(abs(layer.share or 0) for layer in self.layers) > _CANCEL * max(self.explained or 0, 1):
+            yield "errors of layers cancel: more batches make the shares steadier"
+        if found.left_out:
+            yield f"{found.left_out:,} of {found.values:,} values are not finite in the reference, and were left out"
+        if not found.integers and found.own > max(_OWN, _OWN_SHARE * found.error):
+            yield (
+                f"{self.wide} itself is {percent(found.own)} from {name_of(self.reference)}: the model is another "
+                "program there, or loses digits in any dtype; look at audit(values=True)"
+            )
+        if self.reference is torch.float32:
+            yield "the reference is float32: an operation of the model refuses float64"
+        if found.opaque:
+            names = ", ".join(name for name, _ in found.opaque.most_common(3))
+            yield f"{sum(found.opaque.values())} of {found.operations} operations have no share: {names}"
+        if not all(draws.same for draws in self._subject.draws):
+            yield "the runs drew random numbers at different places, so they differ by these too"
+        if found.flipped:
+            row = max(found.flipped, key=lambda one: found.flipped[one])
+            count = sum(found.flipped.values())
+            yield f"{count} choice{'s' * (count > 1)} come{'s' * (count == 1)} out otherwise, most at {row}"
+
+    def __str__(self) -> str:
+        return "\n".join(_text(self))
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.title}: {self.verdict()}>"
+
+    def _data(self) -> dict[str, Any]:
+        found, kept = self._found, self._kept
+        return {
+            "dtype": self._subject.dtype,
+            "region": self._subject.region,
+            "model": type(self._subject.model).__name__,
+            "reference": self.reference,
+            "wide": self.wide,
+            "verdict": self.verdict(),
+            "integers": found.integers,
+            "error": self.error,
+            "explained": self.explained,
+            "linear": self.linear,
+            "runs": self.runs,
+            "bisected": self.bisected,
+            "born": self.born,
+            "notes": self.notes,
+            "layers": self.layers,
+            "lines": self.lines,
+            "parts": [_part(part) for part in found.parts.values() if part.site is not None],
+            "parameters": self.parameters,
+            "depth": [{"name": name, "error": found.courses[name].error} for name in self.depth],
+            "kept": None if kept is None else kept._data(),
+        }
+
+    def _page(self) -> str:
+        from .page import render
+
+        return render(self.to_dict())
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
+
+        return parts_of(self.to_dict(), self.title)
+
+
+def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Layer]:
+    parts: dict[str, list[Part]] = {name: [] for name in found.courses}
+    for part in found.parts.values():
+        parts.setdefault(part.module, []).append(part)
+    balance, bits = found.savings.balance(), together(found, units_of(found))
+    rows = []
+    for name, own in parts.items():
+        course = found.courses.get(name)
+        saves = balance.saved(bits.get(name, 0)) if found.shared else None
+        sums = _sum(own)
+        share = sum(sums) if found.shared else None
+        if measured is not None:
+            saves = measured.get(name)
+        own = sorted(own, key=lambda part: -abs(part.share))
+        lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
+        kind = "" if name == INPUTS else type(found.modules[name]).__name__
+        error = course.error if course is not None and (course.size or course.lost) else None
+        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines)))
+    yield from sorted(rows, key=lambda row: -abs(row.share if row.share is not None else row.error or 0))
+
+
+def _lines(found: Measured) -> Iterator[Line]:
+    parts: dict[tuple[str, int], list[Part]] = {}
+    for part in found.parts.values():
+        if part.site is not None:
+            parts.setdefault(part.site.key, []).append(part)
+    rows = []
+    for (file, number), own in parts.items():
+        sums, site = _sum(own), own[0].site
+        layers = tuple(dict.fromkeys(part.module for part in own))
+        rows.append(Line(file, number, site.source if site else "", sum(sums), *sums, layers))
+    yield from sorted(rows, key=lambda row: -abs(row.share))
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """The share of one line of one module."""
+    assert part.site is not None
+    return {
+        "layer": part.module, "file": part.site.file, "line": part.site.line, "source": part.site.source,
+        "weights": part.weights, "arithmetic": part.arithmetic, "decisions": part.decisions,
+    }  # fmt: skip
+
+
+def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
+    parts = list(parts)
+    return (
+        sum(part.weights for part in parts), sum(part.arithmetic for part in parts),
+        sum(part.decisions for part in parts),
+    )  # fmt: skip
+
+
+def _text(result: Comparison) -> Iterator[str]:
+    yield from _folded(f"{result.title}: {result.verdict()}")
+    for line in result.born:
+        yield from _folded(f"  {line}")
+    yield from _rows(result) if result.explained is not None else _curve(result)
+    for note in result.notes:
+        yield from _folded(f"note: {note}")
+    kept = result._kept
+    if kept is not None:
+        names = ", ".join(titled(name) for name in kept.names) or "nothing"
+        if kept.names == ("",):
+            names = "the whole model, as no part of it is enough"
+        runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
+        yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs})")
+
+
+def _folded(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False,
+        drop_whitespace=True,
+    )  # fmt: skip
+
+
+def _rows(result: Comparison) -> Iterator[str]:
+    shown = [layer for layer in result.layers if abs(layer.share or 0) >= _LEAST][:_SHOWN]
+    told = [(_share(layer.share), titled(layer.name), _parts(layer), _place(layer)) for layer in shown]
+    least, _, parts, place = (max((len(row[n]) for row in told), default=0) for n in range(4))
+    room = _COLUMNS - least - parts - place - 8
+    width = min(room, max((len(row[1]) for row in told), default=0))
+    for share, name, of, where in told:
+        yield f"  {share:>{least}}  {_cut(name, width):<{width}}  {of:<{parts}}  {where}".rstrip()
+    others = len(result.layers) - len(shown)
+    if others:
+        rest = sum(layer.share or 0 for layer in result.layers) - sum(layer.share or 0 for layer in shown)
+        yield f"  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
+
+
+def _curve(result: Comparison) -> Iterator[str]:
+    """How the error grows, where there are no shares: the modules at which it is half as large again as before."""
+    errors = {layer.name: layer.error for layer in result.layers}
+    before, shown = 0.0, []
+    for name in result.depth:
+        error = errors.get(name)
+        if error is not None and (error > _GROWS * before or (math.isinf(error) and not math.isinf(before))):
+            shown.append((name, error))
+            before = error
+    for name, error in shown[:_SHOWN]:
+        yield f"  {percent(error):>7}  after {_cut(titled(name), _COLUMNS - 17)}"
+
+
+def _cut(name: str, width: int) -> str:
+    """The end of a name says most."""
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+
+
+def _share(share: float | None) -> str:
+    return f"{round(100 * (share or 0))} %"
+
+
+def _parts(layer: Layer) -> str:
+    parts = {"weights": layer.weights, "arithmetic": layer.arithmetic, "decisions": layer.decisions}
+    return ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
+
+
+def _place(layer: Layer) -> str:
+    return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
+
+
+for _public in (Comparison, Layer, Line, Kept):
+    _public.__module__ = "dtypeguard.results"

@@ -1,0 +1,154 @@
+"""The model that is compared: its copies in other dtypes, and what they return for each batch."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..._core.base.dtypes import FLOATING, name_of
+from ..._core.base.errors import CompareError
+from ..._core.base.numbers import Numbers, pushed
+from ..._core.base.progress import tell
+from .batches import Batch, tensors_of
+from .draws import Draws
+
+Loss = Callable[..., Any]
+# What PyTorch raises for operands of dtypes that it does not take.
+REFUSALS = (RuntimeError, TypeError, NotImplementedError)
+
+
+@dataclass(eq=False)
+class Subject:
+    """A model, the dtype or the autocast region to compare, and the batches.
+
+    Attributes:
+        dtype: to convert the model to; None for a region.
+        region: the dtype of an autocast region; None where the model is converted.
+        loss: of the model's output and the batch.
+        runs: how often the model has run, in any dtype.
+        precision: the dtype of the reference.
+    """
+
+    model: nn.Module
+    batches: list[Batch]
+    dtype: torch.dtype | None
+    region: torch.dtype | None
+    device: torch.device
+    loss: Loss | None
+    runs: int = 0
+    precision: torch.dtype = torch.float64
+    _references: dict[int, list[Tensor]] = field(default_factory=dict)
+    _wide: nn.Module | None = None
+
+    def __post_init__(self) -> None:
+        self.draws = [Draws() for _ in self.batches]
+        self._numbers = Numbers.taken(self.device)
+        self._mark = self._numbers.mark()
+
+    @property
+    def low(self) -> torch.dtype:
+        dtype = self.dtype or self.region
+        assert dtype is not None
+        return dtype
+
+    @property
+    def title(self) -> str:
+        return name_of(self.low) if self.region is None else f"{name_of(self.low)} autocast"
+
+    def copy(self) -> nn.Module:
+        """A copy of the model as it is.
+
+        Raises:
+            CompareError: if it cannot be copied.
+        """
+        try:
+            return copy.deepcopy(self.model)
+        except Exception as error:
+            name = type(self.model).__name__
+            raise CompareError(
+                f"compare runs a copy of the model, and copy.deepcopy cannot copy this {name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def lowered(self) -> nn.Module:
+        """A copy of the model in the low dtype."""
+        model = self.copy()
+        return model if self.dtype is None else model.to(self.dtype)
+
+    def reference(self, number: int) -> list[Tensor]:
+        """The outputs of the model in float64 for one batch; in float32 where an operation refuses float64."""
+        if number not in self._references:
+            if self._wide is None:
+                self._wide = self.copy().to(self.precision)
+            try:
+                found = self._in(self._wide, number)
+            except REFUSALS:
+                if self.precision is torch.float32:
+                    raise
+                self.precision, self._wide = torch.float32, None
+                self._references.clear()
+                return self.reference(number)
+            self._references[number] = [tensor.detach() for tensor in found]
+        return self._references[number]
+
+    def forget(self) -> None:
+        """Give the wide model back."""
+        self._wide = None
+
+    def _in(self, model: nn.Module, number: int) -> list[Tensor]:
+        with torch.no_grad():
+            return self.run(model, number, self.batches[number].to(self.precision), low=False)
+
+    def low_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
+        """The outputs of a copy in the low dtype, or under autocast, for each batch in a dtype."""
+        for number, batch in enumerate(self.batches):
+            with torch.no_grad():
+                yield self.run(model, number, batch.to(dtype))
+
+    def run(self, model: nn.Module, number: int, batch: Batch, low: bool = True, mode: Any = None) -> list[Tensor]:
+        """The tensors that one run returns, with the random numbers of the first run of the same batch."""
+        self.runs += 1
+        tell(lambda: f"run {self.runs}")
+        with self._region(low), self._drawn(number), pushed(mode) if mode else contextlib.nullcontext():
+            out = model(*batch.args, **batch.kwargs)
+            if self.loss is not None:
+                out = self.loss(out, batch)
+        return list(tensors_of(out))
+
+    def _region(self, low: bool) -> Any:
+        """The region to compare; one that the caller is in has no part in it."""
+        enabled = low and self.region is not None
+        return torch.autocast(self.device.type, dtype=self.region if enabled else None, enabled=enabled)
+
+    @contextlib.contextmanager
+    def _drawn(self, number: int) -> Iterator[None]:
+        """Random numbers as in the first run; the program's own generators stay as they are."""
+        self._numbers.back(self._mark)
+        with self._numbers.here() as patches, pushed(self.draws[number]):
+            # Where a hook or a gradient is, the fast path is off anyway.
+            patches.instead(torch.backends.mha, "get_fastpath_enabled", lambda following: False)
+            patches.instead(F, "scaled_dot_product_attention", _plainly)
+            try:
+                yield
+            finally:
+                self.draws[number].again()
+
+
+def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+             is_causal: bool = False, **kwargs: Any) -> Any:  # fmt: skip
+    """Fused attention drops out with a mask that nobody sees."""
+    if not dropout_p or query.is_cpu:  # where there is no fused one that drops out
+        return following(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
+    math: Any = torch.ops.aten._scaled_dot_product_attention_math
+    return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
+
+
+def widest(model: nn.Module) -> torch.dtype:
+    """The widest floating dtype of a model's parameters."""
+    dtypes = {p.dtype for p in model.parameters() if p.dtype in FLOATING} or {torch.get_default_dtype()}
+    return min(dtypes, key=lambda dtype: torch.finfo(dtype).eps)

@@ -1,0 +1,104 @@
+"""A description in words."""
+
+import dataclasses
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ..._core.base.dtypes import FLOATING, TABLE, Kind, name_of
+from ..._show.text import number
+from .held import HeldArgument, HeldModule
+
+_COLUMNS = 78
+_FEW = 6  # rows of paths
+
+
+def held(module: HeldModule) -> str:
+    """What a module's inputs are held to, in a line."""
+    place = "on any device" if module.device is None else f"on {module.device}"
+    if module.dtype is None:
+        return f"no dtype, as {module.reason}; {place}"
+    like = "" if module.anchor is None else f"like {module.anchor}: "
+    return f"{like}{name_of(module.dtype)} {place}"
+
+
+def demands(module: HeldModule) -> Iterator[tuple[str, str]]:
+    """The arguments of a module, those alike together, and what they must be; at last the result."""
+    groups: dict[Any, list[str]] = {}
+    for argument in module.arguments:
+        groups.setdefault(dataclasses.replace(argument, name=""), []).append(argument.name)
+    largest = max(groups.values(), key=len, default=[])
+    for argument, names in groups.items():
+        several = len(names) > 3 and names is largest
+        name = ("every argument" if len(groups) == 1 else "every other one") if several else ", ".join(names)
+        yield name, demand(argument, module)
+    if module.result is not None:
+        yield "result", module.result
+
+
+def demand(argument: HeldArgument, module: HeldModule) -> str:
+    """What an argument must be."""
+    if argument.skipped is not None:
+        return f"not checked: it {argument.skipped}"
+    if argument.dtypes is None:
+        return argument.annotation or "not checked"
+    said = dtypes_said(argument.dtypes)
+    more = tuple(dtype for dtype in argument.autocast or () if dtype not in argument.dtypes)
+    if more and module.autocast != "disable":
+        said += f"; within autocast also {', '.join(map(name_of, more))}"
+    if argument.annotation is not None:
+        said = f"{argument.annotation}: {said}"
+    return f"{said}; integers are moved, too" if argument.moves and argument.annotation is None else said
+
+
+def dtypes_said(dtypes: Iterable[torch.dtype]) -> str:
+    """Dtypes by name; all floating ones in a word, and those for storage only where there are no others."""
+    ordinary = [dtype for dtype in dtypes if TABLE[dtype].kind is not Kind.STORAGE]
+    found = ordinary or list(dtypes)
+    words = ["any floating dtype"] if set(found) >= FLOATING else []
+    return ", ".join(words + [name_of(dtype) for dtype in found if not words or dtype not in FLOATING]) or "none"
+
+
+def shown(paths: list[str], most: int | None = _FEW) -> list[str]:
+    """Paths that differ only in numbers in one line: `blocks.0 ... blocks.11 (12 modules)`; None shows all lines."""
+    groups: dict[str, list[str]] = {}
+    for path in paths:
+        groups.setdefault(re.sub(r"\d+", "*", path), []).append(path)
+    lines = [
+        group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]} ({len(group)} modules)"
+        for group in groups.values()
+    ]
+    if most is None or len(lines) <= most + 1:
+        return lines
+    return [*lines[:most], f"... {number(len(lines) - most, 'more line')}"]
+
+
+def some(paths: tuple[str, ...]) -> str:
+    """Paths in a sentence."""
+    if len(paths) == 1:
+        return paths[0]
+    names = ", ".join(paths[:2]) if len(paths) == 2 else f"{paths[0]}, ..., {paths[-1]}"
+    return f"{names} ({len(paths)} modules)"
+
+
+def listed(value: Any) -> str:
+    """The value of an option."""
+    if isinstance(value, torch.dtype):
+        return name_of(value)
+    return ", ".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+def folded(text: str, indent: str = "") -> list[str]:
+    """Text in lines of the width of a terminal."""
+    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def row(name: str, text: str, width: int) -> list[str]:
+    """A name, and text beside it; below a long name."""
+    head = f"  {name:<{width}}"
+    if len(name) >= width:
+        return [*folded(f"  {name}", "    "), *row("", text, width)]
+    return folded(f"{head}{text}", " " * len(head))

@@ -1,0 +1,200 @@
+"""One cell of a dry run: the twin is called bare and, if that is refused, with a guard around it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+
+from ..._core.base.config import ModeName
+from ..._core.base.dtypes import name_of
+from ..._core.base.numbers import pushed, seed
+from ..._core.doors.guard import guard
+from ..._core.repair.records import casts, reset_casts
+from ..._engine.watch.findings import Findings
+from ..._engine.watch.lineage import Node
+from ..._engine.watch.mode import Mode as Watching
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.rule import Finding
+from ..._engine.watch.selection import Selection
+from ..._engine.watch.sites import here, raised_at
+from ..._rules._refusals import explaining
+from ..._show.result import Result
+from ..audit.audit import Audit
+from ..calls import Inputs, autocast, converted, flat, under
+from .births import Births
+from .ghosts import Ghosts, unread
+from .mode import Mode
+from .paths import Decisions, Unknown, paths, raised_by_python
+from .twin import Original, inputs_of
+
+Dtypes = tuple[torch.dtype, ...]
+
+
+@dataclass(eq=False)
+class DryrunCell(Result):
+    """What a model does in one combination of dtypes.
+
+    Attributes:
+        parameters: the dtype that the model was converted to; None: as it is.
+        inputs: the dtype of all floating inputs; None if there are none.
+        region: the dtype of the autocast region, or None.
+        status: 'runs', 'repaired' (bare PyTorch refuses, a guard in lenient mode would cast), 'refused' or 'unknown'.
+        outputs: the dtypes of the tensors that come out, in order; of a guarded model where it is 'repaired'.
+        error: what PyTorch raises, with the line; where it is 'unknown', why. None if it runs.
+        finding: the refusal as `audit` reports it, with the operands and the lines that their dtypes come from.
+        repairs: what a guard would cast, where it is 'repaired'.
+        modules: by path, the floating dtypes of what the operations of the module itself give.
+        births: where floating dtypes are born inside that the parameters do not have: the line, and the dtype.
+    """
+
+    kind: ClassVar[str] = "dryrun cell"
+
+    parameters: torch.dtype | None
+    inputs: torch.dtype | None
+    region: torch.dtype | None
+    status: str = "unknown"
+    outputs: Dtypes = ()
+    error: str | None = None
+    finding: Finding | None = None
+    repairs: tuple[str, ...] = ()
+    modules: dict[str, Dtypes] = field(default_factory=dict)
+    births: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
+        return f"parameters {named(self.parameters)}, inputs {named(self.inputs)}, {region}"
+
+    def _data(self) -> dict[str, Any]:
+        return vars(self)
+
+    def _heading(self) -> str:
+        return str(self)
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of_cell
+
+        return parts_of_cell(self)
+
+
+def named(dtype: torch.dtype | None) -> str:
+    return "as given" if dtype is None else name_of(dtype)
+
+
+@dataclass(eq=False)
+class Outcome:
+    """What one run of a twin came to."""
+
+    outputs: Dtypes = ()
+    error: Exception | None = None
+    text: str | None = None
+    finding: Finding | None = None
+    repairs: tuple[str, ...] = ()
+    modules: dict[str, Dtypes] = field(default_factory=dict)
+    births: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> bool:
+        """Whether the program itself raised its exception, for values or sizes that it does not want."""
+        return self.error is not None and self.finding is None and raised_by_python(self.error.__traceback__)
+
+    @property
+    def what(self) -> tuple[Any, ...]:
+        return self.error is None, self.outputs
+
+
+class Runner:
+    """Runs the cells of one model with one example."""
+
+    def __init__(self, original: Original, inputs: Inputs, device: torch.device) -> None:
+        self._original, self._inputs, self._device = original, inputs, device
+        self._rules = Selection(explaining())  # it reads a file once for all that it is asked
+
+    def fill(self, cell: DryrunCell) -> Exception | None:
+        """Run a cell, and write down what comes of it; gives the exception, if it is not about dtypes or devices."""
+        bare = None
+        try:
+            bare = self._outcome(cell, "off")
+            guarded = bare if bare.error is None else self._outcome(cell, "lenient")
+        except Unknown as why:
+            cell.status, cell.error = "unknown", str(why)
+            if bare is not None:
+                cell.error, cell.finding = f"{bare.text}\n  whether a guard helps: {why}", bare.finding
+            return None
+        repaired = guarded is not bare and guarded.error is None and bool(guarded.repairs)
+        cell.status = "runs" if bare.error is None else "repaired" if repaired else "refused"
+        cell.error, cell.finding = bare.text, bare.finding
+        last = guarded if repaired else bare
+        cell.outputs, cell.modules, cell.births = last.outputs, last.modules, last.births
+        cell.repairs = last.repairs
+        return bare.error if bare.finding is None else None
+
+    def _outcome(self, cell: DryrunCell, mode: ModeName) -> Outcome:
+        """What all paths of the program come to, if that is the same."""
+        asked: list[Any] = []
+
+        def one(decisions: Decisions) -> Outcome:
+            outcome = self._run(cell, mode, decisions)
+            asked.extend(site for site in decisions.asked if site not in asked)
+            return outcome
+
+        found = paths(one)
+        counted = [outcome for outcome in found if not outcome.own] or found
+        if len({outcome.what for outcome in counted}) > 1:
+            raise Unknown(f"{asked[0]}: {_quoted(asked[0])}decides, by a value that is not computed")
+        return counted[0]
+
+    def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
+        ghosts, outcome = Ghosts(), Outcome()
+        recorder = Recorder(Findings(self._rules), Watching)
+        watching = Mode(ghosts, decisions, recorder, Births(cell.parameters))
+        model = self._original.twin(ghosts, self._device)
+        inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)
+        region = None if cell.region is None else (self._device.type, cell.region)
+        seed(0)
+        reset_casts()  # the caller's are put back by `aside`
+        with unread(ghosts), pushed(watching):
+            model = converted(model, cell.parameters, self._device)
+            if mode != "off":
+                model = guard(model, mode=mode, verify="never")
+            try:
+                with under(mode), Audit(recorder, [model]), autocast(region):
+                    for leaf in inputs.tensors():
+                        recorder.lineage.set(leaf.tensor, _argument(leaf.path, leaf.tensor))
+                    result = model(*inputs.args, **inputs.kwargs)
+            except Exception as error:
+                outcome.error = error
+            else:
+                outcome.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
+        outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {named(c.from_dtype)} to "
+                                              f"{named(c.to_dtype)}" for c in casts()))  # fmt: skip
+        outcome.modules = {path: tuple(dtypes) for path, dtypes in watching.modules.items()}
+        outcome.births = watching.births.lines(recorder)
+        if outcome.error is not None:
+            outcome.finding = _refusal(recorder)
+            outcome.text = _told(outcome.error, outcome.finding)
+        return outcome
+
+
+def _argument(path: str, tensor: torch.Tensor) -> Node:
+    """The birth of an input, as the lines of a refusal name it."""
+    return Node(f"argument `{path}`", here(), tensor.dtype, named=True)
+
+
+def _refusal(recorder: Recorder) -> Finding | None:
+    """What explains the exception that ended the run: the finding of an error, of which there is one at most."""
+    found = [finding for finding, _ in recorder.findings.rows() if finding.severity == "error"]
+    return dataclasses.replace(found[0]) if found else None
+
+
+def _told(error: Exception, finding: Finding | None) -> str:
+    """The exception with its line; with the operands and the lines of their dtypes, where that is known."""
+    if finding is not None:
+        lines = finding.origin if len(finding.origin) > 1 else ()  # one alone is in the message
+        return "\n".join([f"{finding.site}: {finding.message}", *(f"  {line}" for line in lines)])
+    site, _, _ = raised_at(error.__traceback__)
+    return f"{site}: {type(error).__name__}: {error}".partition("\n")[0]
+
+
+def _quoted(site: Any) -> str:
+    return f"`{site.source}` " if site.source else ""

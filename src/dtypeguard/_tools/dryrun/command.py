@@ -1,0 +1,39 @@
+"""`python -m dtypeguard dryrun`: the table of a model that a function makes."""
+
+import argparse
+import sys
+
+from ..._core.base.usage import Usage
+from ..audit.command import try_files
+from ..audit.factory import made_by
+from .dryrun import dryrun
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table. The status is 1 if a dtype that is required does not run.
+
+    Raises:
+        Usage: if a function is not there, or gives something else.
+    """
+    try_files(options, "json", "html")
+    model, batch = made_by(options.model), None if options.batch is None else made_by(options.batch)
+    regions = options.region and [None if name.lower() == "none" else name for name in options.region]
+    try:
+        table = dryrun(model, batch, dtypes=options.dtype, region=regions)
+    except (TypeError, ValueError) as error:
+        raise Usage(str(error)) from error
+    print(table)
+    if options.html:
+        table.to_html(options.html)
+    if options.json:
+        table.to_json(options.json)
+    status = 0
+    for name in options.require:
+        try:
+            table.assert_runs(name)
+        except AssertionError as error:
+            print(f"\n{error}", file=sys.stderr)
+            status = 1
+        except (KeyError, ValueError) as error:
+            raise Usage(str(error.args[0])) from error
+    return status

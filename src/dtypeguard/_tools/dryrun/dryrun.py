@@ -1,0 +1,144 @@
+"""`dryrun`: in which dtypes does a model run, and what comes out."""
+
+import inspect
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._core.base.dtypes import FLOATING
+from ..._core.base.errors import AnnotationError
+from ..._core.base.options import dtypes as read
+from ..._core.base.options import explained
+from ..._core.base.progress import progress
+from ..._core.contract.anchor import anchor_of
+from ..._core.doors.forward import root_of
+from ..._engine.watch.apart import apart
+from ..._engine.watch.mode import unheard
+from ..._engine.watch.unrecorded import unrecorded
+from ..calls import Inputs, aside, call_of, read_as
+from .cells import DryrunCell, Runner
+from .table import DryrunTable
+from .twin import Original
+
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_REGIONS = (None, torch.float16, torch.bfloat16)
+
+
+@explained
+@unrecorded
+def dryrun(
+    model: nn.Module,
+    batch: Any = None,
+    /,
+    *,
+    dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
+    region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
+    device: torch.device | str | None = None,
+) -> DryrunTable:
+    """In which dtypes a model runs, and what comes out, without its memory and without computing it.
+
+    Each combination of the parameters' dtype, the inputs' dtype and an autocast region is a cell. In each cell the
+    model's own code is run on a copy that holds no weights. What is small (ids, masks, positions, a small model) is
+    computed, since it may decide which way the code goes. Of a large tensor only dtype and sizes are known; whether an
+    operation takes such operands is asked of its real kernel, with tensors of size 1. The model may be on meta.
+
+    Args:
+        model: the model; neither it nor its weights change, and nothing of it is kept.
+        batch: a tensor, a tuple of positional or a dict of keyword arguments, `(value,)` for one argument that is a
+            dict or a tuple itself. Tensors of any floating dtype and of any shape that the model takes; they may be on
+            meta. Default: it is drawn from the annotations of the model's forward.
+        dtypes: the dtype of parameters and floating inputs, or its name, or several; default: float32, float64,
+            float16 and bfloat16.
+        region: the dtype of an autocast region, or several, with None for no region; default: None, float16 and
+            bfloat16.
+        device: whose kernels are asked; default: the GPU if there is one, else the CPU.
+
+    Returns:
+        The table. `print(table)` shows it, `table["bfloat16", "float32", None]` is one cell.
+
+    Raises:
+        TypeError, ValueError: for bad arguments; and if there is no batch, for a model without annotations.
+        Exceptions of the model: what it raises with its own dtype that is not about dtypes, as for a wrong shape. A
+            note names the cell.
+
+    >>> import torch, dtypeguard
+    >>> table = dtypeguard.dryrun(torch.nn.Linear(4096, 4096), torch.empty(2, 4096, device="meta"), device="cpu")
+    >>> table["bfloat16", "bfloat16", None].status, table["bfloat16", "bfloat16", None].outputs
+    ('runs', (torch.bfloat16,))
+    >>> table["bfloat16", "float32", None].status, table["bfloat16", "float32", None].repairs
+    ('repaired', ('`input` of Linear.forward from float32 to bfloat16',))
+    >>> table.assert_runs("bfloat16")
+    """
+    original, root = Original(model), root_of(model)
+    asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
+    regions = read("region", _REGIONS if region is None else region, _REGIONS)
+    place = _place(device)
+    with unheard(), apart(), aside():
+        inputs = _inputs(root, batch)
+        anchor = anchor_of(root)
+        own = None if anchor is None else anchor.dtype
+        rows = (None,) if anchor is None else asked if own is not None else (*asked, None)
+        columns = asked if inputs.floats() else (None,)
+        cells = [DryrunCell(row, column, region) for row, region, column in itertools.product(rows, regions, columns)]
+        runner = Runner(original, inputs, place)
+        first = next((cell for cell in cells if cell.parameters is own and cell.inputs in (own, None)), cells[0])
+        for cell in progress(f"dryrun({type(root).__name__})", sorted(cells, key=lambda cell: cell is not first)):
+            error = runner.fill(cell)
+            if cell is first and error is not None:
+                error.add_note(f"dtypeguard.dryrun, {cell}")
+                raise error
+    return DryrunTable(type(root).__name__, place, cells)
+
+
+def _inputs(root: nn.Module, batch: Any) -> Inputs:
+    """The batch; where there is none, one that is drawn from annotations."""
+    name, signature = type(root).__name__, inspect.signature(root.forward)
+    if batch is None and signature.parameters:
+        return _drawn(root, name, signature)
+    args, kwargs = ((), {}) if batch is None else call_of(batch)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        told = f"{name}.forward{signature} does not take this batch: {error}{read_as(batch)}"
+        raise TypeError(f"dryrun: {told}") from None
+    return Inputs(signature, args, kwargs)
+
+
+def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
+    """The simplest arguments that match the annotations, with tensors that are not empty."""
+    try:
+        from hypothesis import HealthCheck, find, settings
+
+        from ...testing import inputs_for
+
+        checks: Any = list(HealthCheck)
+        quiet = settings(database=None, deadline=None, derandomize=True, suppress_health_check=checks)
+        bound = find(
+            inputs_for(root).map(lambda found: Inputs(signature, found.args, found.kwargs)),
+            lambda found: bool(found.tensors()) and all(leaf.tensor.numel() for leaf in found.tensors()),
+            settings=quiet,
+        )
+    except Exception as error:
+        names = [n for n, p in signature.parameters.items() if p.default is p.empty] or ["..."]
+        needed = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise TypeError(
+            f"dryrun({name}) needs a batch: pass what the model is called with, dryrun(model, {needed}); none can "
+            f"be drawn from annotations ({why})"
+        ) from (None if isinstance(error, AnnotationError) else error)
+    return bound
+
+
+def _place(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    place = torch.device(device)
+    if place.type == "meta":
+        raise ValueError("device: there are no kernels on meta; leave it out, or write device='cpu'")
+    try:
+        return torch.empty(0, device=place).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r} is not here ({str(error).partition(chr(10))[0]})") from None

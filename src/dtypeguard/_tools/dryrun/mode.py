@@ -1,0 +1,147 @@
+"""The dispatch mode of a dry run: small things are computed, of large ones only dtypes and sizes.
+
+A tensor either has the values that the program gives it, or it is a ghost. What is computed of ghosts is a ghost, and
+what is too large becomes one. So whoever asks a tensor for a number gets the program's own, or the run ends there.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..._core.base.numbers import drawn
+from ..._engine.ops import Operator, operator_of
+from ..._engine.watch.recorder import Recorder
+from ..._engine.watch.sites import here
+from .births import Births
+from .ghosts import Ghosts
+from .paths import Decisions, unknown
+from .sizes import check_sizes, on_meta, sized, tensors_in
+from .verdicts import Answer, Region, answer
+
+SMALL = 2**18  # elements of a tensor that is computed
+
+
+def _kind(tensor: Tensor) -> str:
+    return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+
+
+class Mode(TorchDispatchMode):
+    """Computes what is small, and imagines the rest."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, ghosts: Ghosts, decisions: Decisions, recorder: Recorder, births: Births) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.ghosts, self.decisions, self.births = ghosts, decisions, births
+        self.modules: dict[str, dict[torch.dtype, None]] = {}
+        self._recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # which would import all of Dynamo; nothing is compiled during an audit
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        __tracebackhide__ = True
+        kwargs = kwargs or {}
+        out = self._call(func, args, kwargs)
+        if self._recorder.running and not self._recorder.local.paused:
+            self._note(func, args, out)
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensors = list(tensors_in((*args, *kwargs.values())))
+        ghostly = [tensor for tensor in tensors if tensor in self.ghosts]
+        if not isinstance(func, torch._ops.OpOverload):
+            if ghostly:
+                raise unknown(f"{func}, an operator of higher order, is not followed")
+            return func(*args, **kwargs)
+        operation = operator_of(func)
+        if operation.view or not (ghostly or self._is_large(func, args, kwargs, tensors)):
+            return drawn(func, args, kwargs)
+        odd = next((t for t in tensors if t.is_nested or t.layout is not torch.strided), None) if ghostly else None
+        if odd is not None:
+            raise unknown(f"{func} of {_kind(odd)} tensors is not followed")
+        if ghostly and operation.reads:
+            return self._read(func, args, kwargs, ghostly)
+        return self._imagine(operation, args, kwargs)
+
+    def _region(self) -> Region:
+        """The autocast region that the program is in; below a mode none is on."""
+        return self._recorder.region() if self._recorder.autocast() else None
+
+    def _note(self, func: Any, args: Any, out: Any) -> None:
+        """What dtypes a module computes in, and where one is born."""
+        trait = operator_of(func)
+        if trait.same or trait.cast:
+            return
+        path = self._recorder.module() or ""
+        for tensor in tensors_in([out]):
+            if tensor.is_floating_point():
+                self.modules.setdefault(path, {})[tensor.dtype] = None
+                if not any(True for _ in tensors_in(args)):
+                    self.births.born(tensor.dtype)
+
+    def _read(self, func: Any, args: Any, kwargs: Any, ghostly: list[Tensor]) -> Any:
+        """A number of Python of tensors that have no values: yes or no is decided, all else is not known."""
+        self._answer(func, args, kwargs)
+        if str(func._schema.returns[0].type) == "bool" or ghostly[0].dtype is torch.bool:
+            return self.decisions.decide(here())
+        raise unknown("asks for a value that is not computed")
+
+    def _is_large(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> bool:
+        """Whether an operation gives, or takes, more than is computed."""
+        bound = 1
+        for tensor in tensors:
+            bound *= max(tensor.numel(), 1)
+        if tensors and bound <= SMALL and not any(type(a) is list for a in args):
+            return False
+        if any(tensor.numel() > SMALL for tensor in tensors):
+            return True
+        out = on_meta(func, args, kwargs)
+        return not isinstance(out, Exception) and any(t.numel() > SMALL for t in tensors_in(_pytree.tree_leaves(out)))
+
+    def _imagine(self, operation: Operator, args: Any, kwargs: Any) -> Any:
+        """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
+        func = operation.func
+        found = self._answer(func, args, kwargs)
+        if not operation.returned:
+            return None
+        leaves, spec = _pytree.tree_flatten(sized(func, args, kwargs, self.ghosts))
+        last = found.outputs[-1:] * len(leaves)  # of a list, which may be shorter at size 1
+        kinds = (*found.outputs, *last)
+        made = [
+            self._ghost(leaf, kind) if isinstance(leaf, Tensor) else leaf
+            for leaf, kind in zip(leaves, kinds, strict=False)
+        ]
+        return self._returned(operation, args, kwargs, _pytree.tree_unflatten(made, spec))
+
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Answer:
+        found = answer(func, args, kwargs, self._region(), lambda tensor: tensor not in self.ghosts)
+        if found is None:
+            check_sizes(func, args, kwargs)
+            raise unknown(f"{func} cannot be tried with small tensors")
+        if found.error is not None:
+            kind, text = found.error
+            raise kind(text)
+        return found
+
+    def _ghost(self, shape: Tensor, kind: Any) -> Tensor:
+        if shape.is_nested or shape.layout is not torch.strided:
+            raise unknown(f"{_kind(shape)} tensors are not followed")
+        dtype, device = kind if kind is not None else (shape.dtype, torch.device("cpu"))
+        return self.ghosts.of(shape, dtype, device)
+
+    def _returned(self, operation: Operator, args: Any, kwargs: Any, made: Any) -> Any:
+        """The results; those that are arguments, written to, are these, and have no values any more."""
+        given = {**dict(enumerate(args)), **{operation.names.index(key): value for key, value in kwargs.items()}}
+        for number in operation.writes:
+            for tensor in tensors_in([given.get(number)]):
+                self.ghosts.spoil(tensor)
+        if not any(number is not None for number in operation.returned):
+            return made
+        several = made if len(operation.returned) > 1 else (made,)
+        results = [m if n is None else given[n] for n, m in zip(operation.returned, several, strict=True)]
+        return tuple(results) if len(results) > 1 else results[0]

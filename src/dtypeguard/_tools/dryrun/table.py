@@ -1,0 +1,196 @@
+"""What `dryrun` found: a table of cells, to print, to ask, to keep, to look at."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ..._core.base.dtypes import dtype_of, name_of
+from ..._core.base.errors import render
+from ..._show.chips import short
+from ..._show.result import Result
+from ..._show.text import number
+from .cells import DryrunCell, named
+
+Dtype = torch.dtype | str | None
+# What became of a cell, and what the legend says.
+STATUSES: dict[str, str] = {
+    "runs": "PyTorch computes it; the dtypes are those of the tensors that come out",
+    "repaired": "PyTorch refuses it; a guard in lenient mode would cast, and then it runs",
+    "refused": "PyTorch refuses it, with a guard in lenient mode too",
+    "unknown": "it depends on values that are not computed",
+}
+_WIDE = 16  # columns of the printed table
+_FEW = 6  # names, or lines, of a longer list
+
+
+class DryrunTable(Result):
+    """What `dryrun` found. `table[parameters, inputs, region]` is a cell; iterating gives all of them.
+
+    Attributes:
+        module: the model's class.
+        device: where the kernels run that were asked.
+        cells: one `DryrunCell` for each combination of dtypes.
+    """
+
+    kind = "dryrun"
+
+    def __init__(self, module: str, device: torch.device, cells: list[DryrunCell]) -> None:
+        self.module, self.device, self.cells = module, device, cells
+
+    def __iter__(self) -> Iterator[DryrunCell]:
+        return iter(self.cells)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def __getitem__(self, key: tuple[Dtype, Dtype, Dtype]) -> DryrunCell:
+        if not isinstance(key, tuple) or len(key) != 3:
+            raise TypeError(f"table[{key!r}]: write table[parameters, inputs, region], three dtypes or their names")
+        wanted = tuple(map(_dtype, key))
+        found = next((c for c in self.cells if (c.parameters, c.inputs, c.region) == wanted), None)
+        if found is None:
+            kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
+            there = "; ".join(f"{kind} {', '.join(map(_said, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
+            raise KeyError(f"no cell has {', '.join(map(_said, wanted))}; there are {there}")
+        return found
+
+    def assert_runs(self, parameters: Dtype, inputs: Dtype = None, region: Dtype = None) -> None:
+        """Raise AssertionError unless a cell runs without a guard.
+
+        Args:
+            parameters: their dtype, or its name.
+            inputs: the dtype of floating inputs; default: that of the parameters.
+            region: the dtype of an autocast region; default: no region.
+
+        Raises:
+            AssertionError: with the refusal and its line.
+            KeyError, ValueError: if there is no such cell, or no such dtype.
+        """
+        __tracebackhide__ = True
+        floating = any(cell.inputs is not None for cell in self.cells)
+        cell = self[parameters, (parameters if inputs is None else inputs) if floating else None, region]
+        if cell.status != "runs":
+            rows = {"cell": f"{cell}, on {self.device}", "cast": "; ".join(cell.repairs)}
+            title = f"{self.module} does not run ({cell.status}): {cell.error}"
+            raise AssertionError(render(title, ((key, text) for key, text in rows.items() if text)))
+
+    def _data(self) -> dict[str, Any]:
+        return {"module": self.module, "device": self.device, "cells": self.cells}
+
+    def _heading(self) -> str:
+        return f"{self.module}: in which dtypes does it run?"
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
+
+        return parts_of(self, STATUSES)
+
+    # ------------------------------------------------------------ as text
+
+    def __repr__(self) -> str:
+        return f"<dryrun: {self.head()}>"
+
+    def __str__(self) -> str:
+        parts = [self.head(), *self._matrix(), *self._legend()]
+        for title, lines in (*self.troubles(), *self.computes(), *self.born()):
+            parts += ["", title, *(f"  {line}" for line in lines)]
+        return "\n".join(parts)
+
+    def head(self) -> str:
+        """The module, whose kernels were asked, and how much was found."""
+        counts = Counter(cell.status for cell in self.cells)
+        what = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+        return (
+            f"{self.module}: {number(len(self), 'cell')}, {what}; kernels of {self.device}, torch {torch.__version__}"
+        )
+
+    def columns(self) -> list[torch.dtype | None]:
+        return list(dict.fromkeys(cell.inputs for cell in self.cells))
+
+    def rows(self) -> list[tuple[torch.dtype | None, torch.dtype | None, list[DryrunCell]]]:
+        """The dtype of parameters, that of the region, and a cell for each column."""
+        rows = _grouped((cell.parameters, cell.region, cell) for cell in self.cells)
+        return [(*key, cells) for key, cells in rows]
+
+    def _matrix(self) -> Iterator[str]:
+        yield ""
+        yield _line("parameters", "region", *(named(dtype) for dtype in self.columns()))
+        for parameters, region, cells in self.rows():
+            yield _line(named(parameters), _said(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells))
+
+    def _legend(self) -> Iterator[str]:
+        there = {cell.status for cell in self.cells}
+        yield ""
+        yield from (f"  {status:<12}{text}" for status, text in STATUSES.items() if status in there)
+
+    def troubles(self) -> Iterator[tuple[str, list[str]]]:
+        """For each status but `runs`, the lines that are to blame, what is raised there, and what a guard casts."""
+        for status in list(STATUSES)[1:]:
+            cells = [cell for cell in self.cells if cell.status == status]
+            groups = _grouped((_place(cell), cell) for cell in cells)
+            lines = []
+            for _, found in groups:
+                first, *more = (found[0].error or "").split("\n")
+                lines += [f"{number(len(found), 'cell')}: {first}", *(f"  {line}" for line in more)]
+                repaired = dict.fromkeys(text.partition(" from ")[0] for cell in found for text in cell.repairs)
+                if repaired:
+                    lines.append(f"  a guard casts {', '.join(_some(list(repaired)))}")
+            if lines:
+                yield status, lines
+
+    def computes(self) -> Iterator[tuple[str, list[str]]]:
+        """For each autocast region, what the modules compute in with parameters and inputs of one dtype."""
+        own = [cell for cell in self.cells if cell.region is not None and cell.modules]
+        own = [
+            cell for cell in own if cell.parameters in (torch.float32, None) and cell.inputs in (cell.parameters, None)
+        ]
+        for cell in own:
+            groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
+            lines = [f"{', '.join(map(name_of, dtypes)):<20}{', '.join(_some(paths))}" for (dtypes,), paths in groups]
+            yield f"modules under autocast {_said(cell.region)}, {named(cell.parameters)} parameters", lines
+
+    def born(self) -> Iterator[tuple[str, list[str]]]:
+        """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
+        cells = [c for c in self.cells if c.region is None and c.births and c.inputs in (c.parameters, None)]
+        for cell in cells:
+            yield f"born inside, {named(cell.parameters)} parameters", _some(list(cell.births))
+
+
+def outputs(cell: DryrunCell) -> str:
+    """The dtypes of what comes out, each once: `bf16,f32`."""
+    return ",".join(dict.fromkeys(short(name_of(dtype)) for dtype in cell.outputs))
+
+
+def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
+    return cell.parameters, cell.inputs, cell.region
+
+
+def _place(cell: DryrunCell) -> tuple[Any, ...]:
+    place = (cell.error or "").partition(": ")[0] if cell.finding is None else cell.finding.site
+    return place, bool(cell.finding)
+
+
+def _dtype(value: Any) -> torch.dtype | None:
+    return None if value is None else dtype_of(value, "dtype")
+
+
+def _said(dtype: torch.dtype | None, nothing: str = "None") -> str:
+    return nothing if dtype is None else name_of(dtype)
+
+
+def _line(*texts: str) -> str:
+    return "".join(f"{text:<{_WIDE if n > 1 else 11}} " for n, text in enumerate(texts)).rstrip()
+
+
+def _some(texts: list[str]) -> list[str]:
+    return texts if len(texts) <= _FEW else [*texts[:_FEW], f"... {len(texts) - _FEW} more"]
+
+
+def _grouped(rows: Iterable[tuple[Any, ...]]) -> list[tuple[tuple[Any, ...], list[Any]]]:
+    """The last elements of tuples, by the others."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for *key, item in rows:
+        groups.setdefault(tuple(key), []).append(item)
+    return list(groups.items())
