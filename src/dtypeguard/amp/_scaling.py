@@ -6,7 +6,7 @@ counters at the end of its backward. Nothing in torch is patched.
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from .._core.contract.containers import tensors_in
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Add
 from .._engine.watch.rule import Rule
@@ -171,17 +172,17 @@ class Scaling:
         if not (now or self.follows):
             return scaled()
         if now:
-            self.look_at_losses(list(_tensors(outputs)))
+            self.look_at_losses(list(tensors_in(outputs)))
         result = scaled()
         if isinstance(result, (Tensor, list, tuple)):
-            for loss in _tensors(result):
+            for loss in tensors_in(result):
                 self._follow(loss)
             return result
         return map(self._follow, result)  # what comes from an iterator is an iterator
 
     def _follow(self, loss: Any) -> Any:
         """Hear of a scaled loss's backward."""
-        for tensor in _tensors(loss):
+        for tensor in tensors_in(loss):
             if tensor.requires_grad:
                 tensor.register_hook(self.backward_begins)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return loss
@@ -385,15 +386,6 @@ class _Reached:
     def alien(self) -> bool:
         """Whether it has a part that nobody scaled; the second half of a scaled backward comes after the first."""
         return len(self.kinds) > 1 or (self._early and bool(self.kinds))
-
-
-def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """The tensors in what `scaler.scale` takes; an iterator is left alone, since looking would use it up."""
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, (list, tuple)):
-        for output in outputs:
-            yield from _tensors(output)
 
 
 def unscales_itself(optimizer: Any) -> bool:

@@ -42,6 +42,15 @@ def leaves(value: Any) -> Iterator[tuple[PathStep, Any]]:
             yield ("item", i), leaf
 
 
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value, and in containers in it, in order."""
+    if isinstance(value, Tensor):
+        yield value
+        return
+    for _, item in children(value) or ():
+        yield from tensors_in(item)
+
+
 def members(value: Any) -> tuple[list[tuple[PathStep, Any]], bool]:
     """What iterating over a collection gives, with the steps that lead there; whether it can be rebuilt with others."""
     held = children(value) if isinstance(value, _INDEXED) else None

@@ -73,7 +73,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             recorder.operations += 1
             with apart():
                 inputs = operands(args, kwargs)
-                if frame is not None:
+                if values is not None and frame is not None:
                     values.after(op, args, kwargs, inputs, out, writing, frame)
                 elif values is not None and inputs and inputs[0].requires_grad and (frame := _caller()) is not None:
                     values.remember(frame)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from ..._core.base.ranks import named
+from ..._core.contract.containers import tensors_in
 from .._kit import Severity, name_of
 
 _SHOWN, _MOST = 3, 64  # tensors of a list: in a message, compared one by one
@@ -42,11 +43,11 @@ class Brought(NamedTuple):
 def brought(way: str, op: str, out: Any, given: Any, size: int, out_sizes: Any = (), sizes: Any = ()) -> Brought:
     """What a call brings; `out` is None where nobody knows it yet, and then like what is given."""
     if way == "like":
-        return _like(op, _flat(given))
+        return _like(op, list(tensors_in(given)))
     gives = takes = _parts(given, 1 if way == "gather" else size, sizes)
     if out is not None or out_sizes:
         takes = _parts(given if out is None else out, 1 if way == "scatter" else size, out_sizes)
-    return Brought(op, _text(_flat(out if op == "scatter" else given)), gives=gives, takes=takes)
+    return Brought(op, _text(list(tensors_in(out if op == "scatter" else given))), gives=gives, takes=takes)
 
 
 def _like(op: str, tensors: list[Tensor]) -> Brought:
@@ -59,7 +60,7 @@ def _like(op: str, tensors: list[Tensor]) -> Brought:
 
 def _parts(value: Any, size: int, sizes: Any) -> list[Part] | None:
     """Those of a list of tensors, or of one that is cut along its first axis; of a root's, where it is one."""
-    tensors = _flat(value)
+    tensors = list(tensors_in(value))
     if sizes:
         row = math.prod(tensors[0].shape[1:])
         counts = [row * int(n) for n in sizes]
@@ -75,13 +76,6 @@ def _part(tensor: Tensor, divisor: int = 1) -> Part:
 def _text(tensors: list[Tensor]) -> str:
     texts = [f"{name_of(t.dtype)}[{', '.join(map(str, t.shape))}]" for t in tensors[:_SHOWN]]
     return ", ".join(texts) + f" and {len(tensors) - _SHOWN} more" * (len(tensors) > _SHOWN)
-
-
-def _flat(value: Any) -> list[Tensor]:
-    """Tensors, lists of them and lists of such lists."""
-    if isinstance(value, Tensor):
-        return [value]
-    return [tensor for part in value for tensor in _flat(part)] if isinstance(value, list | tuple) else []
 
 
 def disagreement(said: dict[int, Brought], ranks: list[int]) -> tuple[str, Severity, bool] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._core.contract.containers import children
+from ..._core.contract.containers import children, tensors_in
 from ..._core.repair.containers import rebuild
 from ..calls import call_of
 
@@ -32,7 +32,7 @@ class Batch:
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Each tensor with the name or the position of its argument."""
         for name, value in (*((str(n), arg) for n, arg in enumerate(self.args)), *self.kwargs.items()):
-            for tensor in tensors_of(value):
+            for tensor in tensors_in(value):
                 yield name, tensor
 
 
@@ -65,12 +65,3 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return function(value)
     held = children(value)
     return value if held is None else rebuild(value, {step: mapped(item, function) for step, item in held})
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value, in order."""
-    if isinstance(value, Tensor):
-        yield value
-        return
-    for _, item in children(value) or ():
-        yield from tensors_of(item)

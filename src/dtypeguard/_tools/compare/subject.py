@@ -14,7 +14,8 @@ from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.numbers import Numbers, pushed
 from ..._core.base.progress import tell
-from .batches import Batch, tensors_of
+from ..._core.contract.containers import tensors_in
+from .batches import Batch
 from .draws import Draws
 
 Loss = Callable[..., Any]
@@ -118,7 +119,7 @@ class Subject:
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
                 out = self.loss(out, batch)
-        return list(tensors_of(out))
+        return list(tensors_in(out))
 
     def _region(self, low: bool) -> Any:
         """The region to compare; one that the caller is in has no part in it."""

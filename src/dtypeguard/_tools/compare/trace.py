@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
+from ..._core.contract.containers import tensors_in
 from ..._engine.operands import operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
 from ..._engine.values.measure import error_of
@@ -27,7 +28,7 @@ from ..._engine.values.memory import ShadowStorage
 from ..._engine.values.rows import Row, Rows
 from ..._engine.values.shadow import Shadow
 from ..._engine.watch.sites import Site, site_at, site_of, user_wrote
-from .batches import mapped, tensors_of
+from .batches import mapped
 from .reach import Door, Modules, Reach, Reaches, Running
 from .subject import REFUSALS, Subject
 
@@ -121,7 +122,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         """These come out."""
 
     def _left(self, call: Running, result: Any) -> None:
-        for tensor in tensors_of(result):
+        for tensor in tensors_in(result):
             if shadowed(tensor):
                 self.reaches.returned(call.name, tensor)
         if call.blind and not self._whole(call, result):
@@ -141,7 +142,7 @@ class _Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
                 return False
             with torch.no_grad(), torch.autocast(_device(result), enabled=False):
                 wide = module(*mapped(call.args, widen), **mapped(call.kwargs, widen))
-            pairs = list(zip(tensors_of(result), tensors_of(wide), strict=True))
+            pairs = list(zip(tensors_in(result), tensors_in(wide), strict=True))
             if any(one.shape != other.shape for one, other in pairs):
                 return False
             for one, other in pairs:
@@ -289,7 +290,7 @@ class Carried(_Trace):  # type: ignore[no-untyped-call]  # torch leaves it untyp
     def _left(self, call: Running, result: Any) -> None:
         super()._left(call, result)
         course = self.courses.pop(call.name, None) or Course()
-        for tensor in tensors_of(result):
+        for tensor in tensors_in(result):
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             if held is not None:
                 error = error_of(tensor, held.like(tensor))
@@ -325,7 +326,7 @@ def _drops_out(module: nn.Module) -> bool:
 
 
 def _device(result: Any) -> str:
-    return next((tensor.device.type for tensor in tensors_of(result)), "cpu")
+    return next((tensor.device.type for tensor in tensors_in(result)), "cpu")
 
 
 def _ignored(held: ShadowStorage) -> None:

@@ -12,13 +12,14 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base.numbers import drawn
+from ..._engine.operands import operands
 from ..._engine.ops import Operator, operator_of
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.sites import here
 from .births import Births
 from .ghosts import Ghosts
 from .paths import Decisions, unknown
-from .sizes import check_sizes, on_meta, sized, tensors_in
+from .sizes import check_sizes, on_meta, sized
 from .verdicts import Answer, Region, answer
 
 SMALL = 2**18  # elements of a tensor that is computed
@@ -52,7 +53,7 @@ class Mode(TorchDispatchMode):
         return out
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        tensors = list(tensors_in((*args, *kwargs.values())))
+        tensors = operands(args, kwargs)
         ghostly = [tensor for tensor in tensors if tensor in self.ghosts]
         if not isinstance(func, torch._ops.OpOverload):
             if ghostly:
@@ -78,10 +79,10 @@ class Mode(TorchDispatchMode):
         if trait.same or trait.cast:
             return
         path = self._recorder.module() or ""
-        for tensor in tensors_in([out]):
+        for tensor in operands([out], {}):
             if tensor.is_floating_point():
                 self.modules.setdefault(path, {})[tensor.dtype] = None
-                if not any(True for _ in tensors_in(args)):
+                if not operands(args, {}):
                     self.births.born(tensor.dtype)
 
     def _read(self, func: Any, args: Any, kwargs: Any, ghostly: list[Tensor]) -> Any:
@@ -101,7 +102,7 @@ class Mode(TorchDispatchMode):
         if any(tensor.numel() > SMALL for tensor in tensors):
             return True
         out = on_meta(func, args, kwargs)
-        return not isinstance(out, Exception) and any(t.numel() > SMALL for t in tensors_in(_pytree.tree_leaves(out)))
+        return not isinstance(out, Exception) and any(t.numel() > SMALL for t in operands(_pytree.tree_leaves(out), {}))
 
     def _imagine(self, operation: Operator, args: Any, kwargs: Any) -> Any:
         """What comes out of an operation that is not computed; the exception of its kernel, if it raises one."""
@@ -138,7 +139,7 @@ class Mode(TorchDispatchMode):
         """The results; those that are arguments, written to, are these, and have no values any more."""
         given = {**dict(enumerate(args)), **{operation.names.index(key): value for key, value in kwargs.items()}}
         for number in operation.writes:
-            for tensor in tensors_in([given.get(number)]):
+            for tensor in operands([given.get(number)], {}):
                 self.ghosts.spoil(tensor)
         if not any(number is not None for number in operation.returned):
             return made

@@ -1,12 +1,12 @@
 """The sizes of what an operation gives: from PyTorch's meta kernels, else from the kernel itself if that is cheap."""
 
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from ..._engine.operands import operands
 from .ghosts import Ghosts
 from .paths import unknown
 from .verdicts import AFFORDABLE, alone, is_about_dtypes, ordinary, plain
@@ -14,15 +14,6 @@ from .verdicts import AFFORDABLE, alone, is_about_dtypes, ordinary, plain
 _KEPT = 50_000
 _known: dict[Any, Any] = {}  # what came out, on meta
 _DTYPES = (ordinary, lambda dtype: dtype)  # some kernels on meta ask for dtypes of their own
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among arguments, and in lists of them."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from tensors_in(value)
 
 
 def on_meta(func: Any, args: Any, kwargs: Any) -> Any:
@@ -54,7 +45,7 @@ def _ask(func: Any, args: Any, kwargs: Any) -> Any:
             return torch.device("meta") if isinstance(value, torch.device) else value
 
         given, named = _pytree.tree_map(moved, (args, kwargs))
-        if not any(True for _ in tensors_in((*args, *kwargs.values()))):
+        if not operands(args, kwargs):
             named = {**named, "device": torch.device("meta")}
         try:
             with alone(None):
@@ -75,7 +66,7 @@ def sized(func: Any, args: Any, kwargs: Any, ghosts: Ghosts) -> Any:
     if not isinstance(found, Exception):
         return found
     wrong = not _is_metas_own(found)
-    if sum(tensor.numel() for tensor in tensors_in((*args, *kwargs.values()))) <= AFFORDABLE:
+    if sum(tensor.numel() for tensor in operands(args, kwargs)) <= AFFORDABLE:
         try:
             return _by_kernel(func, args, kwargs, ghosts)
         except Exception:
@@ -102,7 +93,7 @@ def _by_kernel(func: Any, args: Any, kwargs: Any, ghosts: Ghosts) -> Any:
         given, named = _pytree.tree_map(filled, (args, kwargs))
         with alone(None):
             found.append(func(*given, **named))
-    zeros, ones = ([tensor.size() for tensor in tensors_in(_pytree.tree_leaves(out))] for out in found)
+    zeros, ones = ([tensor.size() for tensor in operands(_pytree.tree_leaves(out), {})] for out in found)
     if zeros != ones:
         raise unknown(f"the sizes of what {func} gives depend on values that are not computed")
     return found[0]
