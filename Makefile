@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The tests of a file go to one process: ranks, a browser and a library's first import are paid for once.
 SUITE := -m pytest -n 2 --dist loadfile
-QUICK := $(SUITE) -m "not slow"
+QUICK := $(SUITE) -m "not slow and not docs"
 
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
@@ -40,7 +40,7 @@ help:
 	@echo "bench     the benchmarks, as ratios"
 	@echo "lint      ruff"
 	@echo "types     mypy and pyright"
-	@echo "docs      build docs/_build/html and run its examples"
+	@echo "docs      build docs/_build/html, and run the programs of all pages"
 	@echo "examples  every script in examples/, warnings as errors, and the notebook"
 	@echo "clean     remove what was built (.venv stays)"
 
@@ -123,6 +123,7 @@ types: .venv
 docs: .venv
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	$(PYTHON) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
+	$(PYTHON) -m pytest -q -n 2 -m docs tests/test_docs.py
 
 examples: .venv
 	@set -e; for script in $(EXAMPLES); do \

@@ -8,7 +8,7 @@ A page has a folder of its own. In it,
 - examples/ is on the path;
 - in a ```console block the lines after `$ python` and `$ pytest` are run, and what they print stands below them.
 
-Blocks of Sphinx's doctest are run by `make docs`, the programs of rules by `test_rule_programs`,
+`make docs` runs this, and the blocks of Sphinx's doctest; the programs of rules by `test_rule_programs`,
 those of errors by `test_error_pages`, those of found.md by `test_found`.
 """
 
@@ -125,6 +125,7 @@ def fresh(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", list(pages()))
 def test_a_page(path, fresh):
     every = blocks(path.read_text())

@@ -28,7 +28,7 @@ def made(name):
     return architecture.build().eval(), architecture.inputs(lambda *shape: torch.randn(*shape))
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_model_of_transformers(name, low):
@@ -50,7 +50,7 @@ def test_a_model_of_transformers(name, low):
     assert kept.runs <= 5
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", ["Llama", "T5", "Mixtral", "BERT", "Whisper", "Mamba2", "Swin", "CLIP"])
 def test_what_is_kept_is_a_model_like_any_other(name, low):

@@ -23,7 +23,7 @@ def test_an_architecture(name, values):
     assert set(tally(compared(model, (), inputs, values=values))) == {"agree"}
 
 
-@pytest.mark.thin(12)
+@pytest.mark.thin(24)
 @values
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
 @pytest.mark.parametrize("name", [name for name in INFOS if name not in LARGE])

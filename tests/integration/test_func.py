@@ -295,6 +295,7 @@ def judged(transform, checked, bare, by_hand, right, wrong, argument):
     assert {(c.argument, c.from_dtype, c.to_dtype) for c in dtypeguard.casts()} == {(argument, F64, F32)}
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_sees_through_a_guard(name):
     bare = Net()
