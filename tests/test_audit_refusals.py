@@ -331,3 +331,49 @@ def test_a_refusal_that_ends_the_program_is_the_error_that_it_was_first_an_info(
 
     (finding,) = [f for f in audited(program).findings if f.rule in ("DG101", "DG110")]
     assert (finding.severity, finding.count) == ("error", 1)
+
+
+class Falls(nn.Module):
+    """Tries one product, and takes another one where the first is refused."""
+
+    def __init__(self, then):
+        super().__init__()
+        self.layer, self.then = nn.Linear(3, 3), then
+
+    def forward(self, x):
+        try:
+            return self.layer(x)
+        except RuntimeError as error:
+            return self.then(self, x, error)
+
+
+def again(model, x, error):
+    return model.layer(x.float())
+
+
+def after_another_layer(model, x, error):
+    model.layer(torch.ones(1, 3))
+    raise error
+
+
+def as_another_error(model, x, error):
+    raise ValueError("not this one") from error
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+@pytest.mark.parametrize(
+    ("then", "severity"), [(again, "info"), (after_another_layer, "error"), (as_another_error, "error")]
+)
+def test_a_refusal_that_a_model_catches_in_its_own_forward_is_an_info(then, severity, depth):
+    """Once for all calls; and the error that it always was where the model raises it after all."""
+    model = Falls(then)
+    for _ in range(depth):
+        model = nn.Sequential(model)
+
+    def program():
+        for _ in range(2):
+            model(torch.ones(2, 3).half())
+
+    found = [f for f in audited(program).findings if f.rule in ("DG101", "DG110")]
+    assert [(f.severity, f.count) for f in found] == [(severity, 2 if severity == "info" else 1)]
+    assert "return self.layer(x)" in found[0].spots[0].source

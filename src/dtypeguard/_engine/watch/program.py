@@ -76,6 +76,8 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         finally:
             local.modules.pop()
             local.doors.pop()
+        if local.failure is not None and not local.failure.said:
+            audit.guarded(audit.outlived, local.failure)
         if not row.calls:
             row.outputs = audit.guarded(_leaves, (out,), {}, True) or []
         row.calls += 1

@@ -61,6 +61,8 @@ class Failure:
     function: type | None = None
     said: bool = False
     outer: int | None = None  # the id of one that was raised from it
+    depth: int = 0  # of the module that was running
+    raised: BaseException | None = None  # by an operation, until a module around it ends: one that caught it is told
 
 
 class Local(threading.local):
@@ -391,7 +393,10 @@ class Recorder:
                 node = self.lineage.get(tensor)
                 owner = None if node is not None and node.named else self._owner(tensor, module)
                 operands.append(Operand.of(owner or f"operand {number}", tensor, node, owned=owner is not None))
-            failure = self.local.failure = Failure(id(error), module, self.autocast(), op, operands, function)
+            depth = len(self.local.modules)
+            failure = Failure(id(error), module, self.autocast(), op, operands, function, depth=depth)
+            failure.raised = error if op is not None else None
+            self.local.failure = failure
             if own:
                 self._refused(error, failure, *raising(sys._getframe(1)))
 
@@ -413,11 +418,17 @@ class Recorder:
             error = error.__cause__ or error.__context__ or error
         self._refused(error, failure, *raised_at(error.__traceback__), final=final)
 
+    def outlived(self, failure: Failure) -> None:
+        """A module has ended that an operation was refused in: it has caught the exception."""
+        error = failure.raised
+        if error is not None and failure.depth > len(self.local.modules):
+            self._refused(error, failure, *raised_at(error.__traceback__))
+
     def _refused(
         self, error: BaseException, failure: Failure, site: Site, outer: Site, frame: FrameType | None,
         final: bool = False,
     ) -> None:  # fmt: skip
-        failure.said = True
+        failure.said, failure.raised = True, None
         if frame is None:
             return
         event = Refusal(
