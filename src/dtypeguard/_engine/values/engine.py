@@ -24,6 +24,7 @@ from .shadow import Shadow, Writing, written
 
 RANGE, SHADOW = "range", True
 _SEQUENCES = 50_000
+_SELDOM = 64  # operations between two looks at the clock, where each costs next to nothing
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
 _TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
@@ -114,6 +115,8 @@ class Values:
         if shadow is None:
             if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
                 self._flushes(self._row(op, out.dtype, frame), args, out)
+            if not self._audit.operations % _SELDOM:
+                tell(lambda: f"{self._audit.operations:,} operations")
             return
         tell(lambda: f"{self._audit.operations:,} operations")
         try:
