@@ -16,7 +16,7 @@ from ..watch.sites import Site
 from .measure import Error
 
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
-# otherwise.
+# otherwise (`_STALLED` and `_MANY` were not varied).
 _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 _FACTOR = 8  # times the error that came in
