@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from ..._core.base.patches import here as threads
 from ..ops import NARROW
 from .apart import apart
 from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
+from .failures import Caught, Failure
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
 from .patches import Patches
@@ -34,35 +34,6 @@ from .text import inside, size_of, tensors_of, walk
 State = TypeVar("State")
 _SEQUENCES = 50_000
 _FAULTS = 100
-
-
-@dataclass
-class Caught:
-    """What was found of an exception that the program may still catch."""
-
-    error: int
-    text: str
-    rule: str
-    site: Site
-    nodes: list[Node]
-    dtypes: bool
-    fields: dict[str, Any]
-
-
-@dataclass
-class Failure:
-    """What was known of an exception where it was seen first."""
-
-    error: int  # its id: builtin exceptions take no weak references
-    module: str | None
-    autocast: bool
-    op: str | None = None
-    operands: list[Operand] = field(default_factory=list)
-    function: type | None = None
-    said: bool = False
-    outer: int | None = None  # the id of one that was raised from it
-    depth: int = 0  # of the module that was running
-    raised: BaseException | None = None  # by an operation, until a module around it ends: one that caught it is told
 
 
 class Local(threading.local):
