@@ -93,6 +93,10 @@ WRONG = {
         lambda: compare(LAYER, X, X, dtype=BF16), TypeError,
         "it takes model and batch, and got 3 values: several arguments are one batch, (x, y)",
     ),
+    "compare(model=m)": (
+        lambda: compare(model=LAYER, batch=X, dtype=BF16), TypeError,
+        "write model without its name, as the first value",
+    ),
     "dryrun(m, x, dtype=)": (lambda: dryrun(LAYER, X, dtype=BF16), TypeError, "dtype=: did you mean dtypes=?"),
     "check_module(m, example=)": (lambda: check_module(LAYER, example=X), TypeError, "there is no option example="),
     "describe(m, mod=)": (lambda: describe(LAYER, mod="strict"), TypeError, "no option mod=: did you mean mode=?"),
@@ -119,6 +123,19 @@ def test_values_of_options_ignore_case(upper):
     with audit(values=way) as report:
         X + X
     report.assert_clean(severity=severity)
+
+
+def test_a_batch_goes_by_place_and_by_name():
+    assert compare(LAYER, batch=X, dtype=BF16).error == compare(LAYER, X, dtype=BF16).error
+    assert len(dryrun(LAYER, batch=X, device="cpu")) == len(dryrun(LAYER, X, device="cpu"))
+    assert audit(LAYER, batch=X).result.shape == (2, 2)
+
+
+def test_two_optimizers_are_no_batch():
+    optimizers = tuple(torch.optim.SGD([p], lr=0.1) for p in LAYER.parameters())
+    with audit(LAYER, optimizers) as report:
+        LAYER(X)
+    assert report.findings == []
 
 
 # ---------------------------------------------------------------- what reads as if it worked

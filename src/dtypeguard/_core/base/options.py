@@ -40,6 +40,8 @@ def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     names = [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
     unknown = next((name for name in kwargs if name not in names), None)
     places = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if unknown in places:
+        return f"write {unknown} without its name, as the first value"
     if unknown is not None:
         return misspelt(unknown, options)
     if len(args) > len(places) and "batch" in places:

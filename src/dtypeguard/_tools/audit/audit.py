@@ -84,8 +84,8 @@ def audit(
 @overload
 def audit(
     model: nn.Module,
-    batch: Tensor | tuple[Any, ...] | Mapping[str, Any],
     /,
+    batch: Tensor | tuple[Any, ...] | Mapping[str, Any],
     *,
     rules: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
@@ -149,12 +149,9 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
         return _call(args[0], args[1:], kwargs, _recorder())
     recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()), kwargs.pop("values", None))
-    if (
-        len(args) == 2
-        and isinstance(args[0], nn.Module)
-        and isinstance(args[1], Tensor | tuple | Mapping)
-        and not kwargs
-    ):
+    if "batch" in kwargs and len(args) == 1:
+        args = (*args, kwargs.pop("batch"))
+    if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
         return _call(args[0], *call_of(args[1]), recorder, args[:1])
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
@@ -200,6 +197,12 @@ def _call(
             error.add_note(f"dtypeguard.audit found:\n{report.findings}")
         raise
     return report
+
+
+def _is_batch(value: Any) -> bool:
+    """Whether a model can be called with it; several optimizers are none."""
+    optimizers = isinstance(value, tuple) and any(isinstance(_bare(one), Optimizer) for one in value)
+    return isinstance(value, Tensor | tuple | Mapping) and not optimizers
 
 
 def _several(what: Any, kind: type[Any], name: str) -> list[Any]:

@@ -29,8 +29,8 @@ _LOW = (torch.bfloat16, torch.float16, torch.float32)
 @unrecorded
 def compare(
     model: nn.Module,
-    batch: Any,
     /,
+    batch: Any,
     *,
     dtype: torch.dtype | str | None = None,
     region: torch.dtype | str | None = None,

@@ -31,8 +31,8 @@ _REGIONS = (None, torch.float16, torch.bfloat16)
 @unrecorded
 def dryrun(
     model: nn.Module,
-    batch: Any = None,
     /,
+    batch: Any = None,
     *,
     dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
     region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
