@@ -221,12 +221,12 @@ def test_what_is_not_linear_is_measured_by_real_runs():
     assert result.keep(error=0.01).error < 0.01
 
 
-def test_shares_that_explain_too_much_are_not_said_to_cancel():
+def test_at_a_minimum_shares_explain_nothing():
     model, x = made("an encoder")
     with torch.no_grad():
-        target = model(x) + 1e-4  # near a minimum, where the loss grows with the square of the error
+        target = model(x) + 1e-4  # the loss grows with the square of the error
     result = compare(model, x, dtype=BF16, loss=lambda out: F.mse_loss(out.float(), target))
-    assert result.explained > 1.5
+    assert abs(result.explained) < 0.5
     assert any("not linear" in note for note in result.notes)
     assert not any("cancel" in note for note in result.notes)
 
@@ -472,12 +472,38 @@ class Inference(nn.Module):
         return self.second(self.first(x).relu())
 
 
-def test_a_backward_that_is_refused_is_said():
-    def writes(out):
-        return out.abs().sqrt().mul_(2)  # the backward of sqrt needs what it gave
+@pytest.mark.parametrize("loss", [lambda out: out.abs().sqrt().mul_(2), lambda out: out.square().relu_().add_(1)])
+def test_a_program_for_inference_may_overwrite_what_a_backward_needs(loss):
+    assert compare(nn.Linear(8, 4), torch.randn(4, 8), dtype=BF16, loss=loss).explained == pytest.approx(1, abs=0.03)
 
-    result = compare(nn.Linear(8, 4), torch.randn(4, 8), dtype=BF16, loss=writes)
-    assert any("autograd refuses it (one of the variables needed" in note for note in result.notes)
+
+class Counts(nn.Module):
+    """It changes an index after it has used it, as a cache of keys and values does."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Parameter(torch.randn(9, 8)), nn.Linear(8, 4)
+        self.register_buffer("place", torch.arange(3))
+
+    def forward(self, x):
+        first = self.table[self.place] * x
+        self.place.add_(4)
+        return self.head(first + self.table[self.place])
+
+
+def test_an_index_may_change_after_it_was_used():
+    result = compare(Counts(), torch.randn(3, 8), dtype=BF16)
+    assert result.explained == pytest.approx(1, abs=0.03)
+
+
+def test_an_operation_without_a_derivative_is_said():
+    result = compare(nn.Linear(8, 4), torch.randn(4, 8), dtype=BF16, loss=lambda y: torch.special.gammainc(y.exp(), y))
+    assert any("the derivative for 'igamma: input' is not implemented" in note for note in result.notes)
+
+
+def test_a_model_that_needs_no_gradient_has_shares():
+    result = compare(Inference(), torch.randn(64, 8), dtype=BF16)
+    assert result.explained == pytest.approx(1, abs=0.03)
 
 
 class Chooses(Inference):
@@ -486,13 +512,12 @@ class Chooses(Inference):
 
 
 def test_without_a_gradient_there_is_the_course_over_depth():
-    result = compare(Inference(), torch.randn(64, 8), dtype=BF16)
+    result = compare(Chooses(), torch.randn(4000, 8), dtype=BF16)
     assert result.explained is None
     assert all(layer.share is None for layer in result.layers)
-    assert result.depth == ["first", "second", ""]
-    assert all(layer.error > 0 for layer in result.layers)
+    assert result.depth == ["first", "second"]
+    assert all(layer.error > 0 for layer in result.layers if layer.name)
     assert any("need a gradient" in note for note in result.notes)
-    assert result.keep(error=result.error / 2).error <= result.error / 2
 
 
 def test_integers_are_counted():

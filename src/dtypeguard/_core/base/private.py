@@ -4,6 +4,7 @@ Contracts hold without any of them: what is lost is told beside each. An audit n
 """
 
 import contextlib
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -85,6 +86,18 @@ current_node: Callable[[], Any] = _find("torch._C._current_autograd_node", _noth
 next_sequence: Callable[[], int] = _find("torch._C._autograd._get_sequence_nr", _zero)
 # The backward that runs, -1 for none; without: a checkpointed module is checked as the model's own call was.
 graph_task: Callable[[], int] = _find("torch._C._current_graph_task_id", lambda: -1)
+
+# Below a dispatch mode: dispatch as it is above it, without some keys; without: no operation records a graph there.
+above_modes: Any = _find("torch._C._RestorePythonTLSSnapshot", contextlib.nullcontext)
+without_keys: Any = _find("torch._C._ExcludeDispatchKeyGuard", contextlib.nullcontext)
+_key: Any = _find("torch._C.DispatchKey", None)
+_key_set: Any = _find("torch._C.DispatchKeySet", None)
+MODES_AND_AUTOCAST: Any = None
+if _key is None or _key_set is None:
+    without_keys = contextlib.nullcontext
+else:
+    _hidden = (_key_set(key) for name, key in vars(_key).items() if name.startswith(("Python", "Autocast")))
+    MODES_AND_AUTOCAST = functools.reduce(operator.or_, _hidden)
 
 # ---------------------------------------------------------------- Dynamo
 

@@ -18,7 +18,7 @@ from ..watch.sites import Site
 from .flags import Flags
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
-from .memory import ShadowStorage
+from .memory import Memory, ShadowStorage
 from .rows import LOST, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
@@ -59,7 +59,7 @@ class Values:
     def __init__(self, audit: Recorder, how: Any) -> None:
         self._audit = audit
         self.rows, self.flags = Rows(), Flags(self._unread)
-        self.shadow = self._shadow = Shadow(self._left) if how is SHADOW else None
+        self.shadow = self._shadow = Shadow(Memory(self._left)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number

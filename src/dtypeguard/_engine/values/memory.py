@@ -6,8 +6,8 @@ are read anew each time, as NumPy may have changed them.
 """
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -51,9 +51,28 @@ class ShadowStorage:
             shadow = shadow.conj()
         return shadow.neg() if tensor.is_neg() else shadow
 
+    def target(self, tensor: Tensor) -> Tensor:
+        """The part that a tensor shows, for an operation to write to; then `settle` is called."""
+        return self.like(tensor)
+
+    def settle(self, tensor: Tensor) -> None:
+        """An operation has written to the target."""
+
+    def write(self, tensor: Tensor, values: Tensor) -> None:
+        """Values take the place of the part that a tensor shows."""
+        self.like(tensor).copy_(values)
+
 
 class Memory:
-    """The shadows of the storages that are alive."""
+    """The shadows of the storages that are alive.
+
+    Attributes:
+        kind: the class of one shadow.
+        wider: the dtype of a shadow, by the program's dtype.
+    """
+
+    kind: ClassVar[type[ShadowStorage]] = ShadowStorage
+    wider: Mapping[torch.dtype, torch.dtype] = WIDER
 
     def __init__(self, left: Callable[[ShadowStorage], None]) -> None:
         self._of: dict[int, ShadowStorage] = {}
@@ -93,12 +112,12 @@ class Memory:
             storage = tensor.untyped_storage()
             count = storage.nbytes() // tensor.itemsize
             whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
-            held = self._put(tensor, whole.to(WIDER[tensor.dtype]), row)
+            held = self._put(tensor, whole.to(self.wider[tensor.dtype], copy=True), row)
         return held
 
     def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
         """Give a new tensor its shadow, which may become the buffer itself."""
-        dtype, count = WIDER[tensor.dtype], tensor.untyped_storage().nbytes() // tensor.itemsize
+        dtype, count = self.wider[tensor.dtype], tensor.untyped_storage().nbytes() // tensor.itemsize
         value = value.to(device=tensor.device, dtype=dtype)
         whole = value.numel() == count and value.untyped_storage().nbytes() == count * value.itemsize
         if whole and value.stride() == tensor.stride() and not tensor.storage_offset() and not value.is_conj():
@@ -131,7 +150,7 @@ class Memory:
                 del of[key]
                 self._over(held)
 
-        held = of[key] = ShadowStorage(weakref.ref(storage, gone), tensor, storage.nbytes(), buffer, row)
+        held = of[key] = self.kind(weakref.ref(storage, gone), tensor, storage.nbytes(), buffer, row)
         return held
 
     def _over(self, held: ShadowStorage) -> None:

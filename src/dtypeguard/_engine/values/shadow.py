@@ -18,6 +18,7 @@ from ..._core.base.dtypes import WIDER
 from ..operands import operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from ..watch.text import LARGEST
+from .attention import composite
 from .cancellation import Incoming, are_squares, cancellation_of
 from .measure import error_of, flushed, norm, worst
 from .memory import Memory, ShadowStorage
@@ -53,8 +54,8 @@ class Writing:
 class Shadow:
     """The shadows of a program's tensors, and how far these are from them."""
 
-    def __init__(self, left: Callable[[ShadowStorage], None], measure: bool = True) -> None:
-        self.memory = Memory(left)
+    def __init__(self, memory: Memory, measure: bool = True) -> None:
+        self.memory = memory
         self._due = _due if measure else lambda row: False
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
@@ -102,7 +103,7 @@ class Shadow:
             for tensor in written(op, args, kwargs):
                 held = memory.get(tensor) if shadowed(tensor) else None
                 if held is not None:
-                    held.like(tensor).copy_(tensor)
+                    held.write(tensor, tensor)
             return
         given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
         if way is Way.OPAQUE:
@@ -166,19 +167,17 @@ class Shadow:
         writing: Writing | None,
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
         """Results of the program with their shadows; None for one that was written in place."""
-        memory = self.memory
         if op.way is Way.DROPOUT:
             share = args[1]
-            shadow = memory.read(args[0], WIDER[args[0].dtype]) * out[1] * (1 / (1 - share) if share < 1 else 0.0)
-            return [(out[0], shadow)]
+            return [(out[0], self._value(args[0], given) * out[1] * (1 / (1 - share) if share < 1 else 0.0))]
         if op.way is Way.PICK and writing is None:
-            return [(out[0], _at_places(op, args, kwargs, out, memory.read(args[0], WIDER[args[0].dtype])))]
+            return [(out[0], _at_places(op, args, kwargs, out, self._value(args[0], given)))]
         results = self._wider(op, args, kwargs, inputs, given, writing)
         if writing is None:
             return _pairs(out, results, made)
         if op.way is Way.ROUND:
             for one in writing.incoming:
-                one.held.like(one.tensor).copy_(one.tensor)
+                one.held.write(one.tensor, one.tensor)
         changed, results = [(one.tensor, None) for one in writing.incoming], _pairs(out, results, made) if made else []
         return [*results, *changed] if op.name in BESIDES else [*changed, *results]  # the first one is rated
 
@@ -186,12 +185,12 @@ class Shadow:
         self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, writing: Writing | None = None
     ) -> Any:
         """The operation with the shadows of its inputs."""
-        memory = self.memory
+        wider = self.memory.wider
         if writing is not None:
-            double = WIDER[writing.incoming[0].tensor.dtype] in _DOUBLE
+            double = wider[writing.incoming[0].tensor.dtype] in _DOUBLE
         else:
-            dtypes = {WIDER.get(tensor.dtype, tensor.dtype) for tensor in inputs}
-            dtypes |= {WIDER[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in WIDER}
+            dtypes = {wider.get(tensor.dtype, tensor.dtype) for tensor in inputs}
+            dtypes |= {wider[v] for v in (*args, *kwargs.values()) if isinstance(v, torch.dtype) and v in wider}
             double = not (dtypes & _SINGLE) or bool(dtypes & _DOUBLE)
         real, imaginary = (torch.float64, torch.complex128) if double else (torch.float32, torch.complex64)
         known: dict[int, Tensor] = {}
@@ -200,12 +199,25 @@ class Shadow:
                 held.read, tensor = True, held.like(tensor)
             known[key] = tensor.to(imaginary if tensor.is_complex() else real)
         for one in () if writing is None else writing.incoming:  # as they were before
-            known[id(one.tensor)] = memory.hold(one.tensor).like(one.tensor)
+            known[id(one.tensor)] = one.held.target(one.tensor)
         wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
             wide[op.names.index("half_to_float")] = False
         named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
-        return op.func(*wide, **named)
+        results = composite(op, wide, named)
+        if results is None:
+            results = op.func(*wide, **named)
+        for one in () if writing is None else writing.incoming:
+            one.held.settle(one.tensor)
+        return results
+
+    def _value(self, tensor: Tensor, given: Given) -> Tensor:
+        """A tensor in the wider dtype."""
+        held = given[id(tensor)][1]
+        if held is None:
+            return tensor.to(self.memory.wider[tensor.dtype])
+        held.read = True
+        return held.like(tensor)
 
     # ------------------------------------------------------------ errors
 
@@ -310,7 +322,7 @@ class Shadow:
         if not isinstance(other, Tensor) or other.shape != out.shape:
             return
         differ = out != other
-        exact = self.memory.read(first, WIDER[first.dtype])
+        exact = self.memory.read(first, self.memory.wider[first.dtype])
         if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
             whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
             if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
@@ -327,7 +339,7 @@ class Shadow:
             row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
 
     def _extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
-        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        shadow = self.memory.read(args[0], self.memory.wider[args[0].dtype])
         axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
         best = op.func(shadow, *args[1:], **kwargs)
         if axis is None:
@@ -339,7 +351,7 @@ class Shadow:
     def _picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
         if self.memory.get(args[0]) is None:
             return
-        shadow = self.memory.read(args[0], WIDER[args[0].dtype])
+        shadow = self.memory.read(args[0], self.memory.wider[args[0].dtype])
         best = op.func(shadow, *args[1:], **kwargs)
         mine, theirs = _at_places(op, args, kwargs, out, shadow), best[0]
         if op.name == "topk":

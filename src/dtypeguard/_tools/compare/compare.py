@@ -71,7 +71,7 @@ def compare(
     with torch.inference_mode(False), task(title):  # in inference mode nothing has a gradient
         subject = _subject(model, batch, dtype, region, loss)
         try:
-            found = measure(subject, subject.lowered())
+            found = measure(subject, subject.lowered)
         except REFUSALS as error:
             if isinstance(error, CompareError):
                 raise

@@ -111,9 +111,13 @@ class Search:
         """First of all keep those modules whose values float16 does not hold; then shares are measured with them."""
         self._must = cover(found, self._units)
         names = self._closed(self._must)
-        model = self._subject.copy()
-        keep_wide(model, names, (), self._subject.dtype)
-        again = measure(self._subject, model)
+
+        def kept() -> nn.Module:
+            model = self._subject.copy()
+            keep_wide(model, names, (), self._subject.dtype)
+            return model
+
+        again = measure(self._subject, kept)
         self._found.savings.narrow |= again.savings.narrow
         return again
 

@@ -4,7 +4,7 @@ import copy
 import functools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
+from ..._engine.values.graph import product
 from ..._engine.values.rows import Row
 from ..._engine.watch.sites import Site
 from .reach import Modules, Reach, Savings
 from .subject import Subject
-from .trace import NOWHERE, WEIGHTS, Added, Carried, Course
+from .trace import NOWHERE, WEIGHTS, Course, Trace, named
 
 INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
-_SCALES = (2.0**12, 1.0, 2.0**-12)  # of the backward: gradients in float16 overflow or become zero
 
 
 @dataclass(eq=False, slots=True)
@@ -51,7 +51,7 @@ class Measured:
         savings: what keeping modules would save.
         integers: whether the outputs are integers.
         shared: whether there are shares.
-        overflown: whether there are none because the backward is not finite.
+        overflown: whether there are none because the gradient is not finite.
         refused: why there are none, if autograd refuses the backward.
         lost: how many values of the outputs are not finite where the reference is.
         left_out: how many values of the reference are not finite, of how many `values`.
@@ -166,41 +166,35 @@ def _inexact(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def measure(subject: Subject, model: nn.Module) -> Measured:
-    """Run a copy of the subject's model in the low dtype, and find out what its error comes from."""
+def measure(subject: Subject, made: Callable[[], nn.Module]) -> Measured:
+    """Run a copy of the subject's model in the low dtype, which `made` gives, and find what its error comes from."""
     try:
-        return _Measurement(subject, model).run()
-    except _NoGradient as error:
-        found = _Measurement(subject, model).run(shares=False)
-        found.refused = f"{error.__cause__}".partition("\n")[0]
-        return found
+        return _Measurement(subject, made(), copies=False).run()
+    except _Overwritten:
+        return _Measurement(subject, made(), copies=True).run()
 
 
-class _NoGradient(Exception):
-    """Autograd refuses the backward."""
+class _Overwritten(Exception):
+    """The program has written to a tensor that the graph of its shadow refers to: an index, a mask."""
 
 
 class _Measurement:
     """The runs of one comparison."""
 
-    def __init__(self, subject: Subject, model: nn.Module) -> None:
-        self.subject, self.model = subject, model
+    def __init__(self, subject: Subject, model: nn.Module, copies: bool) -> None:
+        self.subject, self.model, self._copies = subject, model, copies
         self.found = Measured()
-        self._exact = dict(_named(subject.model))
+        self._exact = dict(named(subject.model))
         self._square = self._size = 0.0
 
-    def run(self, shares: bool = True) -> Measured:
+    def run(self) -> Measured:
         """Measure all batches."""
-        found, low = self.found, self.model
-        for parameter in low.parameters():
-            parameter.requires_grad_(_inexact(parameter) and shares)
-        modules = Modules(low, doors=self.subject.dtype is not None)
+        found = self.found
+        modules = Modules(self.model, doors=self.subject.dtype is not None)
         found.modules, found.bits = dict(self.subject.model.named_modules()), modules.bits
         try:
             for number in range(len(self.subject.batches)):
-                self._added(modules, number, shares)
-            for number in range(len(self.subject.batches)):
-                self._carried(modules, number)
+                self._batch(modules, number)
         finally:
             modules.remove()
         found.own = self._own()
@@ -209,36 +203,22 @@ class _Measurement:
         self._normalise()
         return found
 
-    # ------------------------------------------------------------ what each operation adds
-
-    def _added(self, modules: Modules, number: int, shares: bool) -> None:
+    def _batch(self, modules: Modules, number: int) -> None:
+        """One run in the low dtype, and the backward of its shadow."""
         subject, found = self.subject, self.found
-        trace = Added(modules, self._wide(exact=False), subject.low)
-        for name, buffer in self.model.named_buffers(remove_duplicate=False):
-            trace.seed(buffer, self._exact[name])
-        given = subject.batches[number]
-        leaves: list[tuple[Tensor, Tensor]] = []
-        copies: list[Tensor] = []  # alive as long as their ids are known
-
-        def leaf(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point():
-                return tensor.detach().clone()
-            low = tensor.detach().clone().to(subject.dtype or tensor.dtype).requires_grad_(shares)
-            leaves.append((low, tensor))
-            given = low.clone()  # a model may write to what it gets
-            copies.append(given)
-            trace.inputs.add(id(given))
-            return given
-
-        with torch.set_grad_enabled(shares):
-            low = subject.run(self.model, number, given.map(leaf), mode=trace)
-            for tensor in low:
-                trace.collect(tensor)
-        trace.shadow.memory.forget()  # what was not collected by now is read by nobody
+        trace = Trace(modules, self._wide, subject.low, self._copies)
+        leaves = _Leaves(trace, subject.dtype)
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(False)
+        leaves.of_model(self.model, self._exact)
+        with torch.no_grad():
+            low = subject.run(self.model, number, subject.batches[number].map(leaves.of_batch), mode=trace)
+        shadows = [trace.exact(tensor) for tensor in low]
+        trace.shadow.memory.forget()
         found.operations += trace.operations
         found.opaque.update(trace.blind)
         reference = subject.reference(number)
-        subject.forget()  # backward needs the room
+        subject.forget()  # the backward needs the room
         apart = distance(low, reference)
         found.lost += apart.lost
         found.left_out += apart.left_out
@@ -247,91 +227,72 @@ class _Measurement:
         self._square += apart.square
         self._size += apart.size
         found.savings.narrow |= trace.reaches.narrow
-        wanted = [(one, error) for one, error in zip(low, apart.errors, strict=False) if one.requires_grad]
+        wanted = [pair for pair in zip(shadows, apart.errors, strict=False) if pair[0].requires_grad]
         if wanted and apart.square and not apart.lost:
-            self._backward(modules, trace, wanted, leaves, math.sqrt(apart.square))
-        trace.products.clear()  # the graph stands behind these tensors
-        trace.deltas.clear()  # what hooks hold goes later
+            self._shares(trace, wanted, leaves, math.sqrt(apart.square))
+        for name, course in trace.courses.items():
+            known = found.courses.setdefault(name, Course())
+            known.distance += course.distance
+            known.size += course.size
+            known.lost += course.lost
+        found.overflows += trace.overflows
+        self._decided(trace, low, shadows, reference)
 
-    def _backward(
-        self, modules: Modules, trace: Added, wanted: list[tuple[Tensor, Tensor]], leaves: list[tuple[Tensor, Tensor]],
-        norm: float,
-    ) -> None:  # fmt: skip
+    def _shares(self, trace: Trace, wanted: list[tuple[Tensor, Tensor]], leaves: "_Leaves", norm: float) -> None:
         """Shares, in units of the error: the norm of this batch is taken out at the end, over all batches."""
-        found, outputs = self.found, [out for out, _ in wanted]
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        inputs = [*parameters, *(low for low, _ in leaves)]
-
-        def backward(to: list[Tensor], cotangents: list[Tensor], again: bool) -> tuple[Tensor | None, ...]:
-            try:
-                return torch.autograd.grad(outputs, to, cotangents, allow_unused=True, retain_graph=again)
-            except RuntimeError as error:  # a model for inference that writes to what backward needs
-                raise _NoGradient from error
-
-        for scale in _SCALES:
-            gradients = backward(inputs, [(error * (scale / norm)).to(out.dtype) for out, error in wanted], again=True)
-            total = sum(delta.share for delta in trace.deltas)
-            if math.isfinite(total) and all(g is None or bool(g.isfinite().all()) for g in gradients):
-                break
-        else:
+        found, outputs, savings = self.found, [shadow for shadow, _ in wanted], self.found.savings
+        cotangents = [(error / norm).to(shadow.dtype) for shadow, error in wanted]
+        try:
+            gradients = torch.autograd.grad(
+                outputs, leaves.exact, cotangents, allow_unused=True, retain_graph=bool(trace.doors)
+            )
+        except RuntimeError as error:
+            if not self._copies and "modified by an inplace operation" in str(error):
+                raise _Overwritten from error
+            found.refused = f"{error}".partition("\n")[0]
+            return
+        products = [
+            0.0 if gradient is None else product(gradient, low.detach().to(exact.dtype) - exact.detach())
+            for gradient, low, exact in zip(gradients, leaves.low, leaves.exact, strict=True)
+        ]
+        if not math.isfinite(sum(delta.share for delta in trace.shadow.deltas) + sum(products)):
             found.overflown = True
             return
-        if trace.doors:
-            trace.asks_doors[0] = True
-            generator = torch.Generator().manual_seed(0)
-            signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
-            to = [trace.reached, *(tensor for _, tensor in trace.products)]
-            _, *told = backward(to, [(sign * min(scale, 1.0)).to(sign.dtype) for sign in signs], again=False)
-            for (door, tensor), gradient in zip(trace.products, told, strict=True):
-                door.tell(gradient, tensor.detach())
-        for door in trace.doors:
-            if math.isfinite(door.cost):
-                found.savings.add_door(door.reach, door.inside, door.cost / min(scale, 1.0) ** 2)
         found.shared = True
-        unit = norm / scale  # so that all shares are ⟨error, what was added⟩
-        savings = found.savings
-        savings.taken &= trace.taken
-        for delta in trace.deltas:
-            part = found.part(delta.row.module, delta.row.site)
-            share = delta.share * unit
+        for delta in trace.shadow.deltas:
+            part, share = found.part(delta.row.module, delta.row.site), delta.share * norm
             if delta.row.name == WEIGHTS:
                 part.weights += share
             else:
                 part.arithmetic += share
-            savings.add(delta.reach, share)
-        by_id = dict(zip(map(id, parameters), gradients, strict=False))
-        for name, parameter in self.model.named_parameters():
-            gradient = by_id.get(id(parameter))
-            if gradient is None or parameter.dtype is self._exact[name].dtype:
-                continue
-            share = _product(gradient, parameter, self._exact[name]) * unit
-            site, module = trace.uses.get(id(parameter), (None, None))
-            module = name.rpartition(".")[0] if module is None else module
-            found.parameters[name] += share
-            self.found.part(module, site).weights += share
-            savings.add(Reach(inside=modules.around(module)), share)
-        for (low, exact), gradient in zip(leaves, gradients[len(parameters) :], strict=True):
-            if gradient is not None and low.dtype is not exact.dtype:
-                share = _product(gradient, low, exact) * unit
-                self.found.part(INPUTS, None).arithmetic += share
+            savings.add(delta.reach or Reach(), share)
+        savings.taken &= trace.taken
+        for name, low, share in zip(leaves.names, leaves.low, products, strict=True):
+            share *= norm
+            if name is None:
+                found.part(INPUTS, None).arithmetic += share
                 savings.add(Reach(inside=trace.taken), share)
+            elif low.dtype is not self._exact[name].dtype:
+                site, module = trace.uses.get(id(low), (None, name.rpartition(".")[0]))
+                found.parameters[name] += share
+                found.part(module, site).weights += share
+                savings.add(Reach(inside=trace.modules.around(module or "")), share)
+        if trace.doors:
+            self._doors(trace, outputs)
 
-    def _wide(self, exact: bool) -> Callable[[str], nn.Module]:
-        """Gives modules in float64, with the weights of the reference or with those of the low model."""
+    def _doors(self, trace: Trace, outputs: list[Tensor]) -> None:
+        """What rounding at the doors of modules would cost: errors there are independent, so signs are random."""
+        trace.shadow.quiet = trace.asks_doors[0] = True
+        generator = torch.Generator().manual_seed(0)
+        signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
+        torch.autograd.grad(outputs, trace.reached, signs, allow_unused=True)
+        for door in trace.doors:
+            if math.isfinite(door.cost):
+                self.found.savings.add_door(door.reach, door.inside, door.cost)
 
-        @functools.cache
-        def wide(name: str) -> nn.Module:
-            module = copy.deepcopy(self.subject.model.get_submodule(name)).double()
-            if not exact:
-                low = self.model.get_submodule(name)
-                with torch.no_grad():
-                    for key, tensor in _named(module):
-                        tensor.copy_(
-                            low.get_parameter(key) if isinstance(tensor, nn.Parameter) else low.get_buffer(key)
-                        )
-            return module
-
-        return wide
+    @functools.cache  # noqa: B019  # it lives as long as the measurement
+    def _wide(self, name: str) -> nn.Module:
+        return copy.deepcopy(self.subject.model.get_submodule(name))
 
     def _own(self) -> float:
         """The error of the model as it is, for the first batch: the reference may be another program."""
@@ -342,39 +303,16 @@ class _Measurement:
             )
         return math.inf if apart.lost else math.sqrt(apart.square / apart.size) if apart.size else 0.0
 
-    # ------------------------------------------------------------ how the error grows
-
-    def _carried(self, modules: Modules, number: int) -> None:
-        subject, found = self.subject, self.found
-        trace = Carried(modules, self._wide(exact=True))
-        with torch.no_grad():
-            for name, tensor in _named(self.model):
-                trace.seed(tensor, self._exact[name])
-
-            def low(tensor: Tensor) -> Tensor:
-                made = tensor.detach().to(subject.dtype if tensor.is_floating_point() else None, copy=True)
-                trace.seed(made, tensor)
-                return made
-
-            out = subject.run(self.model, number, subject.batches[number].map(low), mode=trace)
-        for name, course in trace.courses.items():
-            known = found.courses.setdefault(name, Course())
-            known.distance += course.distance
-            known.size += course.size
-            known.lost += course.lost
-        found.overflows += trace.overflows
-        self._decided(trace, out, subject.reference(number))
-
-    def _decided(self, trace: Carried, out: list[Tensor], reference: list[Tensor]) -> None:
+    def _decided(self, trace: Trace, out: list[Tensor], shadows: list[Tensor], reference: list[Tensor]) -> None:
         """What choices that come out otherwise cost: the wider values go on with the model's own."""
         flipped = {row: row.flipped for row in trace.rows if row.flipped}
         if not flipped or not self.found.shared:
             return
         apart = distance(out, reference)
         share = 0.0
-        for tensor, error, other in zip(out, apart.errors, reference, strict=True):
+        for tensor, shadow, error, other in zip(out, shadows, apart.errors, reference, strict=True):
             if _inexact(tensor):
-                gap = trace.exact(tensor).to(error.dtype) - other.to(error.dtype)
+                gap = shadow.detach().to(error.dtype) - other.to(error.dtype)
                 share += float((error * torch.where(gap.isfinite(), gap, 0)).sum())
         count = sum(flipped.values())
         for row, times in flipped.items():
@@ -394,11 +332,44 @@ class _Measurement:
         self.found.savings.scale(1 / square)
 
 
-def _named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
+class _Leaves:
+    """Parameters and inputs of a run: in the low dtype, and in the wider one as leaves of its shadow's graph.
 
+    Attributes:
+        names: of parameters; None for an input.
+    """
 
-def _product(gradient: Tensor, low: Tensor, exact: Tensor) -> float:
-    difference = low.detach().double() - exact.detach().to(low.device).double()
-    return float((gradient.double() * difference).sum())
+    def __init__(self, trace: Trace, dtype: torch.dtype | None) -> None:
+        self._trace, self._dtype = trace, dtype
+        self.names: list[str | None] = []
+        self.low: list[Tensor] = []
+        self.exact: list[Tensor] = []
+        self._copies: list[Tensor] = []  # alive as long as their ids are known
+
+    def of_model(self, model: nn.Module, exact: dict[str, Tensor]) -> None:
+        """Parameters are leaves; the errors of buffers are charged where they meet one."""
+        seen: set[int] = set()
+        for name, tensor in named(model):
+            if not isinstance(tensor, nn.Parameter):
+                self._trace.shadow.seed(tensor, exact[name])
+            elif _inexact(tensor) and id(tensor) not in seen:
+                seen.add(id(tensor))
+                self._add(name, tensor, exact[name], tensor)
+
+    def of_batch(self, tensor: Tensor) -> Tensor:
+        """A copy of an input in the low dtype, which the model may write to."""
+        if not tensor.is_floating_point():
+            return tensor.detach().clone()
+        given = tensor.detach().to(self._dtype, copy=True)
+        self._copies.append(given)
+        self._trace.inputs.add(id(given))
+        self._add(None, given.clone(), tensor, given)
+        return given
+
+    def _add(self, name: str | None, low: Tensor, exact: Tensor, given: Tensor) -> None:
+        wide = self._trace.shadow.memory.wider.get(low.dtype, low.dtype)
+        leaf = exact.detach().to(low.device, wide, copy=exact.is_inference()).requires_grad_()
+        self._trace.shadow.seed(given, leaf)
+        self.names.append(name)
+        self.low.append(low)
+        self.exact.append(leaf)

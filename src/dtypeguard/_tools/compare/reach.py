@@ -6,7 +6,6 @@ error. Each tensor carries the modules that would make it float32, as the bits o
 refuse such a tensor beside the others, the result of that module has to be cast back.
 """
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from ..._core.base.dtypes import HALF
 from ..._core.doors.choose import owners, refuses_wider
 from ..._engine.ops import Operator
-from .batches import mapped
 from .subject import REFUSALS
 
 
@@ -142,17 +140,19 @@ class Running:
     Attributes:
         inside: its bit, and those of all modules around it.
         door: whether it casts what it gets.
+        typed: whether it is a module of PyTorch's own that needs its parameters' dtype.
         blind: operations in it whose error nobody knows.
     """
 
     name: str
     inside: int
     door: bool
+    typed: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     blind: list[str] = field(default_factory=list)
-    start: int = 0  # how many errors were recorded before it
     doors: list["Door"] = field(default_factory=list)
+    opened: list[Any] = field(default_factory=list)  # what goes through them
 
 
 class Modules:
@@ -169,21 +169,14 @@ class Modules:
             if not isinstance(module, torch.jit.ScriptModule):
                 self._listen(name, module, name in guarded)
         self.refused: str | None = None  # the innermost module that an exception has left
-        self.entered: Any = lambda call: (
-            None
-        )  # called when a module is called, when one with a door is, when it returns
-        self.through: Any = lambda call, tensor: tensor
+        self.entered: Any = lambda call: None  # called when a module is called, and when it returns
         self.left: Any = lambda call, result: None
 
-    def _listen(self, name: str, module: nn.Module, door: bool) -> None:
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            call = Running(name, self.inside | self.bits[name], door and self.doors, args, kwargs)
+    def _listen(self, name: str, module: nn.Module, typed: bool) -> None:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            call = Running(name, self.inside | self.bits[name], typed and self.doors, typed, args, kwargs)
             self.running.append(call)
             self.entered(call)
-            if door:
-                through = functools.cache(functools.partial(self.through, call))  # what is one tensor stays one
-                call.args, call.kwargs = mapped(args, through), mapped(kwargs, through)
-            return call.args, call.kwargs
 
         def leave(module: nn.Module, args: Any, result: Any) -> None:
             call = self.running.pop()
