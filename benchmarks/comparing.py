@@ -24,7 +24,7 @@ import dtypeguard
 LOW: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": torch.bfloat16},
     "float16": {"dtype": torch.float16},
-    "bfloat16 autocast": {"autocast": torch.bfloat16},
+    "bfloat16 autocast": {"region": torch.bfloat16},
 }
 EXPLAINED = 0.05  # how far from all of the error
 NEAR, FLAT, APART = 0.9, 0.1, 0.01  # of the best saving; the best saving below which a difference counts instead

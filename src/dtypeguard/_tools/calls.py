@@ -19,7 +19,7 @@ from .._core.base import private
 from .._core.base.config import mode
 from .._core.base.dtypes import FLOATING
 from .._core.base.errors import summary
-from .._core.base.numbers import Numbers, Seeded, pushed, seed
+from .._core.base.numbers import Numbers, Seeded, seed
 from .._core.base.patches import Patches
 from .._core.base.quiet import hearing, quiet
 from .._core.contract.containers import children, leaves
@@ -223,7 +223,7 @@ def run(
     reset_casts()
     with (
         hearing() as said,
-        contextlib.nullcontext() if compiled else pushed(Seeded()),
+        contextlib.nullcontext() if compiled else Seeded().on(),
         under(guarded),
         autocast(region),
         torch.set_grad_enabled(grads or torch.is_grad_enabled()),  # it acts when it is called

@@ -15,7 +15,7 @@ from torch import nn
 
 from .._core.base.dtypes import FLOATING
 from .._core.base.errors import AnnotationError
-from .._core.base.numbers import Seeded, pushed, seed
+from .._core.base.numbers import Seeded, seed
 from .._core.base.options import dtypes as read
 from .._core.base.options import explained, several
 from .._core.base.progress import progress
@@ -144,7 +144,7 @@ class _Given:
     def __init__(self, bench: Bench, batch: Any) -> None:
         self._bench = bench
         seed(0)
-        with pushed(Seeded()):
+        with Seeded().on():
             given = batch() if callable(batch) else batch
         args, kwargs = call_of(given)
         try:

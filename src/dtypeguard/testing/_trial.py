@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .._core.base.config import Autocast, ModeName, current_casting
 from .._core.base.dtypes import AUTOCAST, FLOATING, may_cast
-from .._core.base.numbers import Seeded, pushed, seed
+from .._core.base.numbers import Seeded, seed
 from .._core.check.names import is_mask
 from .._core.check.reference import check, same_device
 from .._core.contract.anchor import Anchor, anchor_of, is_count
@@ -49,7 +49,7 @@ class Bench:
     def make(self, number: int = 0) -> nn.Module:
         """A new model, whose random numbers start from `number`; a guard of its own is taken off, and remembered."""
         seed(number)
-        with pushed(Seeded()):
+        with Seeded().on():
             model: Any = self._factory()
         with contextlib.suppress(Exception):  # what cannot be copied is made anew each time
             model = copy.deepcopy(model)  # the caller may keep it
@@ -99,7 +99,7 @@ def _drawing_apart(name: str) -> Callable[..., Any]:
         ready = torch._dynamo.lookup_backend(name)(graph, inputs)
 
         def call(*args: Any) -> Any:
-            with pushed(Seeded()):
+            with Seeded().on():
                 return ready(*args)
 
         return call

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .modes import Mode
 from .patches import Patches
 
 Mark = tuple[Any, Any, dict[torch.device, Tensor]]
@@ -230,28 +229,10 @@ _WAYS: dict[Any, _Way] = {
 }
 
 
-class Seeded(TorchDispatchMode):
+class Seeded(Mode):
     """Operations draw from the numbers of the tool that runs in this thread."""
 
-    supports_higher_order_operators = True
     computes = True  # what a guard asks, which looks at values only where they are computed
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return drawn(func, args, kwargs or {})
-
-
-@contextlib.contextmanager
-def pushed(mode: TorchDispatchMode) -> Iterator[None]:
-    """The mode is on in here. Its own `with` sets flags of the process, by which Dynamo compiles nothing anywhere."""
-    _python_dispatch._push_mode(mode)
-    try:
-        yield
-    finally:
-        _python_dispatch._pop_mode()

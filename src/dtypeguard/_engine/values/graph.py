@@ -239,6 +239,11 @@ class Graph(Shadow):
         ]
         return found
 
+    def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        if op.name == "_to_copy" and kwargs == {"dtype": args[0].dtype} and args[0].requires_grad:
+            return args[0].view_as(args[0])  # nothing in a graph is written to, so it needs no copy
+        return super()._call(op, args, kwargs)
+
     def _shadow_of(self, tensor: Tensor, made: Tensor | None) -> Tensor:
         if made is not None:
             return made

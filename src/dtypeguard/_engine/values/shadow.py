@@ -204,12 +204,15 @@ class Shadow:
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
             wide[op.names.index("half_to_float")] = False
         named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
-        results = composite(op, wide, named)
-        if results is None:
-            results = op.func(*wide, **named)
+        results = self._call(op, wide, named)
         for one in () if writing is None else writing.incoming:
             one.held.settle(one.tensor)
         return results
+
+    def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        """The operation with arguments in the wider dtype."""
+        results = composite(op, args, kwargs)
+        return op.func(*args, **kwargs) if results is None else results
 
     def _value(self, tensor: Tensor, given: Given) -> Tensor:
         """A tensor in the wider dtype."""

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
 from ..._core.base.compiler import unseen
 from ..._core.base.dtypes import HALF
+from ..._core.base.modes import Mode
 from ..operands import operands
 from ..ops import Operator, Way, operator_of
 from .apart import apart
@@ -32,18 +32,12 @@ _UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
 _current_node, _tracing = private.current_node, private.tracing_state
 
 
-class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class Watching(Mode):
     """Sees every operation."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self._recorder = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # `unseen` does that too, and costs nothing at each operation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
@@ -243,7 +237,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         recorder.emit("mixed", event)
 
 
-unseen(Mode.__torch_dispatch__, inside=True)
+unseen(Watching.__torch_dispatch__, inside=True)
 
 
 @contextlib.contextmanager
@@ -251,7 +245,7 @@ def unheard() -> Iterator[None]:
     """In here no audit hears of what this thread does."""
     stack = _python_dispatch._get_current_dispatch_mode_stack()
     with contextlib.ExitStack() as audits:
-        for recorder in [mode._recorder for mode in stack if isinstance(mode, Mode)]:
+        for recorder in [mode._recorder for mode in stack if isinstance(mode, Watching)]:
             audits.enter_context(recorder.aside())
         yield
 

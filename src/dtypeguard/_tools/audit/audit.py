@@ -16,7 +16,7 @@ from ..._core.base.progress import task
 from ..._engine.values.engine import RANGE, Values
 from ..._engine.watch import exports, models, program
 from ..._engine.watch.findings import Findings
-from ..._engine.watch.mode import Mode
+from ..._engine.watch.mode import Watching
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import rule_modules
 from ..._engine.watch.selection import Selection
@@ -171,7 +171,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
 
 
 def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
-    recorder = Recorder(Findings(Selection.read(rules, ignore)), Mode)
+    recorder = Recorder(Findings(Selection.read(rules, ignore)), Watching)
     values = values.lower() if isinstance(values, str) else values
     if not (values is None or isinstance(values, bool) or values == RANGE):
         raise ValueError(

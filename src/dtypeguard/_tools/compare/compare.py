@@ -38,8 +38,9 @@ def compare(
 ) -> Comparison:
     """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
 
-    The model runs in the low dtype, with one backward, and in float64. Copies of it run: the model, the batch and the
-    random numbers of the program stay as they are. A model in training mode drops out the same values in each run.
+    The model runs in the low dtype, without gradients, as it will be used, and in float64. The backward is that of a
+    float32 copy of its operations. Copies of the model run: the model, the batch and the random numbers of the program
+    stay as they are. A model in training mode drops out the same values in each run.
 
     Args:
         model: in float32 (or float64).

@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
+from ..._core.base.modes import Mode
 from ..._core.base.numbers import drawn as draw
 
 
-class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class Draws(Mode):
     """Keeps the random numbers of the first run, and gives them to each later one, in the dtype of that run.
 
     Attributes:
@@ -18,7 +18,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self._kept: list[tuple[str, Tensor]] = []
         self._place: int | None = None  # None while they are recorded
         self.same = True

@@ -208,8 +208,8 @@ class _Measurement:
         subject, found = self.subject, self.found
         trace = Trace(modules, self._wide, subject.low, self._copies)
         leaves = _Leaves(trace, subject.dtype)
-        for parameter in self.model.parameters():
-            parameter.requires_grad_(False)
+        for parameter in self.model.parameters():  # else torch multiplies by expanded weights, whose backward is slow
+            parameter.requires_grad_(_inexact(parameter))
         leaves.of_model(self.model, self._exact)
         with torch.no_grad():
             low = subject.run(self.model, number, subject.batches[number].map(leaves.of_batch), mode=trace)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
-from ..._core.base.numbers import Numbers, pushed
+from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
 from .batches import Batch
@@ -115,7 +115,7 @@ class Subject:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
         tell(lambda: f"run {self.runs}")
-        with self._region(low), self._drawn(number), pushed(mode) if mode else contextlib.nullcontext():
+        with self._region(low), self._drawn(number), mode.on() if mode else contextlib.nullcontext():
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
                 out = self.loss(out, batch)
@@ -130,7 +130,7 @@ class Subject:
     def _drawn(self, number: int) -> Iterator[None]:
         """Random numbers as in the first run; the program's own generators stay as they are."""
         self._numbers.back(self._mark)
-        with self._numbers.here() as patches, pushed(self.draws[number]):
+        with self._numbers.here() as patches, self.draws[number].on():
             # Where a hook or a gradient is, the fast path is off anyway.
             patches.instead(torch.backends.mha, "get_fastpath_enabled", lambda following: False)
             patches.instead(F, "scaled_dot_product_attention", _plainly)

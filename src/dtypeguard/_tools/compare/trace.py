@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
+from ..._core.base.modes import Mode
 from ..._core.contract.containers import children, tensors_in
 from ..._engine.operands import operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
@@ -20,6 +20,7 @@ from ..._engine.values.graph import Graph, recording
 from ..._engine.values.measure import error_of
 from ..._engine.values.memory import ShadowStorage
 from ..._engine.values.rows import Row, Rows
+from ..._engine.values.shadow import RowOf, Writing
 from ..._engine.watch.sites import Site, site_at, site_of, user_wrote
 from .batches import mapped
 from .reach import Door, Modules, Reach, Reaches, Running
@@ -63,7 +64,7 @@ class _Through(torch.autograd.Function):
         return gradient, torch.zeros(()) if ctx.needs_input_grad[1] else None, None
 
 
-class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+class Trace(Mode):
     """Records what each operation adds to the error, and how far each module's output is from its shadow.
 
     Attributes:
@@ -77,7 +78,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
     """
 
     def __init__(self, modules: Modules, wide: Wide, low: torch.dtype, copies: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self.modules, self._wide, self._low, self._paused = modules, wide, low, False
         self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(low, copies)
         self.operations, self.blind = 0, list[str]()
@@ -93,10 +94,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
-        """What runs in here is no operation of the program."""
+        """What runs in here is no operation of the program: this mode and others do not see it."""
         self._paused = True
         try:
-            yield
+            with private.without_keys(private.MODES_AND_AUTOCAST):
+                yield
         finally:
             self._paused = False
 
@@ -116,9 +118,19 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
             cast = op.name == "_to_copy" and isinstance(args[0], nn.Parameter)
             return self.rows.at(WEIGHTS if cast else op.name, _line(frame), self.modules.name, dtype, False)
 
-        writing = self.shadow.before(op, args, kwargs, row_of)
+        with self._looking():
+            writing = self.shadow.before(op, args, kwargs, row_of)
         out = func(*args, **kwargs)
         self.operations += 1
+        with self._looking():
+            self._seen(op, args, kwargs, given, inputs, out, writing, row_of)
+        return out
+
+    def _seen(
+        self, op: Operator, args: Any, kwargs: Any, given: list[Tensor], inputs: list[Tensor], out: Any,
+        writing: Writing | None, row_of: RowOf,
+    ) -> None:  # fmt: skip
+        """The program's operation has run."""
         unknown = self.shadow.opaque.total()
         with self._product(op, inputs):
             if op.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
@@ -128,12 +140,11 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         if op.way is Way.NONE:
             self.reaches.begun(inputs, made)
-            return out
+            return
         self.reaches.computed(op, args, kwargs, inputs, made)
         for tensor in made:
             self._reach(tensor)
             self._overflow(tensor, self.reaches.of(tensor))
-        return out
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""

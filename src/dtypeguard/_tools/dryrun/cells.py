@@ -8,12 +8,12 @@ import torch
 
 from ..._core.base.config import ModeName
 from ..._core.base.dtypes import name_of
-from ..._core.base.numbers import pushed, seed
+from ..._core.base.numbers import seed
 from ..._core.doors.guard import guard
 from ..._core.repair.records import casts, reset_casts
 from ..._engine.watch.findings import Findings
 from ..._engine.watch.lineage import Node
-from ..._engine.watch.mode import Mode as Watching
+from ..._engine.watch.mode import Watching
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.selection import Selection
@@ -24,7 +24,7 @@ from ..audit.audit import Audit
 from ..calls import Inputs, autocast, converted, flat, under
 from .births import Births
 from .ghosts import Ghosts, unread
-from .mode import Mode
+from .mode import Imagining
 from .paths import Decisions, Unknown, paths, raised_by_python
 from .twin import Original, inputs_of
 
@@ -147,13 +147,13 @@ class Runner:
     def _run(self, cell: DryrunCell, mode: ModeName, decisions: Decisions) -> Outcome:
         ghosts, outcome = Ghosts(), Outcome()
         recorder = Recorder(Findings(self._rules), Watching)
-        watching = Mode(ghosts, decisions, recorder, Births(cell.parameters))
+        imagining = Imagining(ghosts, decisions, recorder, Births(cell.parameters))
         model = self._original.twin(ghosts, self._device)
         inputs = inputs_of(self._inputs, cell.inputs, ghosts, self._device)
         region = None if cell.region is None else (self._device.type, cell.region)
         seed(0)
         reset_casts()  # the caller's are put back by `aside`
-        with unread(ghosts), pushed(watching):
+        with unread(ghosts), imagining.on():
             model = converted(model, cell.parameters, self._device)
             if mode != "off":
                 model = guard(model, mode=mode, verify="never")
@@ -168,8 +168,8 @@ class Runner:
                 outcome.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
         outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {named(c.from_dtype)} to "
                                               f"{named(c.to_dtype)}" for c in casts()))  # fmt: skip
-        outcome.modules = {path: tuple(dtypes) for path, dtypes in watching.modules.items()}
-        outcome.births = watching.births.lines(recorder)
+        outcome.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
+        outcome.births = imagining.births.lines(recorder)
         if outcome.error is not None:
             outcome.finding = _refusal(recorder)
             outcome.text = _told(outcome.error, outcome.finding)

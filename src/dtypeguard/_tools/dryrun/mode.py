@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..._core.base.modes import Mode
 from ..._core.base.numbers import drawn
 from ..._engine.operands import operands
 from ..._engine.ops import Operator, operator_of
@@ -29,20 +29,14 @@ def _kind(tensor: Tensor) -> str:
     return "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
 
 
-class Mode(TorchDispatchMode):
+class Imagining(Mode):
     """Computes what is small, and imagines the rest."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, ghosts: Ghosts, decisions: Decisions, recorder: Recorder, births: Births) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        super().__init__()
         self.ghosts, self.decisions, self.births = ghosts, decisions, births
         self.modules: dict[str, dict[torch.dtype, None]] = {}
         self._recorder = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # which would import all of Dynamo; nothing is compiled during an audit
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         __tracebackhide__ = True
