@@ -3,11 +3,15 @@
 The program runs once, without gradients, as it will be used. Its shadow records a graph beneath the dispatch mode, so
 a backward from the error of the outputs runs in the wider dtype, and gives the adjoint of each operation. Each one runs
 once more on the program's own inputs in the wider dtype: what its result differs by is what it adds, and the product of
-both is its share (first-order error propagation, as in Higham, Accuracy and Stability of Numerical Algorithms, 3).
+both is its share (error propagation, as in Higham, Accuracy and Stability of Numerical Algorithms, 3).
+
+The shadow runs halfway between the exact values and the program's: it begins with half of the error of each parameter,
+and takes half of what each operation adds. A derivative at the midpoint of a path has no error of the second order, so
+the shares explain the whole error of a loss near its minimum too.
 
 What is written in place becomes a new tensor in the shadow, so the graph holds whatever the program overwrites. What
-needs no gradient (a buffer, a table of positions) comes in as it is in the shadow, so that its error is charged where
-it meets what has one.
+needs no gradient (a buffer, a table of positions) comes in exact, so that its error is charged where it meets what has
+one.
 """
 
 import contextlib
@@ -23,6 +27,7 @@ from ..._core.base import private
 from ..._core.base.dtypes import WIDER
 from ..operands import shadowed
 from ..ops import Operator, Way
+from .cancellation import Incoming
 from .memory import Memory, ShadowStorage
 from .rows import Row
 from .shadow import Given, RowOf, Shadow, Writing
@@ -63,12 +68,11 @@ class Delta:
 class GraphStorage(ShadowStorage):
     """A shadow whose buffer is no memory to write to, but the result of what was recorded."""
 
-    __slots__ = ("_targets", "last", "latest")
+    __slots__ = ("latest", "targets")
 
     def __init__(self, ref: Any, tensor: Tensor, size: int, buffer: Tensor, row: Any) -> None:
         super().__init__(ref, tensor, size, buffer, row)
-        self._targets: dict[int, Tensor] = {}
-        self.last: Tensor | None = None  # what was written in place last
+        self.targets: dict[int, Tensor] = {}  # by id of the tensor: what the operation that runs writes to
         self.latest: list[Delta] = []  # what was added to these values, until an operation reads them
 
     def like(self, tensor: Tensor) -> Tensor:
@@ -85,12 +89,8 @@ class GraphStorage(ShadowStorage):
         return shadow.neg() if tensor.is_neg() else shadow
 
     def target(self, tensor: Tensor) -> Tensor:
-        made = self._targets[id(tensor)] = self.like(tensor).clone(memory_format=torch.preserve_format)
+        made = self.targets[id(tensor)] = self.like(tensor).clone(memory_format=torch.preserve_format)
         return made
-
-    def settle(self, tensor: Tensor) -> None:
-        self.last = self._targets.pop(id(tensor))
-        self.write(tensor, self.last)
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
         values = values.detach() if values is tensor else values
@@ -123,6 +123,10 @@ class GraphMemory(Memory):
         found: Any = super().get(tensor)
         return found  # type: ignore[no-any-return]  # it makes no others
 
+    def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        held = self.get(tensor)
+        return tensor.to(dtype) if held is None else exactly(tensor, held.like(tensor)).to(dtype)
+
     def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
         with recording():
             value = value.to(device=tensor.device, dtype=self.wider[tensor.dtype])
@@ -138,8 +142,10 @@ class _Own(ShadowStorage):
 
     __slots__ = ()
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, of: ShadowStorage | None = None) -> None:
         self.buffer, self.read = values, False
+        if of is not None:
+            self.cancellation, self.error, self.row = of.cancellation, of.error, of.row
 
     def like(self, tensor: Tensor) -> Tensor:
         return self.buffer
@@ -159,7 +165,7 @@ class Graph(Shadow):
         self.deltas: list[Delta] = []
         self.quiet = False  # whether a backward asks for something other than shares
         self._before: dict[int, Tensor] = {}  # by id: what an operation writes to, as it was
-        # Of the operation that runs: a result, its shadow, and what the program's own inputs give in the wider dtype.
+        # Of the operation that runs: a result, its shadow, and what was added to it.
         self._results: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def seed(self, tensor: Tensor, exact: Tensor, row: Row | None = None) -> None:
@@ -170,6 +176,17 @@ class Graph(Shadow):
             with recording(below=False):
                 held.write(tensor, exact.to(held.buffer.dtype))
             held.row = row
+
+    def whole(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor) -> None:
+        """A tensor comes out of operations that were done again together; outside of the mode."""
+        value = added(tensor, own)
+        if value is not None and shadow.requires_grad:
+            with recording(below=False):
+                shadow = halfway(shadow, value)
+        self.seed(tensor, shadow, row)
+        held = self.memory.get(tensor)
+        if value is not None and shadow.requires_grad and held is not None:
+            self.charge(held, row, shadow, value)
 
     def before(self, op: Operator, args: Any, kwargs: Any, row_of: RowOf) -> Writing | None:
         writing = super().before(op, args, kwargs, row_of)
@@ -186,18 +203,14 @@ class Graph(Shadow):
     ) -> None:  # fmt: skip
         with recording() if op.way is Way.FILL else contextlib.nullcontext():
             super().after(op, args, kwargs, inputs, out, writing, row_of)
-        for tensor, shadow, own in self._results:
+        for tensor, shadow, value in self._results:
             held = self.memory.get(tensor)
             if held is not None and held.row is not None:
-                self.add(held.row, tensor, shadow, own)
+                self.charge(held, held.row, shadow, value)
         self._results.clear()
 
-    def add(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor) -> None:
-        """What an operation has added to a tensor is charged by the backward of its shadow."""
-        value = tensor.detach().to(shadow.dtype).sub(own)
-        held = self.memory.get(tensor)
-        if not shadow.requires_grad or held is None or not value.any():
-            return
+    def charge(self, held: GraphStorage, row: Row, shadow: Tensor, value: Tensor) -> None:
+        """What was added to values is charged by the backward of their shadow."""
         delta = Delta(row, value if value.is_complex() else value.to(_STORED))
         self.deltas.append(delta)
         held.latest.append(delta)
@@ -214,47 +227,89 @@ class Graph(Shadow):
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
         with recording(copies=self._copies):
             found = super()._again(op, args, kwargs, inputs, given, out, made, writing)
-        shadows = [self._shadow_of(tensor, shadow) for tensor, shadow in found]
-        if not any(shadow.requires_grad for shadow in shadows):
-            return found
+        targets: dict[int, tuple[GraphStorage, Tensor]] = {}
+        for one in () if writing is None else writing.incoming:
+            held = self.memory.get(one.tensor)
+            if held is not None and id(one.tensor) in held.targets:
+                targets[id(one.tensor)] = held, held.targets.pop(id(one.tensor))
+        shadows = {
+            id(tensor): targets[id(tensor)][1] if shadow is None else shadow
+            for tensor, shadow in found
+            if shadow is not None or id(tensor) in targets
+        }
+        if any(shadow.requires_grad for shadow in shadows.values()):
+            owns = self._local(op, args, kwargs, inputs, given, out, made, writing, shadows)
+            for tensor, _ in found:
+                shadow, own = shadows.get(id(tensor)), owns.get(id(tensor))
+                if shadow is not None and own is not None and shadow.requires_grad:
+                    value = added(tensor, own)
+                    if value is not None:
+                        with recording():
+                            shadow = shadows[id(tensor)] = halfway(shadow, value)
+                        self._results.append((tensor, shadow, value))
+        with recording():
+            for tensor, _ in found:
+                if id(tensor) in targets:
+                    targets[id(tensor)][0].write(tensor, shadows[id(tensor)])
+        return [(tensor, None if shadow is None else shadows[id(tensor)]) for tensor, shadow in found]
+
+    def _local(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],
+        writing: Writing | None, shadows: dict[int, Tensor],
+    ) -> dict[int, Tensor]:  # fmt: skip
+        """By id of the results: what the program's own inputs give in the wider dtype."""
         if writing is None and all(held is None for _, held in given.values()):
-            owns = {id(tensor): shadow.detach() for (tensor, _), shadow in zip(found, shadows, strict=True)}
-        else:
-            known: Given = {}
-            for key, (tensor, held) in given.items():
-                known[key] = tensor, None if held is None or held.buffer.requires_grad else _Own(held.like(tensor))
-            if writing is not None:
-                before = [_Own(self._before[id(one.tensor)]) for one in writing.incoming]
-                incoming = [
-                    dataclasses.replace(one, held=own) for one, own in zip(writing.incoming, before, strict=True)
-                ]
-                writing = dataclasses.replace(writing, incoming=incoming)
-            again = super()._again(op, args, kwargs, inputs, known, out, made, writing)
-            wrote = {} if writing is None else {id(one.tensor): one.held.buffer for one in writing.incoming}
-            owns = {id(tensor): wrote[id(tensor)] if own is None else own for tensor, own in again}
-        self._results = [
-            (tensor, shadow, owns[id(tensor)])
-            for (tensor, _), shadow in zip(found, shadows, strict=True)
-            if id(tensor) in owns
-        ]
-        return found
+            return {key: shadow.detach() for key, shadow in shadows.items()}
+        known: Given = {}
+        for key, (tensor, held) in given.items():
+            known[key] = tensor, None if held is None or held.buffer.requires_grad else _Own(held.like(tensor))
+        before: list[Incoming] = []
+        if writing is not None:
+            before = [dataclasses.replace(one, held=_Own(self._before[id(one.tensor)])) for one in writing.incoming]
+            writing = dataclasses.replace(writing, incoming=before)
+        wrote = {id(one.tensor): one.held for one in before}
+        again = super()._again(op, args, kwargs, inputs, known, out, made, writing)
+        return {id(tensor): wrote[id(tensor)].buffer if own is None else own for tensor, own in again}
+
+    def _decision(
+        self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, row_of: RowOf
+    ) -> None:
+        exact: Given = {}
+        for key, (tensor, held) in given.items():
+            exact[key] = tensor, None if held is None else _Own(self.memory.read(tensor, held.buffer.dtype), held)
+        super()._decision(op, args, kwargs, inputs, exact, out, row_of)
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
         if op.name == "_to_copy" and kwargs == {"dtype": args[0].dtype} and args[0].requires_grad:
             return args[0].view_as(args[0])  # nothing in a graph is written to, so it needs no copy
         return super()._call(op, args, kwargs)
 
-    def _shadow_of(self, tensor: Tensor, made: Tensor | None) -> Tensor:
-        if made is not None:
-            return made
-        held = self.memory.get(tensor)
-        assert held is not None
-        return held.buffer if held.last is None else held.last
+
+def added(tensor: Tensor, own: Tensor) -> Tensor | None:
+    """What a result differs by from that on the same inputs in the wider dtype; None for nothing."""
+    value = tensor.detach().to(own.dtype).sub(own)
+    largest = float(torch.linalg.vector_norm(value, math.inf)) if value.numel() else 0.0
+    if not math.isfinite(largest):
+        value.nan_to_num_(0, 0, 0)
+    return value if largest else None
+
+
+def halfway(shadow: Tensor, value: Tensor) -> Tensor:
+    """A shadow that takes half of what was added."""
+    if shadow._is_view() or shadow.is_leaf:
+        return shadow.add(value, alpha=0.5)
+    shadow.data.add_(value, alpha=0.5)  # what the graph has saved of it moves too, by less than a derivative feels
+    return shadow
+
+
+def exactly(tensor: Tensor, shadow: Tensor) -> Tensor:
+    """What values would be without any error, of which their shadow has half."""
+    own = tensor.detach().to(shadow.dtype)
+    return torch.where(own.isfinite(), 2 * shadow - own, shadow)
 
 
 def product(gradient: Tensor, delta: Tensor) -> float:
-    """⟨gradient, delta⟩, of complex numbers too; what is infinite with and without the error has none."""
+    """⟨gradient, delta⟩, of complex numbers too."""
     if gradient.is_complex():
         gradient, delta = torch.view_as_real(gradient), torch.view_as_real(delta.to(gradient.dtype))
-    found = float((gradient * delta).sum(dtype=torch.float64))
-    return found if math.isfinite(found) else float((gradient * delta.nan_to_num(0, 0, 0)).sum(dtype=torch.float64))
+    return float((gradient * delta).sum(dtype=torch.float64))

@@ -52,11 +52,8 @@ class ShadowStorage:
         return shadow.neg() if tensor.is_neg() else shadow
 
     def target(self, tensor: Tensor) -> Tensor:
-        """The part that a tensor shows, for an operation to write to; then `settle` is called."""
+        """The part that a tensor shows, for an operation to write to."""
         return self.like(tensor)
-
-    def settle(self, tensor: Tensor) -> None:
-        """An operation has written to the target."""
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
         """Values take the place of the part that a tensor shows."""

@@ -204,10 +204,7 @@ class Shadow:
         if "half_to_float" in op.names and len(wide) > op.names.index("half_to_float"):
             wide[op.names.index("half_to_float")] = False
         named = {key: v if op.left_alone(key) else _widened(v, known, real, imaginary) for key, v in kwargs.items()}
-        results = self._call(op, wide, named)
-        for one in () if writing is None else writing.incoming:
-            one.held.settle(one.tensor)
-        return results
+        return self._call(op, wide, named)
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operation with arguments in the wider dtype."""

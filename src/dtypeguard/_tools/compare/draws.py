@@ -23,6 +23,12 @@ class Draws(Mode):
         self._place: int | None = None  # None while they are recorded
         self.same = True
 
+    def forget(self) -> bool:
+        """Whether random numbers were drawn; the next run is the first again."""
+        drawn = bool(self._kept)
+        self._kept, self._place = [], None
+        return drawn
+
     def again(self) -> "Draws":
         """For the next run."""
         self._place = 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
-from ..._engine.values.graph import product
+from ..._engine.values.graph import exactly, halfway, product
 from ..._engine.values.rows import Row
 from ..._engine.watch.sites import Site
 from .reach import Modules, Reach, Savings
@@ -192,6 +192,7 @@ class _Measurement:
         found = self.found
         modules = Modules(self.model, doors=self.subject.dtype is not None)
         found.modules, found.bits = dict(self.subject.model.named_modules()), modules.bits
+        self.subject.refer()
         try:
             for number in range(len(self.subject.batches)):
                 self._batch(modules, number)
@@ -213,7 +214,7 @@ class _Measurement:
         leaves.of_model(self.model, self._exact)
         with torch.no_grad():
             low = subject.run(self.model, number, subject.batches[number].map(leaves.of_batch), mode=trace)
-        shadows = [trace.exact(tensor) for tensor in low]
+        shadows = [trace.shadow_of(tensor) for tensor in low]
         trace.shadow.memory.forget()
         found.operations += trace.operations
         found.opaque.update(trace.blind)
@@ -252,7 +253,7 @@ class _Measurement:
             found.refused = f"{error}".partition("\n")[0]
             return
         products = [
-            0.0 if gradient is None else product(gradient, low.detach().to(exact.dtype) - exact.detach())
+            0.0 if gradient is None else 2 * product(gradient, low.detach().to(exact.dtype) - exact.detach())
             for gradient, low, exact in zip(gradients, leaves.low, leaves.exact, strict=True)
         ]
         if not math.isfinite(sum(delta.share for delta in trace.shadow.deltas) + sum(products)):
@@ -312,7 +313,7 @@ class _Measurement:
         share = 0.0
         for tensor, shadow, error, other in zip(out, shadows, apart.errors, reference, strict=True):
             if _inexact(tensor):
-                gap = shadow.detach().to(error.dtype) - other.to(error.dtype)
+                gap = exactly(tensor, shadow.detach()).to(error.dtype) - other.to(error.dtype)
                 share += float((error * torch.where(gap.isfinite(), gap, 0)).sum())
         count = sum(flipped.values())
         for row, times in flipped.items():
@@ -368,7 +369,10 @@ class _Leaves:
 
     def _add(self, name: str | None, low: Tensor, exact: Tensor, given: Tensor) -> None:
         wide = self._trace.shadow.memory.wider.get(low.dtype, low.dtype)
-        leaf = exact.detach().to(low.device, wide, copy=exact.is_inference()).requires_grad_()
+        leaf = exact.detach().to(low.device, wide, copy=exact.is_inference())
+        if low.dtype is not exact.dtype:
+            leaf = halfway(leaf, low.detach().to(wide) - leaf)
+        leaf.requires_grad_()
         self._trace.shadow.seed(given, leaf)
         self.names.append(name)
         self.low.append(low)

@@ -97,6 +97,14 @@ class Subject:
             self._references[number] = [tensor.detach() for tensor in found]
         return self._references[number]
 
+    def refer(self) -> None:
+        """Run the reference first, as it needs most room; the first to draw random numbers is the low dtype."""
+        for number, draws in enumerate(self.draws):
+            self.reference(number)
+            if draws.forget():
+                del self._references[number]
+        self.forget()
+
     def forget(self) -> None:
         """Give the wide model back."""
         self._wide = None

@@ -243,8 +243,7 @@ class Trace(Mode):
             for one, shadow, own in zip(tensors_in(result), *runs, strict=True):
                 if shadowed(one) and shadow.shape == one.shape:
                     row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
-                    self.shadow.seed(one, shadow, row)
-                    self.shadow.add(row, one, shadow, own)
+                    self.shadow.whole(row, one, shadow, own)
                     self._reach(one)
         except (*REFUSALS, ValueError):
             return False
@@ -260,15 +259,15 @@ class Trace(Mode):
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             if held is not None:
                 error = error_of(tensor, held.like(tensor).detach())
-                course.distance += error.distance**2
+                course.distance += (2 * error.distance) ** 2  # the shadow is halfway
                 course.size += error.size**2
                 course.lost += error.lost
             elif isinstance(tensor, Tensor) and tensor.is_floating_point():
                 course.size += float(tensor.detach().double().square().sum())
         self.courses[name] = course
 
-    def exact(self, tensor: Tensor) -> Tensor:
-        """What a tensor would be, with its graph."""
+    def shadow_of(self, tensor: Tensor) -> Tensor:
+        """The shadow of a tensor, with its graph."""
         held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
         if held is None:
             return tensor
