@@ -475,6 +475,88 @@ def test_a_program_for_inference_may_overwrite_what_a_backward_needs(loss):
     assert compare(nn.Linear(8, 4), torch.randn(4, 8), dtype=BF16, loss=loss).explained == pytest.approx(1, abs=0.03)
 
 
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+
+
+class Forces(Two):
+    """A gradient is a part of what it computes."""
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.b(torch.tanh(self.a(x))).sum(), x)[0]
+
+
+class Mapped(Two):
+    def forward(self, x):
+        return torch.func.vmap(torch.func.jacrev(lambda row: self.b(torch.tanh(self.a(row)))))(x)
+
+
+class Complex(Two):
+    def forward(self, x):
+        h = torch.view_as_complex(self.a(x).float().view(-1, 8, 2))
+        return self.b(torch.view_as_real(h * h.abs()).reshape(-1, 16).to(x.dtype))
+
+
+class Parts(Two):
+    """Parts of a result are written to, one by one, in a list, and past autograd."""
+
+    def forward(self, x):
+        h, other = self.a(x).chunk(2, -1)
+        h.mul_(2)
+        rows = list(torch.cat([h, other], -1).unbind(0))
+        torch._foreach_mul_(rows, 3.0)
+        out = self.b(torch.stack(rows))
+        out.data[0] *= 2
+        return torch.add(out, out, out=torch.empty_like(out))
+
+
+class Masked(Two):
+    """A mask that is added, and one that takes out what is not a number."""
+
+    def forward(self, x, mask):
+        h = self.a(x)
+        return self.b(torch.where(h > 0, (h + 0.1).log(), 0)) + (h + mask).softmax(-1)
+
+
+class Nested(Two):
+    """Tensors of a subclass, with kernels of its own."""
+
+    def forward(self, x):
+        parts = torch.nested.as_nested_tensor([x[:2], x[2:]], layout=torch.jagged)
+        return self.b(self.a(parts).values())
+
+
+def causal():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
+    return layer.train(), {"src": torch.randn(2, 6, 16), "src_mask": mask(6), "is_causal": True}
+
+
+def mask(size):
+    return torch.full((size, size), -math.inf).triu(1)
+
+
+OTHERS = {
+    "a gradient": lambda: (Forces(), torch.randn(6, 16)),
+    "transforms": lambda: (Mapped(), torch.randn(6, 16)),
+    "complex numbers": lambda: (Complex(), torch.randn(6, 16)),
+    "parts that are written to": lambda: (Parts(), torch.randn(6, 16)),
+    "infinities in a mask": lambda: (Masked(), (torch.randn(16, 16), mask(16))),
+    "causal attention in training": causal,
+    "nested tensors": lambda: (Nested(), torch.randn(6, 16)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_shares_explain_the_error_of(other):
+    result = compare(*OTHERS[other](), dtype=BF16)
+    assert result.explained == pytest.approx(1, abs=0.02)
+    assert result.keep(error=result.error / 2).error <= result.error / 2
+
+
 class Counts(nn.Module):
     """It changes an index after it has used it, as a cache of keys and values does."""
 

@@ -33,16 +33,19 @@ def operands(args: Any, kwargs: Any) -> list[Tensor]:
     return found
 
 
-def plain(tensor: Tensor) -> bool:
-    """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
+def native(tensor: Tensor) -> bool:
+    """Whether torch's own kernels compute with a tensor: no subclass does, and no transform."""
     kind = type(tensor)
     return (
         (kind in _OWN or getattr(kind, "__torch_dispatch__", None) is _NO_DISPATCH)
-        and tensor.layout is torch.strided
-        and not tensor.is_meta
         and not tensor.is_nested
         and not _transformed(tensor)
     )
+
+
+def plain(tensor: Tensor) -> bool:
+    """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
+    return native(tensor) and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def summed(tensor: Tensor) -> bool:

@@ -93,11 +93,18 @@ without_keys: Any = _find("torch._C._ExcludeDispatchKeyGuard", contextlib.nullco
 _key: Any = _find("torch._C.DispatchKey", None)
 _key_set: Any = _find("torch._C.DispatchKeySet", None)
 MODES_AND_AUTOCAST: Any = None
+AUTOCAST: Any = None
 if _key is None or _key_set is None:
     without_keys = contextlib.nullcontext
 else:
-    _hidden = (_key_set(key) for name, key in vars(_key).items() if name.startswith(("Python", "Autocast")))
-    MODES_AND_AUTOCAST = functools.reduce(operator.or_, _hidden)
+
+    def _keys(prefix: str) -> Any:
+        return functools.reduce(
+            operator.or_, (_key_set(key) for name, key in vars(_key).items() if name.startswith(prefix))
+        )
+
+    AUTOCAST = _keys("Autocast")
+    MODES_AND_AUTOCAST = AUTOCAST | _keys("Python")
 
 # ---------------------------------------------------------------- Dynamo
 

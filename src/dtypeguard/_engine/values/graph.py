@@ -76,7 +76,8 @@ class GraphStorage(ShadowStorage):
         self.latest: list[Delta] = []  # what was added to these values, until an operation reads them
 
     def like(self, tensor: Tensor) -> Tensor:
-        buffer, size, stride = self.buffer, tensor.size(), tensor.stride()
+        size, stride = tensor.size(), tensor.stride()
+        buffer = self.buffer if self.buffer.is_complex() == tensor.is_complex() else self._flat(tensor.is_complex())
         if buffer.size() == size and buffer.stride() == stride and not tensor.storage_offset():
             shadow = buffer
         elif 0 in stride:  # the derivative of an expansion is a sum
@@ -94,14 +95,23 @@ class GraphStorage(ShadowStorage):
 
     def write(self, tensor: Tensor, values: Tensor) -> None:
         values = values.detach() if values is tensor else values
-        values = values.to(self.buffer.dtype)
+        values = values.to(self.buffer.dtype.to_complex() if tensor.is_complex() else self.buffer.dtype.to_real())
+        self.dtype = tensor.dtype
         if _shows(tensor, self.size, values):
             self.buffer = values
             return
-        flat = self.buffer.as_strided((self.size // tensor.itemsize,), (1,), 0).clone()
+        flat = self._flat(tensor.is_complex()).clone()
         # The derivative of `as_strided_scatter` is wrong in torch 2.13.
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
         self.buffer = flat
+
+    def _flat(self, as_complex: bool) -> Tensor:
+        """The buffer as it lies in memory, as complex numbers or as pairs of real ones."""
+        buffer = self.buffer
+        flat = buffer.as_strided((buffer.untyped_storage().nbytes() // buffer.itemsize,), (1,), 0)
+        if as_complex == flat.is_complex():
+            return flat
+        return torch.view_as_complex(flat.view(-1, 2)) if as_complex else torch.view_as_real(flat).view(-1)
 
 
 def _shows(tensor: Tensor, size: int, values: Tensor) -> bool:
@@ -120,8 +130,12 @@ class GraphMemory(Memory):
         self.wider = WIDER if low is torch.float32 else _FROM_HALF
 
     def get(self, tensor: Tensor) -> GraphStorage | None:
-        found: Any = super().get(tensor)
-        return found  # type: ignore[no-any-return]  # it makes no others
+        storage = tensor.untyped_storage()
+        held: Any = self._of.get(storage._cdata)
+        if held is None or held.ref() is not storage or held.size != storage.nbytes():
+            return None
+        same = held.dtype is tensor.dtype or held.dtype.to_real() is tensor.dtype.to_real()
+        return held if same else None
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         held = self.get(tensor)
@@ -215,9 +229,14 @@ class Graph(Shadow):
         self.deltas.append(delta)
         held.latest.append(delta)
 
-        def hook(gradient: Tensor | None) -> None:
-            if not self.quiet and gradient is not None:
+        def hook(gradient: Tensor | None) -> Tensor | None:
+            if self.quiet or gradient is None:
+                return gradient
+            delta.share = product(gradient, delta.value)
+            if not math.isfinite(delta.share):  # of values that a mask takes out again: torch gives NaN times zero
+                gradient = gradient.nan_to_num(0, 0, 0)
                 delta.share = product(gradient, delta.value)
+            return gradient
 
         shadow.register_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
@@ -280,13 +299,16 @@ class Graph(Shadow):
         super()._decision(op, args, kwargs, inputs, exact, out, row_of)
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        if "out" in kwargs:  # which autograd does not follow
+            result = op.func.overloadpacket(*args, **{key: value for key, value in kwargs.items() if key != "out"})
+            return kwargs["out"].copy_(result)
         if op.name == "_to_copy" and kwargs == {"dtype": args[0].dtype} and args[0].requires_grad:
             return args[0].view_as(args[0])  # nothing in a graph is written to, so it needs no copy
         return super()._call(op, args, kwargs)
 
 
 def added(tensor: Tensor, own: Tensor) -> Tensor | None:
-    """What a result differs by from that on the same inputs in the wider dtype; None for nothing."""
+    """What values differ by from those of the wider dtype; None for nothing. What is infinite in both does not."""
     value = tensor.detach().to(own.dtype).sub(own)
     largest = float(torch.linalg.vector_norm(value, math.inf)) if value.numel() else 0.0
     if not math.isfinite(largest):

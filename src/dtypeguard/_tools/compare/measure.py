@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
-from ..._engine.values.graph import exactly, halfway, product
+from ..._engine.values.graph import added, exactly, halfway, product
 from ..._engine.values.rows import Row
 from ..._engine.watch.sites import Site
 from .reach import Modules, Reach, Savings
@@ -253,7 +253,7 @@ class _Measurement:
             found.refused = f"{error}".partition("\n")[0]
             return
         products = [
-            0.0 if gradient is None else 2 * product(gradient, low.detach().to(exact.dtype) - exact.detach())
+            0.0 if gradient is None or (value := added(low, exact.detach())) is None else 2 * product(gradient, value)
             for gradient, low, exact in zip(gradients, leaves.low, leaves.exact, strict=True)
         ]
         if not math.isfinite(sum(delta.share for delta in trace.shadow.deltas) + sum(products)):
@@ -370,8 +370,9 @@ class _Leaves:
     def _add(self, name: str | None, low: Tensor, exact: Tensor, given: Tensor) -> None:
         wide = self._trace.shadow.memory.wider.get(low.dtype, low.dtype)
         leaf = exact.detach().to(low.device, wide, copy=exact.is_inference())
-        if low.dtype is not exact.dtype:
-            leaf = halfway(leaf, low.detach().to(wide) - leaf)
+        value = added(low, leaf)
+        if value is not None:
+            leaf = halfway(leaf, value)
         leaf.requires_grad_()
         self._trace.shadow.seed(given, leaf)
         self.names.append(name)

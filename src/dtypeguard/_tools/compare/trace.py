@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..._core.base import private
 from ..._core.base.modes import Mode
 from ..._core.contract.containers import children, tensors_in
-from ..._engine.operands import operands, shadowed
+from ..._engine.operands import native, operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
 from ..._engine.values.graph import Graph, recording
 from ..._engine.values.measure import error_of
@@ -106,10 +106,12 @@ class Trace(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._paused or private.current_node() is not None:  # a model that computes gradients
+        if self._paused:
             return func(*args, **kwargs)
         frame, op = sys._getframe(1), operator_of(func)
         given = operands(args, kwargs)
+        if not all(map(native, given)):
+            return self._unknown(op, func(*args, **kwargs))
         inputs = [tensor for tensor in given if shadowed(tensor)]
         for tensor in inputs:
             self._meet(tensor, frame)
@@ -145,6 +147,13 @@ class Trace(Mode):
         for tensor in made:
             self._reach(tensor)
             self._overflow(tensor, self.reaches.of(tensor))
+
+    def _unknown(self, op: Operator, out: Any) -> Any:
+        """A subclass of tensors, or a transform, computes in its own way."""
+        self.operations += 1
+        if op.way is not Way.NONE:
+            (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
+        return out
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""
@@ -187,8 +196,11 @@ class Trace(Mode):
 
     def _open(self, tensor: Tensor, inside: int, rounds: bool, below: bool) -> Opened | None:
         """Where a tensor of the low dtype would have to be rounded, if modules outside had made it float32."""
-        held, reach = self.shadow.memory.get(tensor) if shadowed(tensor) else None, self.reaches.of(tensor)
-        if held is None or not held.buffer.requires_grad or tensor.dtype is not self._low or not reach.beyond(inside):
+        held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
+        if held is None or not held.buffer.requires_grad or tensor.dtype is not self._low:
+            return None
+        reach = self.reaches.of(tensor)
+        if not reach.beyond(inside):
             return None
         door, before = Door(reach, inside, self._low, rounds, self.asks_doors), held.buffer
         self.doors.append(door)
@@ -216,14 +228,19 @@ class Trace(Mode):
                 if shadowed(tensor):
                     self.reaches.returned(call.name, tensor)
                     self._reach(tensor)
-            if call.blind and not self._whole(call, result):
-                self.blind += call.blind
+        if call.blind and not self._whole(call, result):
+            around = self.modules.running[-1] if self.modules.running else None
+            inside = not all(map(native, tensors_in((call.args, call.kwargs, result))))
+            (around.blind if around is not None and inside else self.blind).extend(call.blind)
+        with self._looking():
             self._course(call.name, result)
 
     def _whole(self, call: Running, result: Any) -> bool:
         """Run a module once more as a whole, since nobody knows what an operation in it does."""
         module = self._wide(call.name)
         if (module.training and any(map(_drops_out, module.modules()))) or not _repeats((call.args, call.kwargs)):
+            return False
+        if not all(map(native, tensors_in((call.args, call.kwargs, result)))):
             return False
         memory = self.shadow.memory
 
@@ -236,18 +253,25 @@ class Trace(Mode):
         try:
             runs = []
             for of in (shadow_of, self._own):
-                state = {name: of(tensor) for name, tensor in weights.items()}
-                with recording(below=False), torch.set_grad_enabled(of is shadow_of):
+                with self._alone(), torch.set_grad_enabled(of is shadow_of):
+                    state = {name: of(tensor) for name, tensor in weights.items()}
                     given = mapped(call.args, of), mapped(call.kwargs, of)
                     runs.append(list(tensors_in(torch.func.functional_call(module, state, *given))))
-            for one, shadow, own in zip(tensors_in(result), *runs, strict=True):
-                if shadowed(one) and shadow.shape == one.shape:
-                    row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
-                    self.shadow.whole(row, one, shadow, own)
-                    self._reach(one)
+            with self._looking():
+                for one, shadow, own in zip(tensors_in(result), *runs, strict=True):
+                    if shadowed(one) and shadow.shape == one.shape:
+                        row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
+                        self.shadow.whole(row, one, shadow, own)
+                        self._reach(one)
         except (*REFUSALS, ValueError):
             return False
         return True
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """In here runs code of the model's, which may bring tensors of subclasses: no mode is on, and no autocast."""
+        with private.without_modes(), private.without_keys(private.AUTOCAST):
+            yield
 
     def _own(self, tensor: Tensor) -> Tensor:
         """The program's values in the wider dtype."""
@@ -258,11 +282,11 @@ class Trace(Mode):
         for tensor in tensors_in(result):
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             if held is not None:
-                error = error_of(tensor, held.like(tensor).detach())
+                error = error_of(tensor.detach(), held.like(tensor).detach())
                 course.distance += (2 * error.distance) ** 2  # the shadow is halfway
                 course.size += error.size**2
                 course.lost += error.lost
-            elif isinstance(tensor, Tensor) and tensor.is_floating_point():
+            elif isinstance(tensor, Tensor) and tensor.is_floating_point() and native(tensor):
                 course.size += float(tensor.detach().double().square().sum())
         self.courses[name] = course
 
