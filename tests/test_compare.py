@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -870,6 +871,25 @@ WRONG = {
         "is torch.bfloat16 already, so its digits are lost",
     ),
 }  # fmt: skip
+
+
+CHANGES = {
+    "a step": (lambda model, kept: torch.nn.init.ones_(model[1].weight), "1.weight was written to"),
+    "a conversion": (lambda model, kept: model.to(BF16), "0.weight was float32, and is bfloat16"),
+    "what was kept": (lambda model, kept: kept.apply(model), "0.weight was float32, and is bfloat16"),
+    "a new layer": (lambda model, kept: model.append(nn.Linear(2, 2)), "has a new parameter, 2.weight"),
+    "a layer less": (lambda model, kept: model.pop(1), "has no parameter 1.weight any more"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_has_changed_since_is_said(change):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    result = compare(model, torch.randn(4, 8), dtype=BF16)
+    kept, (changes, text) = result.keep(error=1.0), CHANGES[change]
+    changes(model, kept)
+    with pytest.raises(CompareError, match=f"the model has changed since it was compared: .*{re.escape(text)}"):
+        result.keep(error=1e-6)
 
 
 @pytest.mark.parametrize("name", WRONG)

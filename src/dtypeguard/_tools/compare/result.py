@@ -144,8 +144,8 @@ class Comparison(Result):
 
         Raises:
             ValueError: if the error is not positive.
-            CompareError: if there are no outputs to measure an error of, or not even the whole model in float32
-                reaches it.
+            CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
+                reaches it, or if the model has changed since.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -161,6 +161,7 @@ class Comparison(Result):
                 "keep needs floating outputs to measure an error of, and the model returns integers: pass compare a "
                 "loss=, a function that makes a floating tensor of what the model returns"
             )
+        self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
             kept = self._searching().run(error)
         if kept is None:

@@ -50,6 +50,30 @@ class Subject:
         self.draws = [Draws() for _ in self.batches]
         self._numbers = Numbers.taken(self.device)
         self._mark = self._numbers.mark()
+        self._state = dict(self._marks())
+
+    def _marks(self) -> Iterator[tuple[str, Any]]:
+        """What changes where a parameter is written to, converted or replaced."""
+        for name, parameter in self.model.named_parameters():
+            version = 0 if parameter.is_inference() else parameter._version
+            yield name, (parameter.dtype, parameter.untyped_storage()._cdata, version)
+
+    def check_unchanged(self) -> None:
+        """Raises CompareError if the model is another one than was compared."""
+        now = dict(self._marks())
+        name = next((name for name in {**self._state, **now} if self._state.get(name) != now.get(name)), None)
+        if name is None:
+            return
+        if name not in now:
+            what = f"has no parameter {name} any more"
+        elif name not in self._state:
+            what = f"has a new parameter, {name}"
+        else:
+            was, dtype = self._state[name][0], now[name][0]
+            what = (
+                f"{name} was {name_of(was)}, and is {name_of(dtype)}" if was is not dtype else f"{name} was written to"
+            )
+        raise CompareError(f"keep: the model has changed since it was compared: {what}; call compare again")
 
     @property
     def low(self) -> torch.dtype:
