@@ -52,7 +52,7 @@ PARTS = {
     "watch": Part("_engine/watch _tools/audit", "audit_ rule_programs findings_text isolation"),
     "rules": Part("_rules", "rule_programs amp_rules amp_silent audit_training audit_state audit_conversions"),
     "values": Part("_engine/values _engine/ops _engine/operands", "test_values rule_programs"),
-    "compare": Part("_tools/compare", "compare"),
+    "compare": Part("_tools/compare _engine/values/graph _engine/values/attention", "compare"),
     "dryrun": Part("_tools/dryrun", "dryrun"),
     "describe": Part("_tools/describe _tools/calls", "describe calls"),
     "report": Part("_show results", "report html baseline command describe compare dryrun error_pages"),

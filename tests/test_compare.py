@@ -153,6 +153,17 @@ def test_storage_and_arithmetic_are_told_apart():
     assert computed.linear
 
 
+def test_what_autocast_casts_of_a_parameter_is_storage():
+    model, x = nn.Linear(16, 4, bias=False), torch.randint(-4, 4, (32, 16)).float()
+    first = compare(model, x, region=BF16).layers[0]
+    assert first.weights > 0.3
+    with torch.no_grad():
+        model.weight.copy_(model.weight.to(BF16))
+    second = compare(model, x, region=BF16).layers[0]
+    assert second.weights == 0
+    assert second.arithmetic == pytest.approx(1, abs=0.02)
+
+
 def test_a_loss_is_compared_as_one_number():
     model, x = made("an encoder")
     one = compare(model, x, dtype=BF16, loss=lambda out: out.abs().mean())
@@ -531,6 +542,19 @@ class Nested(Two):
         return self.b(self.a(parts).values())
 
 
+class Biased(Two):
+    """Fused attention of grouped queries, whose mask is a parameter: its kernel has no derivative for that."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(4, 6, 6))
+
+    def forward(self, x):
+        query, key = self.a(x).view(6, 4, 4).transpose(0, 1), self.b(x)[:, :8].view(6, 2, 4).transpose(0, 1)
+        fused = F.scaled_dot_product_attention
+        return fused(query[None], key[None], key[None], attn_mask=self.bias[None], enable_gqa=True)
+
+
 def causal():
     layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.1, batch_first=True)
     return layer.train(), {"src": torch.randn(2, 6, 16), "src_mask": mask(6), "is_causal": True}
@@ -548,6 +572,7 @@ OTHERS = {
     "infinities in a mask": lambda: (Masked(), (torch.randn(16, 16), mask(16))),
     "causal attention in training": causal,
     "nested tensors": lambda: (Nested(), torch.randn(6, 16)),
+    "attention with a mask to learn": lambda: (Biased(), torch.randn(6, 16)),
 }
 
 
