@@ -196,11 +196,11 @@ def test_a_fault_is_found_by_the_command(rule, program, tmp_path):
 
 
 def test_faults_are_found_by_the_marker(pytester):
-    """All at once: each program is a test that fails for its rule."""
+    """All at once, one of each rule: each program is a test that fails for its rule."""
     tests = []
     for row in BAD:
         rule, program = row.values
-        if (program.severity or rule.severity.value) in ALIKE:
+        if program.path.stem == "bad_1" and (program.severity or rule.severity.value) in ALIKE:
             name = row.id.replace("-", "_")
             (pytester.path / f"{name}.py").write_text(program.unwatched)
             marker = f"@pytest.mark.dtype_audit(values={values_of(rule)})\n"

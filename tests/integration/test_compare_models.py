@@ -49,7 +49,7 @@ def test_a_model_of_transformers(name, low):
     assert kept.runs <= 5
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("name", ["Llama", "T5", "Mixtral", "BERT", "Whisper", "Mamba2", "Swin", "CLIP"])
 def test_what_is_kept_is_a_model_like_any_other(name, low):

@@ -457,10 +457,7 @@ TENSORS = {
 RECIPES = DDPS | FSDP2S | FSDP1S | TENSORS
 QUICK = (
     "DDP, find_unused_parameters",
-    "DDP, composable",
-    "FSDP2, flat",
     "FSDP2, bfloat16",
-    "FSDP2, not cast, each in a group",
     "FSDP1, original parameters",
     "sequence parallel layer",
     "replicas of sharded DTensors",

@@ -14,7 +14,7 @@ values = pytest.mark.parametrize("values", [True, False], ids=["values", "no val
 FEW = 3  # samples of a module
 
 
-@pytest.mark.thin(12)
+@pytest.mark.thin(24)
 @values
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture(name, values):
@@ -23,7 +23,7 @@ def test_an_architecture(name, values):
     assert set(tally(compared(model, (), inputs, values=values))) == {"agree"}
 
 
-@pytest.mark.thin(24)
+@pytest.mark.thin(48)
 @values
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
 @pytest.mark.parametrize("name", [name for name in INFOS if name not in LARGE])

@@ -295,7 +295,7 @@ def judged(transform, checked, bare, by_hand, right, wrong, argument):
     assert {(c.argument, c.from_dtype, c.to_dtype) for c in dtypeguard.casts()} == {(argument, F64, F32)}
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_transform_sees_through_a_guard(name):
     bare = Net()
@@ -400,6 +400,7 @@ def energy_by_hand(x, w):
     return energy.__wrapped__(x, w.to(F32))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", ENFORCED)
 def test_a_transform_sees_through_an_enforced_function(name):
     right, wrong = lambda: (rows(), rows() + 1), lambda: (rows(), rows(dtype=F64) + 1)

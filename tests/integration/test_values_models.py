@@ -159,6 +159,7 @@ def of_ranks(rank, bf16):
     return losses, model.state_dict()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("values", [True, "range"])
 @pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16 autocast"])
 @on_ranks

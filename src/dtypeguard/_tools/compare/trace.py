@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base import private
+from ..._core.base.dtypes import name_of
 from ..._core.base.modes import Mode
+from ..._core.base.progress import tell
 from ..._core.contract.containers import children, tensors_in
 from ..._engine.operands import native, operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
@@ -68,8 +70,8 @@ class Trace(Mode):
     """Records what each operation adds to the error, and how far each module's output is from its shadow.
 
     Attributes:
-        leaves: by id, the parameters and the tensors that the model was given.
-        uses: of leaves by id: where each is used first.
+        inputs: ids of the tensors that the model was given.
+        uses: of parameters by id: where each is used first.
         courses: by module, in the order in which they return.
         overflows: values that float16 does not hold: what would save how many.
         taken: the bits of the modules around all operations that read what the model was given.
@@ -133,6 +135,7 @@ class Trace(Mode):
         writing: Writing | None, row_of: RowOf,
     ) -> None:  # fmt: skip
         """The program's operation has run."""
+        tell(lambda: f"run in {name_of(self._low)}, operation {self.operations:,}")
         unknown = self.shadow.opaque.total()
         with self._product(op, inputs):
             if op.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
