@@ -75,13 +75,22 @@ def test_what_a_model_is_named_is_never_markup():
 # ---------------------------------------------------------------- options
 
 
-@pytest.mark.parametrize("name", [BF16, "bfloat16", "bf16", "torch.bfloat16", "BFloat16"])
-def test_a_dtype_goes_by_its_names(name):
-    assert compare(LAYER, X, dtype=name).to_dict()["dtype"] == "bfloat16"
-    assert compare(LAYER, X, region=name).to_dict()["region"] == "bfloat16"
-    assert dryrun(LAYER, X, dtypes=name, region=[None, name], device="cpu")[name, BF16, name].parameters is BF16
-    assert {cell.input_dtype for cell in check_module(LAYER, batch=X, dtypes=name, region=None).cells} == {BF16}
-    assert describe(LAYER, dtype=name)[""].dtype is BF16
+NAMES = {
+    BF16: ["bfloat16", "bf16", "torch.bfloat16", "BFloat16"],
+    torch.float16: ["float16", "f16", "fp16", "half", "torch.half"],
+}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(dtype, name) for dtype, names in NAMES.items() for name in (dtype, *names)]
+)
+def test_a_dtype_goes_by_its_names(dtype, name):
+    told = str(dtype).removeprefix("torch.")
+    assert compare(LAYER, X, dtype=name).to_dict()["dtype"] == told
+    assert compare(LAYER, X, region=name).to_dict()["region"] == told
+    assert dryrun(LAYER, X, dtypes=name, region=[None, name], device="cpu")[name, dtype, name].parameters is dtype
+    assert {cell.input_dtype for cell in check_module(LAYER, batch=X, dtypes=name, region=None).cells} == {dtype}
+    assert describe(LAYER, dtype=name)[""].dtype is dtype
 
 
 WRONG = {

@@ -70,12 +70,13 @@ TABLE: dict[torch.dtype, DtypeInfo] = {
     getattr(torch, name): DtypeInfo(name, *row) for name, row in _ROWS.items() if hasattr(torch, name)
 }
 BY_NAME: dict[str, torch.dtype] = {info.name: dtype for dtype, info in TABLE.items()}
-# As jaxtyping prints them: f32, bf16, i64, u8, c64.
+# As jaxtyping prints them: f32, bf16, i64, u8, c64; and as accelerate and DeepSpeed write them: fp16, fp32.
 _SHORT: dict[str, torch.dtype] = {
     re.sub("^(bf|f|c|u|i)[a-z]*", r"\1", name): dtype
     for name, dtype in BY_NAME.items()
     if TABLE[dtype].kind in (Kind.INT, Kind.FLOAT, Kind.COMPLEX) and name != "bcomplex32"
 }
+_SHORT |= {f"fp{bits}": BY_NAME[f"float{bits}"] for bits in (16, 32, 64)}
 FLOATING: frozenset[torch.dtype] = frozenset(d for d, i in TABLE.items() if i.kind is Kind.FLOAT)
 # The dtypes that torch.autocast itself converts between; float64 is not among them.
 # https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference
