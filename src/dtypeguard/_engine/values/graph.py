@@ -96,19 +96,17 @@ class GraphStorage(ShadowStorage):
     def write(self, tensor: Tensor, values: Tensor) -> None:
         values = values.detach() if values is tensor else values
         values = values.to(self.buffer.dtype.to_complex() if tensor.is_complex() else self.buffer.dtype.to_real())
-        self.dtype = tensor.dtype
         if _shows(tensor, self.size, values):
-            self.buffer = values
+            self.buffer, self.dtype = values, tensor.dtype
             return
         flat = self._flat(tensor.is_complex()).clone()
         # The derivative of `as_strided_scatter` is wrong in torch 2.13.
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(values)
-        self.buffer = flat
+        self.buffer, self.dtype = flat, tensor.dtype
 
     def _flat(self, as_complex: bool) -> Tensor:
         """The buffer as it lies in memory, as complex numbers or as pairs of real ones."""
-        buffer = self.buffer
-        flat = buffer.as_strided((buffer.untyped_storage().nbytes() // buffer.itemsize,), (1,), 0)
+        flat = self.buffer.as_strided((self.size // self.dtype.itemsize,), (1,), 0)
         if as_complex == flat.is_complex():
             return flat
         return torch.view_as_complex(flat.view(-1, 2)) if as_complex else torch.view_as_real(flat).view(-1)
