@@ -45,7 +45,14 @@ def native(tensor: Tensor) -> bool:
 
 def plain(tensor: Tensor) -> bool:
     """Whether a tensor is a block of memory that can be read: not sparse, nested, on meta or of a subclass."""
-    return native(tensor) and tensor.layout is torch.strided and not tensor.is_meta
+    kind = type(tensor)
+    return (  # `native`, without its call: this is asked six times an operation
+        (kind in _OWN or getattr(kind, "__torch_dispatch__", None) is _NO_DISPATCH)
+        and tensor.layout is torch.strided
+        and not tensor.is_meta
+        and not tensor.is_nested
+        and not _transformed(tensor)
+    )
 
 
 def summed(tensor: Tensor) -> bool:

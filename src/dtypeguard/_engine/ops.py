@@ -172,6 +172,7 @@ class Operator:
         decides: whether its result is a choice: a place, an order, a comparison, a whole number.
         keeps_axis: whether a choice has an axis for its places.
         cancels: what it does to the cancellation of its inputs.
+        attends: whether it is attention in one kernel.
     """
 
     func: Any
@@ -195,6 +196,7 @@ class Operator:
     decides: bool
     keeps_axis: bool
     cancels: Cancels
+    attends: bool
 
     def argument(self, args: Any, kwargs: Any, name: str, default: Any = None) -> Any:
         """The value of an argument by its name."""
@@ -288,6 +290,7 @@ def _look(func: Any) -> Operator:
         decides=name in _DECIDES or (name in _PICKS and len(results) == 2),
         keeps_axis=name in _KEEP_AXIS,
         cancels=_CANCELLATIONS.get(name, Cancels.LOST),
+        attends=name.startswith("_scaled_dot_product_") and bool(arguments) and arguments[0].name == "query",
     )
 
 

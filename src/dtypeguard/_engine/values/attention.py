@@ -7,17 +7,13 @@ from torch import Tensor
 
 from ..ops import Operator
 
-_PREFIX = "_scaled_dot_product_"
-
 
 def composite(op: Operator, args: Any, kwargs: Any) -> Any:
-    """The result of fused attention; None for other operations, and where the kernel itself does it.
+    """The result of fused attention; None where the kernel itself does it.
 
     The kernel for the CPU has a derivative for all but its mask. Those for GPUs take no wider dtype, or keep what
     their backward needs only where they are told to.
     """
-    if not op.name.startswith(_PREFIX) or "query" not in op.names:
-        return None
     query, key, value = args[:3]
     mask = op.argument(args, kwargs, "attn_mask", op.argument(args, kwargs, "attn_bias"))
     if query.is_cpu and not (isinstance(mask, Tensor) and mask.requires_grad):

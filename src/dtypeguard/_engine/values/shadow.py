@@ -208,7 +208,7 @@ class Shadow:
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operation with arguments in the wider dtype."""
-        results = composite(op, args, kwargs)
+        results = composite(op, args, kwargs) if op.attends else None
         return op.func(*args, **kwargs) if results is None else results
 
     def _value(self, tensor: Tensor, given: Given) -> Tensor:
