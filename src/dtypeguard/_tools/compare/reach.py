@@ -7,6 +7,7 @@ refuse such a tensor beside the others, the result of that module has to be cast
 """
 
 import math
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,19 +220,18 @@ class Reaches:
 
     def __init__(self, modules: Modules) -> None:
         self._modules = modules
-        self._of: dict[int, Reach] = {}
+        self._of: dict[int, tuple[weakref.ref[Any], Reach]] = {}  # by address, which another storage may take over
         self._accepts: dict[Any, bool] = {}
         self.narrow = 0  # modules whose results some operation refuses
 
     def of(self, tensor: Tensor) -> Reach:
-        return self._of.get(tensor.untyped_storage()._cdata, _NOWHERE)
+        storage = tensor.untyped_storage()
+        ref, reach = self._of.get(storage._cdata, (None, _NOWHERE))
+        return reach if ref is not None and ref() is storage else _NOWHERE
 
-    def begun(self, inputs: Sequence[Tensor], out: Iterable[Tensor]) -> None:
-        """A view, or a constant, whose storage may have the address of one that is gone."""
-        known = {tensor.untyped_storage()._cdata for tensor in inputs}
-        for tensor in out:
-            if tensor.untyped_storage()._cdata not in known:
-                self._of.pop(tensor.untyped_storage()._cdata, None)
+    def _put(self, tensor: Tensor, reach: Reach) -> None:
+        storage = tensor.untyped_storage()
+        self._of[storage._cdata] = weakref.ref(storage), reach
 
     def computed(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """An operation has run; it may have written to one of its inputs."""
@@ -247,17 +247,15 @@ class Reaches:
             if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
-            key = tensor.untyped_storage()._cdata
-            if key in written:  # it keeps its dtype
-                old = self._of.get(key, _NOWHERE)
-                self._of[key] = Reach(old.inside | inside, old.outside, 0, old.perhaps)
+            if tensor.untyped_storage()._cdata in written:  # it keeps its dtype
+                old = self.of(tensor)
+                self._put(tensor, Reach(old.inside | inside, old.outside, 0, old.perhaps))
             else:
-                self._of[key] = Reach(inside, outside, 0, perhaps)
+                self._put(tensor, Reach(inside, outside, 0, perhaps))
 
     def returned(self, name: str, tensor: Tensor) -> None:
         bit, reach = self._modules.bits[name], self.of(tensor)
-        key = tensor.untyped_storage()._cdata
-        self._of[key] = Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps)
+        self._put(tensor, Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps))
 
     def casts(self, op: Operator) -> bool:
         """Whether autocast casts the inputs of an operation."""

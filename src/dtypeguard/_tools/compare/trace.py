@@ -144,7 +144,6 @@ class Trace(Mode):
         if made and (op.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         if op.way is Way.NONE:
-            self.reaches.begun(inputs, made)
             return
         self.reaches.computed(op, args, kwargs, inputs, made)
         for tensor in made:
