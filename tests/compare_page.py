@@ -63,6 +63,12 @@ def comparison(layers=(), parts=(), **rest):
     }
 
 
+def kept(*names, error, runs):
+    curve = [[0.0, 0.002], [0.1, error], [1.0, 0.0]]
+    cost = {"parameters": 0.1, "bytes": 0.18, "curve": curve, "notes": []}
+    return {"names": list(names), "error": error, "runs": runs, **cost}
+
+
 def sample():
     """Everything that a comparison can hold."""
     layers = [
@@ -96,7 +102,7 @@ def sample():
         notes=["14 choices come out otherwise, most at argmax", NASTY],
         parameters={"embed.weight": 0.2, "blocks.0.fc.weight": 0.29, "blocks.0.fc.bias": 0.01},
         depth=[{"name": name, "error": errors[name]} for name in order],
-        kept={"names": ["embed", "blocks.0"], "error": 0.0007, "runs": 2},
+        kept=kept("embed", "blocks.0", error=0.0007, runs=2),
     )  # fmt: skip
 
 
@@ -112,4 +118,4 @@ def big(modules=500):
         )
         parts.append(part(name, 100 + n % 40, share, share / 2, source=f"hidden = self.part_{n % 40}(hidden)"))
     order = [{"name": row["name"], "error": row["error"]} for row in layers]
-    return comparison(layers, parts, depth=order, kept={"names": ["model.layers.7"], "error": 0.01, "runs": 5})
+    return comparison(layers, parts, depth=order, kept=kept("model.layers.7", error=0.01, runs=5))

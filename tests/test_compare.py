@@ -327,6 +327,119 @@ def test_what_keeping_saves_under_autocast_is_what_it_does(made):
             assert layer.saves == pytest.approx(saved, abs=0.06), layer.name
 
 
+@pytest.mark.parametrize("low", LOW)
+def test_the_first_layers_have_been_run(low):
+    """Errors of layers are not independent, so the layers that shares put first are run."""
+    torch.manual_seed(0)
+    model, batches = encoder(3), [torch.randn(4, 16, 32) for _ in range(2)]
+    result = compare(model, batches, **LOW[low])
+    search = result._searching()
+    real = {name: 1 - (search.trial([name]) / result.error) ** 2 for name in search.leaves}
+    first = next(layer for layer in result.layers if layer.name in real)
+    assert first.measured
+    assert first.saves == max(layer.saves for layer in result.layers if layer.name in real)
+    run = {layer.name: layer.saves for layer in result.layers if layer.measured}
+    assert run == {name: real[name] for name in run}
+    assert 1 <= len(run) <= 3
+
+
+class Narrow(nn.Module):
+    """Its error comes from a few numbers; most of its parameters are elsewhere."""
+
+    def __init__(self):
+        super().__init__()
+        self.angles, self.body, self.head = nn.Linear(4, 64), nn.Linear(64, 512), nn.Linear(512, 4)
+        with torch.no_grad():
+            self.angles.weight *= 40
+
+    def forward(self, x):
+        return self.head(torch.relu(self.body(self.angles(x).sin())))
+
+
+def test_the_cheapest_modules_are_kept_and_their_price_is_told():
+    torch.manual_seed(0)
+    model, x = Narrow(), torch.randn(64, 4)
+    result = compare(model, x, region=BF16)
+    kept = result.keep(error=result.error / 3)
+    assert kept.names == ("angles",)
+    count = {name: sum(p.numel() for p in module.parameters()) for name, module in model.named_modules()}
+    assert kept.parameters == pytest.approx(count["angles"] / count[""])
+    assert f"; {100 * kept.parameters:.2g} % of the parameters)" in " ".join(str(result).split())
+    low = compare(model, x, dtype=BF16).keep(error=result.error / 3)
+    assert low.bytes == pytest.approx(2 * low.parameters / (1 + low.parameters))
+    shares, errors = zip(*kept.curve, strict=True)
+    assert (shares[0], errors[0]) == (0.0, result.error)
+    assert list(shares) == sorted(shares)
+
+
+def test_a_set_that_holds_most_of_the_model_hardly_pays():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(32, 32) for _ in range(6)))
+    result = compare(model, torch.randn(64, 32), dtype=BF16)
+    kept = result.keep(error=result.error / 3)
+    assert kept.parameters > 0.5
+    assert kept.notes[0].startswith("the error is spread over the model")
+
+
+class Reads(nn.Module):
+    """Nearly all of its parameters are in the layer that takes the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(4, 64, batch_first=True), nn.Linear(64, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+def test_an_error_that_the_batch_has_is_said_to_be_in_the_batch():
+    torch.manual_seed(0)
+    model, x = Reads(), torch.randn(16, 10, 4)
+    result = compare(model, x + 1000, dtype=BF16)
+    with pytest.raises(CompareError, match=r"of this error is in the batch, which is rounded to bfloat16"):
+        result.keep(error=result.error / 2)
+    assert compare(model, x, dtype=BF16).keep(error=1e-6).names == ("rnn", "head")  # here it is not
+
+
+def test_what_is_kept_has_been_run_as_it_will_be():
+    """With the batch as it was passed, and compiled."""
+    torch.manual_seed(0)
+    model, x = Narrow(), torch.randn(64, 4)
+    ran = []
+
+    def backend(module, inputs):
+        ran.append(inputs)
+        return module
+
+    torch.compiler.reset()
+    result = compare(torch.compile(model, backend=backend), x, dtype=BF16)
+    before = len(ran)
+    kept = result.keep(error=result.error / 3)
+    assert len(ran) > before
+    assert not any("_orig_mod" in layer.name for layer in result.layers)
+    assert measured(kept, model, x) == pytest.approx(kept.error, rel=1e-6)
+    applied = kept.apply(torch.compile(copy.deepcopy(model), backend=backend))
+    assert applied(x).dtype is not F32
+
+
+def test_names_that_differ_by_a_number_are_one():
+    class Deep(nn.Module):
+        def __init__(self):
+            super().__init__()
+            parts = [nn.ModuleDict({"up": nn.Linear(16, 16), "down": nn.Linear(16, 16)}) for _ in range(4)]
+            self.layers = nn.ModuleList(parts)
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + layer["down"](torch.tanh(layer["up"](x)))
+            return x
+
+    torch.manual_seed(0)
+    result = compare(Deep(), torch.randn(8, 16), dtype=BF16)
+    assert set(result.keep(error=1e-6).names) == {f"layers.{n}.{name}" for n in range(4) for name in ("up", "down")}
+    assert "keep in float32: layers.*.up, layers.*.down ->" in str(result)
+
+
 def test_an_error_that_the_dtype_has_anyway_keeps_nothing():
     model, x = planted()
     result = compare(model, x, dtype=BF16)
@@ -945,7 +1058,8 @@ def test_the_text_and_the_data_agree(tmp_path):
     lines = [first, *(line for line in rest if "%" in line and not line.startswith("    "))]
     assert lines[0].startswith("bfloat16 against float64: output error")
     assert "explained 100 %" in lines[0]
-    assert lines[1].split()[:3] == [f"{100 * result.layers[0].share:.0f}", "%", result.layers[0].name]
+    first = result.layers[0]
+    assert lines[1].split()[:5] == [f"{100 * first.saves:.0f}", "%", f"{100 * first.share:.0f}", "%", first.name]
     assert lines[-1].startswith("keep in float32: layers.1.linear1, layers.1.linear2 ->")
     data = json.loads(result.to_json(tmp_path / "result.json"))
     assert data == json.loads((tmp_path / "result.json").read_text())

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from compare_page import NASTY, big, comparison, layer, part, sample
+from compare_page import kept as what_is_kept
 from html_page import Page, allowed
 from torch import nn
 
@@ -234,7 +235,7 @@ def test_an_error_that_stays_small_has_no_mark():
     ],
 )
 def test_what_stays_in_float32_stands_out_with_all_that_is_in_it(names, kept):
-    data = sample() | {"kept": {"names": names, "error": 0.001, "runs": 1}}
+    data = sample() | {"kept": what_is_kept(*names, error=0.001, runs=1)}
     page = Page(render(data))
     marked = [page.said(e) for e in page.all("details", "kept")]
     assert {name for name, text in rows(page).items() if text in marked} == kept

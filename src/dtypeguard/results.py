@@ -14,7 +14,7 @@ from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
 from ._show.report.findings import Report
 from ._show.report.report import AuditReport
-from ._tools.compare.keep import Kept
+from ._tools.compare.kept import Kept
 from ._tools.compare.result import Comparison, Layer, Line
 from ._tools.describe.description import Description
 from ._tools.describe.held import HeldArgument, HeldModule

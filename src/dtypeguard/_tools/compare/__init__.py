@@ -1,5 +1,5 @@
 from .compare import compare as compare
-from .keep import Kept as Kept
+from .kept import Kept as Kept
 from .result import Comparison as Comparison
 from .result import Layer as Layer
 from .result import Line as Line

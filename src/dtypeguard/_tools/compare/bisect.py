@@ -2,8 +2,9 @@
 
 import heapq
 import itertools
+from collections.abc import Callable
 
-from .keep import Trial
+Trial = Callable[[list[str]], float]  # the error with these modules in float32
 
 RUNS = 16
 

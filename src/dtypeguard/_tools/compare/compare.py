@@ -13,13 +13,14 @@ from ..._core.base.dtypes import FLOATING, HALF, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.options import explained
 from ..._core.base.progress import task
+from ..._core.doors.forward import root_of
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
 from ..calls import read_as
 from .batches import Batch, batches_of
 from .measure import measure
 from .result import Comparison
-from .subject import REFUSALS, Loss, Subject
+from .subject import REFUSALS, Loss, Subject, compiling
 
 _BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses their digits
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
@@ -128,9 +129,10 @@ def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subj
     region = None if region is None else _one("region", region, HALF)
     if loss is not None and not callable(loss):
         raise TypeError(f"compare: `loss` is a {type(loss).__name__}: pass a function of the output")
+    compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
     device = _check_devices(model, batches)
-    subject = Subject(model, batches, dtype, region, device, _two(loss, batch))
+    subject = Subject(model, batches, dtype, region, device, _two(loss, batch), compiled)
     _check_width(subject)
     return subject
 

@@ -29,6 +29,11 @@ class Draws(Mode):
         self._kept, self._place = [], None
         return drawn
 
+    @property
+    def none(self) -> bool:
+        """Whether the first run has drawn no random numbers."""
+        return not self._kept
+
     def again(self) -> "Draws":
         """For the next run."""
         self._place = 0

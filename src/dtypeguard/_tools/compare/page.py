@@ -105,14 +105,18 @@ def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | 
         return None
     ids = {row["name"]: row["id"] for row in rows}
     names = [{"title": titled(name), "id": ids.get(name)} for name in kept["names"]]
-    return kept | {"error": float(kept["error"]), "names": names}
+    return kept | {
+        "error": float(kept["error"]),
+        "names": names,
+        "curve": [tuple(map(float, at)) for at in kept["curve"]],
+    }
 
 
 def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
     """What a notebook's cell shows of a comparison."""
     shared = data["explained"] is not None
     rows = [layer for layer in _layers(data) if not shared or abs(layer["share"]) >= LEAST]
-    head = ("layer", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
+    head = ("layer", "keeping saves", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
     return (
         f"{data['model']}, {title}: {data['verdict']}",
         *(facts(badge("not finite", "error"), line) for line in data["born"]),
@@ -128,7 +132,8 @@ def _cells(layer: dict[str, Any], shared: bool) -> tuple[Any, ...]:
     if not shared:
         return name, error
     parts = [number(layer[part]) if abs(layer[part]) >= LEAST else "" for part in PARTS]
-    return name, share(layer["share"]), *parts, error, where(layer["lines"][0]["site"] if layer["lines"] else "")
+    saves = "" if not layer["saves"] else share(layer["saves"])
+    return name, saves, share(layer["share"]), *parts, error, where(layer["lines"][0]["site"] if layer["lines"] else "")
 
 
 def parts_of_kept(data: dict[str, Any]) -> tuple[Any, ...]:
@@ -140,4 +145,6 @@ def _said_of(kept: dict[str, Any] | None, wide: str) -> Iterator[Any]:
     if kept is not None:
         runs = f"verified by {kept['runs']} run{'s' * (kept['runs'] != 1)}"
         yield facts(badge(f"keep in {wide}", "info"), f"error {number(float(kept['error']))}", runs)
-        yield joined(*(f"`{titled(name)}`" for name in kept["names"]))
+        cost = f"{number(kept['parameters'])} of the parameters, {number(kept['bytes'])} of the bytes"
+        yield joined(*(f"`{titled(name)}`" for name in kept["names"]), cost if kept["names"] else "")
+        yield from kept["notes"]

@@ -80,36 +80,6 @@ class Savings:
         self.parts = {key: share * factor for key, share in self.parts.items()}
         self.doors = {key: cost * factor for key, cost in self.doors.items()}
 
-    def balance(self) -> "Balance":
-        return Balance(self)
-
-
-class Balance:
-    """What is saved by keeping modules: shares that are gone, less the rounding at the doors of other modules."""
-
-    def __init__(self, savings: Savings) -> None:
-        parts: dict[int, float] = {}
-        for key, share in savings.parts.items():
-            mask = Reach(*key).saved(savings.narrow)
-            parts[mask] = parts.get(mask, 0.0) + share
-        doors: dict[tuple[int, int], float] = {}
-        for (key, inside), cost in savings.doors.items():
-            pair = Reach(*key).saved(savings.narrow) & ~inside, inside
-            doors[pair] = doors.get(pair, 0.0) + cost
-        self._parts, self._doors = list(parts.items()), list(doors.items())
-
-    def saved(self, kept: int) -> float:
-        """The share of the error² that is saved by keeping the modules of these bits."""
-        saved = sum(share for mask, share in self._parts if mask & kept)
-        return saved - sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
-
-    def rest(self, kept: int) -> float:
-        """What is left of it, at least: where errors cancel, keeping one of both does not."""
-        whole = sum(max(share, 0.0) for _, share in self._parts)
-        left = sum(max(share, 0.0) for mask, share in self._parts if not mask & kept)
-        left += sum(cost for (mask, inside), cost in self._doors if mask & kept and not inside & kept)
-        return min(left / whole, 1.0) if whole else 0.0
-
 
 def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
     """What rounding does to each value, on average: a dtype's step there over the root of 12."""

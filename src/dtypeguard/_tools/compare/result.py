@@ -3,7 +3,7 @@
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..._show.result import Result
 from .bisect import bisect
-from .keep import Kept, Search, together, units_of
+from .keep import Search
+from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .subject import Subject, widest
-from .text import LARGE, percent, site_of, titled
+from .text import LARGE, folded, percent, site_of, titled
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -39,7 +40,9 @@ class Layer:
         arithmetic: the part that comes from computing in it.
         decisions: the part that comes from choices (argmax, topk, comparisons) that come out otherwise.
         saves: how much of the error² keeping the module in float32, with all in it, would save; expected from the
-            shares, or measured where these do not explain the error.
+            shares, or measured.
+        measured: whether `saves` was measured, by a run with the module in float32: of the layers that shares put
+            first, and where they do not explain the error of those that bisection reaches.
         error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
         kind: the name of its class.
         lines: where it computes, as `file:line`, the line with the largest share first.
@@ -54,6 +57,7 @@ class Layer:
     error: float | None
     kind: str
     lines: tuple[str, ...] = ()
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class Comparison(Result):
             integers the share of values that differ.
         explained: the sum of the shares, 1.0 = all of the error; None if there are no shares.
         linear: whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than 0.1.
-        layers: one `Layer` for each module, the largest share first.
+        layers: one `Layer` for each module, first the one that saves most if it is kept; of those that cannot be kept,
+            or have others in them, what they compute themselves counts.
         lines: one `Line` for each line, the largest share first.
         parameters: the share of each parameter that is stored in the low dtype, by its name.
         depth: the names of the modules that return floating tensors, in the order in which they return.
@@ -114,13 +119,14 @@ class Comparison(Result):
         self.error, self.reference, self.born = found.error, subject.precision, born
         self.explained, self.linear = found.explained, found.linear
         self.bisected = 0
-        measured: dict[str, float] | None = None
-        if found.error and not found.spoilt and not found.integers and not self.linear:
-            search = self._searching()
-            if len(search.leaves) > 1:
-                measured, self.bisected = bisect(search.trial, search.leaves, found.error)
-                search.reorder(measured)
-        self.layers = list(_layers(found, measured))
+        measured: dict[str, float] = {}
+        search = self._searching() if found.error and not found.spoilt and not found.integers else None
+        if search is not None and self.linear:
+            measured = search.lead()
+        elif search is not None and len(search.leaves) > 1:
+            measured, self.bisected = bisect(search.trial, search.leaves, found.error)
+            search.reorder(measured)
+        self.layers = list(_layers(found, search, measured, self.linear))
         self.lines = list(_lines(found))
         self.parameters = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
         self.depth = [name for name, course in found.courses.items() if course.size or course.lost]
@@ -137,15 +143,15 @@ class Comparison(Result):
 
     @unrecorded
     def keep(self, error: float) -> Kept:
-        """Find the fewest modules that must stay in float32 for the outputs to have at most this error.
+        """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.
 
-        The modules with the largest shares are taken first, and the model is run with them in float32; at most 5 runs
-        find how many it takes. The result has been run.
+        The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
+        batch in the dtype in which it was passed. The result has been run.
 
         Raises:
             ValueError: if the error is not positive.
             CompareError: if there are no outputs to measure an error of, if not even the whole model in float32
-                reaches it, or if the model has changed since.
+                reaches it, if it is the batch that has the error, or if the model has changed since.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
@@ -272,25 +278,33 @@ class Comparison(Result):
         return parts_of(self.to_dict(), self.title)
 
 
-def _layers(found: Measured, measured: dict[str, float] | None) -> Iterator[Layer]:
+def _layers(
+    found: Measured, search: Search | None, measured: Mapping[str, float], linear: bool
+) -> Iterator[Layer]:  # fmt: skip
     parts: dict[str, list[Part]] = {name: [] for name in found.courses}
     for part in found.parts.values():
         parts.setdefault(part.module, []).append(part)
-    balance, bits = found.savings.balance(), together(found, units_of(found))
     rows = []
     for name, own in parts.items():
         course = found.courses.get(name)
-        saves = balance.saved(bits.get(name, 0)) if found.shared else None
         sums = _sum(own)
         share = sum(sums) if found.shared else None
-        if measured is not None:
-            saves = measured.get(name)
+        saves = measured.get(name)
+        if name not in measured and linear and search is not None:
+            saves = search.saved(name) if name in search.units.names else 0.0
         own = sorted(own, key=lambda part: -abs(part.share))
         lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
         error = course.error if course is not None and (course.size or course.lost) else None
-        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines)))
-    yield from sorted(rows, key=lambda row: -abs(row.share if row.share is not None else row.error or 0))
+        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured))
+    leaves = set() if search is None else set(search.leaves)
+    yield from sorted(rows, key=lambda row: -_rank(row, row.name in leaves))
+
+
+def _rank(row: Layer, leaf: bool) -> float:
+    if row.share is None:
+        return row.error or 0.0
+    return row.saves if leaf and row.saves is not None else abs(row.share)
 
 
 def _lines(found: Measured) -> Iterator[Line]:
@@ -332,11 +346,14 @@ def _text(result: Comparison) -> Iterator[str]:
         yield from _folded(f"note: {note}")
     kept = result._kept
     if kept is not None:
-        names = ", ".join(titled(name) for name in kept.names) or "nothing"
+        names = ", ".join(folded(kept.names, result._found.modules)) or "nothing"
         if kept.names == ("",):
             names = "the whole model, as no part of it is enough"
         runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
-        yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs})")
+        cost = f"; {percent(kept.parameters)} of the parameters" if kept.names else ""
+        yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs}{cost})")
+        for note in kept.notes:
+            yield from _folded(f"note: {note}")
 
 
 def _folded(text: str) -> list[str]:
@@ -347,17 +364,23 @@ def _folded(text: str) -> list[str]:
 
 
 def _rows(result: Comparison) -> Iterator[str]:
-    shown = [layer for layer in result.layers if abs(layer.share or 0) >= _LEAST][:_SHOWN]
-    told = [(_share(layer.share), titled(layer.name), _parts(layer), _place(layer)) for layer in shown]
-    least, _, parts, place = (max((len(row[n]) for row in told), default=0) for n in range(4))
-    room = _COLUMNS - least - parts - place - 8
-    width = min(room, max((len(row[1]) for row in told), default=0))
-    for share, name, of, where in told:
-        yield f"  {share:>{least}}  {_cut(name, width):<{width}}  {of:<{parts}}  {where}".rstrip()
+    alone = set() if result._search is None else set(result._search.leaves)
+    shown = [
+        layer for layer in result.layers
+        if abs(layer.share or 0) >= _LEAST or (layer.name in alone and (layer.saves or 0) >= _LEAST)
+    ][:_SHOWN]  # fmt: skip
+    told = [(_saves(layer), _share(layer.share), titled(layer.name), _parts(layer), _place(layer)) for layer in shown]
+    told.insert(0, ("saves", "share", "", "", ""))
+    saves, least, _, parts, place = (max(len(row[n]) for row in told) for n in range(5))
+    room = _COLUMNS - saves - least - parts - place - 10
+    width = min(room, max(len(row[2]) for row in told))
+    for saved, share, name, of, where in told:
+        named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
+        yield f"  {saved:>{saves}}  {share:>{least}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:
         rest = sum(layer.share or 0 for layer in result.layers) - sum(layer.share or 0 for layer in shown)
-        yield f"  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
+        yield f"  {'':>{saves}}  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
 
 
 def _curve(result: Comparison) -> Iterator[str]:
@@ -380,6 +403,11 @@ def _cut(name: str, width: int) -> str:
 
 def _share(share: float | None) -> str:
     return f"{round(100 * (share or 0))} %"
+
+
+def _saves(layer: Layer) -> str:
+    """Of layers that can be kept alone."""
+    return _share(layer.saves) if layer.saves else ""
 
 
 def _parts(layer: Layer) -> str:

@@ -15,6 +15,7 @@ from ..._core.base.errors import CompareError
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
+from ..._core.doors.forward import root_of
 from .batches import Batch
 from .draws import Draws
 
@@ -31,6 +32,7 @@ class Subject:
         dtype: to convert the model to; None for a region.
         region: the dtype of an autocast region; None where the model is converted.
         loss: of the model's output and the batch.
+        compiled: compiles a copy of the model as the caller's is; None if that is not.
         runs: how often the model has run, in any dtype.
         precision: the dtype of the reference.
     """
@@ -41,6 +43,7 @@ class Subject:
     region: torch.dtype | None
     device: torch.device
     loss: Loss | None
+    compiled: Callable[[nn.Module], nn.Module] | None = None
     runs: int = 0
     precision: torch.dtype = torch.float64
     _references: dict[int, list[Tensor]] = field(default_factory=dict)
@@ -143,6 +146,15 @@ class Subject:
             with torch.no_grad():
                 yield self.run(model, number, batch.to(dtype))
 
+    def compiled_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
+        """As `low_outputs`, of a compiled model: a mode that hands out random numbers would have it run uncompiled."""
+        for batch in self.batches:
+            self.runs += 1
+            with torch.no_grad(), self._region(True):
+                batch = batch.to(dtype)
+                out = model(*batch.args, **batch.kwargs)
+                yield list(tensors_in(out if self.loss is None else self.loss(out, batch)))
+
     def run(self, model: nn.Module, number: int, batch: Batch, low: bool = True, mode: Any = None) -> list[Tensor]:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
@@ -179,6 +191,22 @@ def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = 
         return following(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
     math: Any = torch.ops.aten._scaled_dot_product_attention_math
     return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
+
+
+def compiling(model: nn.Module) -> Callable[[nn.Module], nn.Module] | None:
+    """What compiles another model as this one is compiled: by `torch.compile`, or by `model.compile`."""
+    settings: Any = getattr(model, "dynamo_ctx", None)
+    wrapper: Any = type(model)
+    if settings is not None and root_of(model) is not model:
+        return lambda other: wrapper(other, settings)
+    if model._compiled_call_impl is None:
+        return None
+
+    def compiled(other: nn.Module) -> nn.Module:
+        other.compile()
+        return other
+
+    return compiled
 
 
 def widest(model: nn.Module) -> torch.dtype:

@@ -1,9 +1,11 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
+from collections.abc import Iterable
 
 from ..._core.base.frames import shown
 
+_FOLDED = 3  # names
 LARGE = 0.01  # an error of a module's output that is worth telling
 
 
@@ -25,3 +27,40 @@ def titled(name: str) -> str:
 def site_of(file: str, line: int) -> str:
     """`file:line`, from the working directory."""
     return f"{shown(file)}:{line}"
+
+
+def folded(names: Iterable[str], modules: Iterable[str]) -> list[str]:
+    """Names of modules, in one those that differ by a number: `layers.*.mlp` for all, `layers.{0,2-4}.mlp` for some."""
+    every: dict[str, set[str]] = {}
+    for name in modules:
+        every.setdefault(_starred(name), set()).add(name)
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_starred(name), []).append(name)
+    rows: list[str] = []
+    for key, group in groups.items():
+        if len(group) < _FOLDED:
+            rows += map(titled, group)
+        elif every.get(key) == set(group):
+            rows.append(key)
+        elif key.count("*") == 1:
+            at = key.split(".").index("*")
+            rows.append(key.replace("*", f"{{{_ranges(sorted(int(name.split('.')[at]) for name in group))}}}"))
+        else:
+            rows += group
+    return rows
+
+
+def _starred(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0,2-4`"""
+    rows: list[list[int]] = []
+    for number in numbers:
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    return ",".join(f"{row[0]}-{row[-1]}" if len(row) > 1 else f"{row[0]}" for row in rows)

@@ -1,0 +1,94 @@
+"""Modules that stay in float32: what a search has found, to apply to a model."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import nn
+
+from ..._core.base.dtypes import BY_NAME
+from ..._core.doors.forward import root_of
+from ..._show.result import Result
+from .borders import check_names, keep_wide
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Result):
+    """Modules that stay in float32, and what the rest of the model in the low dtype then costs.
+
+    Attributes:
+        names: of the modules; `""` is the whole model.
+        error: of the outputs, measured by running the model so.
+        runs: how many such runs it took to find them.
+        dtype: of the rest of the model; None for autocast.
+        narrow: those among the modules whose results are cast to the low dtype, as an operation that follows refuses
+            float32 beside it.
+        cast: modules of the rest whose inputs are cast to the low dtype, as they refuse float32 beside it.
+        parameters: the share of the model's parameters that stay in float32.
+        bytes: their share of the bytes of all parameters, of the model as it is kept.
+        curve: what other sets would cost and give: shares of the parameters, and the errors that are expected.
+        notes: what limits the result.
+    """
+
+    kind: ClassVar[str] = "kept"
+
+    names: tuple[str, ...]
+    error: float
+    runs: int
+    dtype: torch.dtype | None
+    narrow: tuple[str, ...] = ()
+    cast: tuple[str, ...] = ()
+    parameters: float = 0.0
+    bytes: float = 0.0
+    curve: tuple[tuple[float, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def apply(self, model: M) -> M:
+        """Convert a model in float32 to the low dtype, except for these modules. Returns the same model.
+
+        Casts at the borders are made in every mode and without a warning, guarded or not;
+        `dtypeguard.unguard(model, borders=True)` takes them off.
+        `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
+        region.
+
+        Raises:
+            CompareError: if the model lacks one of the modules, or its weights are in the low dtype already.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+        >>> result = dtypeguard.compare(model, torch.randn(4, 8), dtype=torch.bfloat16)
+        >>> kept = result.keep(error=1e-6)
+        >>> kept.apply(model)(torch.randn(4, 8)).dtype
+        torch.float32
+        """
+        held = root_of(model)
+        check_names(held, self.names, self.dtype)
+        keep_wide(held, self.names, self.narrow, self.dtype, self.cast)
+        return model
+
+    def _data(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of_kept
+
+        return parts_of_kept(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Kept":
+        """The inverse of `to_dict`, for what was written to a file.
+
+        >>> import torch, dtypeguard
+        >>> kept = dtypeguard.results.Kept(("encoder",), 1e-3, 2, torch.bfloat16)
+        >>> dtypeguard.results.Kept.from_dict(kept.to_dict()) == kept
+        True
+        """
+        dtype = None if data["dtype"] is None else BY_NAME[data["dtype"]]
+        names, narrow, cast, notes = (tuple(data[name]) for name in ("names", "narrow", "cast", "notes"))
+        curve = tuple((float(share), float(error)) for share, error in data["curve"])
+        cost = float(data["parameters"]), float(data["bytes"])
+        return cls(names, float(data["error"]), int(data["runs"]), dtype, narrow, cast, *cost, curve, notes)

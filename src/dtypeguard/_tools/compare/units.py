@@ -1,0 +1,120 @@
+"""The modules of a model that can be kept in float32, and what keeping them costs: their parameters."""
+
+import functools
+import operator
+from collections.abc import Iterable, Mapping
+
+from torch import nn
+
+_BORDER = 0.05  # of the average module's parameters: what the casts at the borders of one module cost, at least
+
+
+def inside(name: str, other: str) -> bool:
+    """Whether a module is in another one."""
+    return name != other and (not other or name.startswith(f"{other}."))
+
+
+def within(name: str, other: str) -> bool:
+    """Whether a module is another one, or in it."""
+    return name == other or inside(name, other)
+
+
+def _around(name: str) -> list[str]:
+    """The names of all modules around one, the model's first."""
+    parts = name.split(".") if name else []
+    return [".".join(parts[:n]) for n in range(len(parts))]
+
+
+class Units:
+    """The modules that can be kept: those that were called, and have floating parameters.
+
+    Attributes:
+        names: in the model's order.
+        leaves: those that have no other in them.
+        bits: of each, and of all modules in it; with those of modules that share parameters with it.
+        border: what one module costs in any case, in parameters.
+    """
+
+    def __init__(self, modules: Mapping[str, nn.Module], called: Iterable[str], bits: Mapping[str, int]) -> None:
+        called = set(called)
+        self._modules = modules
+        self._all = {id(p): p for p in modules[""].parameters() if p.is_floating_point()}
+        self._total = sum(p.numel() for p in self._all.values())
+        self._held = {
+            name: {id(p): p for p in module.parameters() if p.is_floating_point()}
+            for name, module in modules.items() if name in called
+        }  # fmt: skip
+        self.names = [name for name, held in self._held.items() if held]
+        self._holders = {name: [other for other in _around(name) if self._held.get(other)] for name in self.names}
+        self._parts: dict[str, list[str]] = {}
+        for name, holders in self._holders.items():
+            for other in holders:
+                self._parts.setdefault(other, []).append(name)
+        self.leaves = [name for name in self.names if name not in self._parts]
+        self._sharing = self._shared()
+        self.bits = {
+            name: functools.reduce(operator.or_, (bits[other] for other in self._sharing.get(name, ())), bits[name])
+            for name in modules
+        }
+        self.border = _BORDER * self.parameters(self.names) / max(len(self.leaves), 1)
+
+    def parameters(self, names: Iterable[str]) -> int:
+        """How many parameters several modules hold."""
+        return sum(p.numel() for p in self._of(names).values())
+
+    def share(self, names: Iterable[str]) -> float:
+        """The share of the model's parameters that several modules hold."""
+        return self.parameters(names) / max(self._total, 1)
+
+    def bytes(self, names: Iterable[str], narrower: int | None) -> float:
+        """The share of the parameters' bytes that several modules hold, if those of others take so many each."""
+        kept = self._of(names)
+        wide = sum(p.nbytes for p in kept.values())
+        rest = sum(p.numel() * (narrower or p.itemsize) for key, p in self._all.items() if key not in kept)
+        return wide / max(wide + rest, 1)
+
+    def price(self, names: Iterable[str]) -> float:
+        """What keeping several modules costs, in parameters."""
+        names = list(names)
+        return self.parameters(names) + self.border * len(names)
+
+    def closed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """With those that share parameters with them, in the model's order; what is inside of another is left out."""
+        chosen, new = set[str](), set(names)
+        while new:
+            chosen |= new
+            new = {other for name in new for other in self._sharing.get(name, ())} - chosen
+        return tuple(
+            name for name in self._modules if name in chosen and not any(inside(name, other) for other in chosen)
+        )
+
+    def parts(self, name: str) -> list[str]:
+        """Those that are in another one."""
+        return self._parts.get(name, [])
+
+    def holders(self, name: str) -> list[str]:
+        """Those that hold another one."""
+        return self._holders[name]
+
+    def outermost(self) -> list[str]:
+        """Those that are in no other but the model itself."""
+        return [name for name in self.names if name and not any(self._holders[name])]
+
+    def _of(self, names: Iterable[str]) -> dict[int, nn.Parameter]:
+        return {key: p for name in names for key, p in self._held[name].items()}
+
+    def _shared(self) -> dict[str, list[str]]:
+        """By module, the smallest others that hold one of its parameters too."""
+        holders: dict[int, list[str]] = {}
+        for name in self.names:
+            for parameter in self._modules[name]._parameters.values():
+                if parameter is not None:
+                    holders.setdefault(id(parameter), []).append(name)
+        shared: dict[str, list[str]] = {}
+        for several in holders.values():
+            for name in several if len(several) > 1 else ():
+                for around in (name, *self._holders[name]):
+                    shared.setdefault(around, []).extend(
+                        other for other in several if other != around and not inside(other, around)
+                    )
+        return shared
