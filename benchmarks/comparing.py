@@ -31,6 +31,7 @@ NEAR, FLAT, APART = 0.9, 0.1, 0.01  # of the best saving; the best saving below 
 TARGETS = 0.7, 0.5, 0.3, 0.1  # of the error
 SEARCHED = 0.5, 0.2
 SMALL = 12  # units of which all sets are tried
+DEARER = 0.1  # of the parameters: how much more than the cheapest set one may hold
 TIMES = (100, 8.0), (20, 12.0), (0, 40.0)  # milliseconds of a step, from which on a comparison takes at most as many
 MEMORY, ROUNDS = 4.0, 5
 
@@ -245,28 +246,32 @@ def held(names: Sequence[str], leaves: list[str]) -> int:
     return sum(any(leaf == name or not name or leaf.startswith(f"{name}.") for name in names) for leaf in leaves)
 
 
-def fewest(trial: Callable[[list[str]], float], units: list[str]) -> Callable[[float], int]:
-    """Gives the size of the smallest set of units that reaches an error; one more than there are if none does."""
-    tried: dict[int, float] = {}  # the least error of each size
+def cheapest(trial: Callable[[list[str]], float], units: Any) -> Callable[[float], float]:
+    """Gives the share of the parameters of the cheapest set of modules that reaches an error; 1 if none does."""
+    leaves = units.leaves
+    sets = [list(some) for size in range(1, len(leaves) + 1) for some in itertools.combinations(leaves, size)]
+    sets.sort(key=units.share)
+    tried: dict[int, float] = {}
 
-    def size_for(target: float) -> int:
-        for size in range(1, len(units) + 1):
-            if size not in tried:
-                tried[size] = min(trial(list(some)) for some in itertools.combinations(units, size))
-            if tried[size] <= target:
-                return size
-        return len(units) + 1
+    def share_for(target: float) -> float:
+        for number, names in enumerate(sets):
+            if number not in tried:
+                tried[number] = trial(names)
+            if tried[number] <= target:
+                return float(units.share(names))
+        return 1.0
 
-    return size_for
+    return share_for
 
 
 def keeping(context: Context) -> Table:
     """`keep` against the best of all sets."""
     table = Table(
         "`keep` against the best of all sets",
-        f"Networks of at most {SMALL} units. For each target, as a share of the error: how many units `keep` holds, "
-        "and how many the smallest set does that reaches it, of all sets, each of which has been run.",
-        ("network", "units, sets tried", f"kept / fewest, for {', '.join(map(str, TARGETS))} of the error"),
+        f"Networks of at most {SMALL} units. For each target, as a share of the error: the share of the parameters "
+        "that `keep` holds, and that of the cheapest set that reaches it, of all sets, which have been run in "
+        "the order of what they hold.",
+        ("network", "units, sets run", f"kept / cheapest, for {', '.join(map(str, TARGETS))} of the error"),
     )
     cases: dict[str, Callable[[], networks.Case]] = {
         "one layer": few,
@@ -279,23 +284,25 @@ def keeping(context: Context) -> Table:
             model, batches, of = made()
             result = dtypeguard.compare(model, batches[:2], loss=of, **how)
             search = result._searching()
-            units, runs = search.leaves, itertools.count()
+            runs = itertools.count()
 
             def trial(names: list[str], search: Any = search, runs: Any = runs) -> float:
                 next(runs)
-                found: float = search.trial(names)
+                found: float = search._error(search.units.closed(names), as_given=True)
                 return found
 
-            size_for, more, told = fewest(trial, units), 0, []
+            share_for, more, told = cheapest(trial, search.units), 0.0, []
             for target in TARGETS:
-                kept = held(result.keep(target * result.error).names, units)
-                best = min(size_for(target * result.error), len(units))
-                told.append(f"{kept} / {best}")
+                kept, best = result.keep(target * result.error).parameters, share_for(target * result.error)
+                told.append(f"{percent(kept)} / {percent(best)}")
                 more = max(more, kept - best)
-                good, count = good + (kept - best <= 1), count + 1
-            value = f"{len(units)}, {next(runs):,}"
-            table.rows.append(Row(f"{name}, {low}", value, ", ".join(told), at_most(1, "1 more"), more))
-    table.rows.append(Row("at most one more", f"{good} of {count}", "", exactly(count, str(count)), good))
+                good, count = good + (kept - best <= DEARER), count + 1
+            value = f"{len(search.leaves)}, {next(runs):,}"
+            bar = at_most(DEARER, f"{percent(DEARER)} more")
+            table.rows.append(Row(f"{name}, {low}", value, ", ".join(told), bar, more))
+    table.rows.append(
+        Row(f"at most {percent(DEARER)} more", f"{good} of {count}", "", exactly(count, str(count)), good)
+    )
     return table
 
 

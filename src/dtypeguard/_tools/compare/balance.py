@@ -35,6 +35,7 @@ class Balance:
         self._within = _meet([around for _, around in doors], columns)
         self._shares = torch.tensor(list(parts.values()), dtype=torch.float64)
         self._costs = torch.tensor(list(doors.values()), dtype=torch.float64)
+        self._whole = float(self._shares.clamp(min=0).sum())
 
     def saved(self, names: Iterable[str]) -> float:
         """The share of the error² that is saved by keeping these modules."""
@@ -46,9 +47,8 @@ class Balance:
         return self._left(*self._kept(names))
 
     def _left(self, saved: Tensor, doors: Tensor) -> float:
-        shares = self._shares.clamp(min=0)
-        whole, left = float(shares.sum()), float(shares[~saved].sum() + self._costs[doors].sum())
-        return min(left / whole, 1.0) if whole else 0.0
+        left = float(self._shares[~saved].clamp(min=0).sum() + self._costs[doors].sum())
+        return min(left / self._whole, 1.0) if self._whole else 0.0
 
     def correct(self, name: str, saved: float) -> None:
         """A run has shown what keeping a module saves: its shares are scaled by it."""
@@ -56,6 +56,15 @@ class Balance:
         own, cost = float(self._shares[rows].sum()), float(self._costs[doors].sum())
         if own > 0:
             self._shares[rows] *= min(max((saved + cost) / own, 0.0), _LIKELY)
+            self._whole = float(self._shares.clamp(min=0).sum())
+
+    def learn(self, names: Iterable[str], others: Iterable[str], more: float) -> None:
+        """Runs have shown how much more some modules save than others do: what only they save is scaled by it."""
+        saved, others_saved = self._kept(names)[0], self._kept(others)[0]
+        new, gone = saved & ~others_saved, others_saved & ~saved
+        own, theirs = (float(self._shares[rows].clamp(min=0).sum()) for rows in (new, gone))
+        if own > 0:
+            self._shares[new] *= min(max((more * self._whole + theirs) / own, 0.0), _LIKELY)
 
     def steps(self, first: Sequence[str] = (), among: Sequence[str] | None = None) -> Iterator[tuple[list[str], float]]:
         """Modules to keep, one more at a time, and what is then left of the error².

@@ -118,6 +118,7 @@ class Search:
         best: tuple[str, ...] | None = None
         reached = base
         start, slack, failed = self._balance.rest(names), 1.0, 0  # slack: an error that was measured, over the expected
+        before: tuple[tuple[str, ...], float] | None = None
         while self.runs < RUNS:
             level = start * (target / (base * slack)) ** 2
             if best is None:
@@ -133,6 +134,11 @@ class Search:
                 best, reached = names, error
             else:
                 failed += 1
+            left = start * (error / (base * slack)) ** 2
+            if before is not None and math.isfinite(left):
+                self._balance.learn(names, before[0], before[1] - left)
+                expected = base * math.sqrt(self._balance.rest(names) / start)
+            before = (names, left) if math.isfinite(left) else before
             if math.isfinite(error) and error and expected:
                 slack = error / expected * (1.0 if error <= target else _CAUTION ** (failed - 1))
             elif error > target:
@@ -204,7 +210,7 @@ class Search:
         keep_wide(model, names, self._ran[names][0], subject.dtype, self._ran[names][1])
         dtype = None if self._as_given else subject.dtype
         try:
-            return _error(subject, subject.compiled_outputs(subject.compiled(model), dtype))
+            return _error_of(subject, subject.compiled_outputs(subject.compiled(model), dtype))
         except Exception as refusal:
             told = f"{type(refusal).__name__}: {refusal}".partition("\n")[0]
             self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
@@ -229,7 +235,9 @@ class Search:
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
-                return _error(self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype))
+                return _error_of(
+                    self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype)
+                )
             except REFUSALS:
                 at = stack.refused
             if as_given:
@@ -251,7 +259,7 @@ class Search:
         return any(within(other, name) or within(name, other) for other in names)
 
 
-def _error(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
+def _error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
     """The error of what a model returns for each batch."""
     square = size = 0.0
     for number, low in enumerate(outputs):
