@@ -16,6 +16,8 @@ from ..ops import FLUSHES, Operator
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from .flags import Flags
+from .kept import LOST as LOST_OF_TOTAL
+from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Memory, ShadowStorage
@@ -62,6 +64,7 @@ class Values:
         self.shadow = self._shadow = Shadow(Memory(self._left)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
+        self._totals = Totals()  # over steps that are not looked at
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
 
     @property
@@ -71,10 +74,13 @@ class Values:
 
     def summary(self) -> dict[str, Any]:
         """For the report."""
+        steps = self._audit.steps
+        every = None if steps is None else {"every": steps.every, "steps": steps.number - 1, "looked_at": steps.looked}
         if self._shadow is None:
-            return {"how": RANGE}
+            return {"how": RANGE, "sampled": every}
         missing = dict(self.opaque.most_common())
-        return {"how": "shadow", "shadowed": self._shadow.operations, "not_shadowed": missing, "over": self.over}
+        found = {"how": "shadow", "shadowed": self._shadow.operations, "not_shadowed": missing, "over": self.over}
+        return {**found, "sampled": every}
 
     # ------------------------------------------------------------ operations
 
@@ -252,11 +258,40 @@ class Values:
 
     def begin(self) -> None:
         begin(self._audit)
+        if self.shadow is not None and self._audit.steps is not None:
+            self.shadow.sampled = True
+
+    def rest(self) -> None:
+        """A step has ended that was looked at, and the next one is not: values are not followed any more."""
+        self.flags.rest()
+        steps, shadow = self._audit.steps, self.shadow
+        if steps is not None and shadow is not None:
+            self._stand(self._totals.rest(shadow.memory, steps.number - 1))
+            shadow.memory.clear()
+
+    def wake(self) -> None:
+        """A step begins that is looked at."""
+        for row in self.rows:
+            row.visits = 0  # the first time that a line runs in it is measured
+        if self.shadow is not None:
+            self._totals.wake(self.shadow.memory)
+
+    def _stand(self, totals: list[tuple[Kept, float]]) -> None:
+        for kept, share in totals:
+            row = kept.row
+            if row.stalled > UNMOVED and share > LOST_OF_TOTAL:
+                row.error = max(row.error, share)
+                now = kept.now()
+                if now is not None:
+                    row.example = worst(now, now.double() + kept.drift)
+                self._harm(row, Cause.STALLED, "a total that is kept over steps", None, share)
 
     def close(self) -> None:
         """The program has ended: what is left is its result."""
         self.flags.clear()
         if self.shadow is not None:
+            if self._audit.steps is not None:
+                self._stand(self._totals.close(self._audit.steps.number - 1))
             self.shadow.memory.clear()
         for row in self.rows:
             if row.born and not row.given and row not in self.harms:

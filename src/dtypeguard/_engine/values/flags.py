@@ -104,6 +104,11 @@ class Flags:
         flag = self._get(tensor)
         return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
 
+    def rest(self) -> None:
+        """From now on operations are not seen: what is known of values is forgotten."""
+        self.read()
+        self._of.clear()
+
     def clear(self) -> None:
         """What nobody has read by now never will be."""
         self.read()

@@ -33,7 +33,7 @@ def begin(audit: Recorder) -> None:
 
 
 def _left(call: Call, audit: Recorder) -> None:
-    if audit.local.modules:
+    if audit.local.modules or audit.resting:
         return
     site, due = audit.here(), audit.due("values", call.path)
     for _, tensor in list(tensors_in(call.output))[:_MANY] if due else ():
@@ -44,7 +44,7 @@ def _told(audit: Recorder, what: str, original: Callable[..., Any]) -> Callable[
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if audit.live and not audit.local.paused and args:
+        if audit.live and not audit.local.paused and not audit.resting and args:
             audit.guarded(_leave, audit, what, args[0])
         return original(*args, **kwargs)
 
@@ -76,7 +76,7 @@ def _settle(audit: Recorder, optimizer: Optimizer) -> None:
 
 
 def _hook(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, arguments: Any, options: Any) -> None:
-    if audit.live and not audit.local.paused:
+    if audit.live and not audit.local.paused and not audit.resting:
         audit.guarded(function, audit, optimizer)
 
 

@@ -60,6 +60,7 @@ class Shadow:
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
         self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
+        self.sampled = False  # whether some steps are not looked at
         self._whole = False  # whether there were whole numbers that became others
 
     # ------------------------------------------------------------ before the program's operation
@@ -276,7 +277,8 @@ class Shadow:
         if op.name not in ACCUMULATES:
             return
         total = next((one for one in incoming if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
-        if total is None or error <= _GROWN * max((one.error for one in incoming if one is not total), default=0.0):
+        others = max((one.error for one in incoming if one is not total), default=0.0)
+        if total is None or (error <= _GROWN * others and not self.sampled):
             return  # there is no total, or what is added was as wrong
         if writing is not None:
             if writing.values is None or writing.shadow is None or total.tensor is not tensor:

@@ -43,7 +43,7 @@ class Watching(Mode):
         __tracebackhide__ = True
         recorder = self._recorder
         kwargs = kwargs or {}
-        if not recorder.running or recorder.local.paused or _tracing() is not None:
+        if not recorder.running or recorder.resting or recorder.local.paused or _tracing() is not None:
             return func(*args, **kwargs)
         op = operator_of(func)
         kept = None

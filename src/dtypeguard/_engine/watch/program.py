@@ -43,15 +43,18 @@ def _compile(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
 
 def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     """It stands by itself: what is called most has one frame of ours, not two."""
-    local, entered, left = audit.local, audit.on["entered"], audit.on["left"]
+    local, entered, left, steps = audit.local, audit.on["entered"], audit.on["left"], audit.steps
 
     @functools.wraps(original)
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if local.paused or not (local.on or audit.live) or private.tracing_state() is not None:
             return original(self, *args, **kwargs)
-        if not local.modules:
+        outermost, rested = not local.modules, None
+        if outermost:
             local.failure = None  # ids of exceptions are used again
+            if steps is not None and local.on:
+                rested = steps.enters()
         call = Call(self, audit.known_path(self) or audit.guarded(audit.path_of, self) or type(self).__name__)
         audit.call(entered, call)
         row = audit.calls.get(call.path)
@@ -76,6 +79,8 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         finally:
             local.modules.pop()
             local.doors.pop()
+            if outermost and steps is not None and local.on:
+                steps.leaves(rested)
         if local.failure is not None and not local.failure.said:
             audit.guarded(audit.outlived, local.failure)
         if not row.calls:

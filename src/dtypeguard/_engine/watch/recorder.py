@@ -29,6 +29,7 @@ from .lineage import Cause, Lineage, Node
 from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, raising, user
+from .steps import Steps
 from .text import inside, size_of, tensors_of, walk
 
 State = TypeVar("State")
@@ -64,6 +65,7 @@ class Recorder:
         self.integers = {*NARROW}  # dtypes of which every operation is told
         self.operations = 0
         self.values: Any = None  # what looks at values, where that is asked for
+        self.steps: Steps | None = None  # which of them are looked at, where not all are
         self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, ModuleRow] = {}  # by path
@@ -243,6 +245,8 @@ class Recorder:
             self.patches.begin(self)
             if self.values is not None:
                 self.values.begin()
+            if self.steps is not None:
+                self.steps.begin()
             self.emit("start")
             _python_dispatch._push_mode(self._mode)  # its `__enter__` keeps flags for the whole process
             self.running = True
@@ -261,6 +265,22 @@ class Recorder:
             self.emit("end")
         finally:
             self._put_back()
+
+    @property
+    def resting(self) -> bool:
+        """Whether the step that runs is not looked at."""
+        return self.steps is not None and self.steps.resting
+
+    def mode_off(self) -> None:
+        """Take the mode off this thread."""
+        self._leave()
+
+    def mode_on(self) -> None:
+        """Put it back, below those that the program has entered."""
+        modes: Any = _python_dispatch
+        above = [modes._pop_mode() for _ in _stack()]
+        for mode in (self._mode, *reversed(above)):
+            modes._push_mode(mode)
 
     @contextlib.contextmanager
     def in_thread(self) -> Iterator[None]:

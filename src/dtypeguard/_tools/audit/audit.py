@@ -20,6 +20,7 @@ from ..._engine.watch.mode import Watching
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import rule_modules
 from ..._engine.watch.selection import Selection
+from ..._engine.watch.steps import POWERS, Steps
 from ..._show.report.report import AuditReport
 from ..calls import call_of
 
@@ -78,6 +79,7 @@ def audit(
     rules: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
+    every: Literal["2^k"] | int | None = None,
 ) -> Audit: ...
 
 
@@ -90,6 +92,7 @@ def audit(
     rules: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
+    every: Literal["2^k"] | int | None = None,
 ) -> AuditReport: ...
 
 
@@ -120,6 +123,9 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             pyproject.toml, else all.
         ignore: the rules to leave out, in the first form. The comment `# dtypeguard: ignore[DG103]` leaves one out at
             its line.
+        every: which steps are looked at, with `values=`; in the others the audit sees calls of modules and optimizers,
+            and no operations, so they cost next to nothing. "2^k": 1, 2, 4, 8 ...; 100: 1, 101, 201 ...; default: all.
+            A step ends with `optimizer.step()`; where there is no optimizer, each call of the outermost module is one.
         values: what a dtype does to values, in the first form. True: each operation runs once more in a wider dtype,
             and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
             long, and each tensor that is alive up to three times its memory. "range": only values that are not finite
@@ -148,7 +154,8 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     """
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
         return _call(args[0], args[1:], kwargs, _recorder())
-    recorder = _recorder(kwargs.pop("rules", None), kwargs.pop("ignore", ()), kwargs.pop("values", None))
+    options = {name: kwargs.pop(name) for name in ("rules", "ignore", "values", "every") if name in kwargs}
+    recorder = _recorder(**options)
     if "batch" in kwargs and len(args) == 1:
         args = (*args, kwargs.pop("batch"))
     if len(args) == 2 and isinstance(args[0], nn.Module) and _is_batch(args[1]) and not kwargs:
@@ -156,10 +163,10 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
-        options = (*names, "rules", "ignore", "values")
+        known = (*names, "rules", "ignore", "values", "every")
         if unknown:
-            raise TypeError(f"audit: {misspelt(unknown[0], options)}")
-        raise TypeError(f"audit takes {', '.join(options)}, not {args[3:]}")
+            raise TypeError(f"audit: {misspelt(unknown[0], known)}")
+        raise TypeError(f"audit takes {', '.join(known)}, not {args[3:]}")
     twice = [name for name in names[: len(args)] if name in kwargs]
     if twice:
         raise TypeError(f"audit got {', '.join(twice)} twice")
@@ -170,7 +177,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     return Audit(recorder, several["model"])
 
 
-def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Recorder:
+def _recorder(rules: Any = None, ignore: Any = (), values: Any = None, every: Any = None) -> Recorder:
     recorder = Recorder(Findings(Selection.read(rules, ignore)), Watching)
     values = values.lower() if isinstance(values, str) else values
     if not (values is None or isinstance(values, bool) or values == RANGE):
@@ -180,6 +187,15 @@ def _recorder(rules: Any = None, ignore: Any = (), values: Any = None) -> Record
         )
     if values:
         recorder.values = Values(recorder, values)
+    if every is not None:
+        if not values:
+            raise ValueError(f"audit(every={every!r}) says at which steps values are looked at: pass values=True too")
+        if every != POWERS and not (isinstance(every, int) and not isinstance(every, bool) and every > 0):
+            raise ValueError(
+                f"audit takes every={POWERS!r} (steps 1, 2, 4, 8 ... are looked at), a number of steps, or None (all), "
+                f"not every={every!r}"
+            )
+        recorder.steps = Steps(recorder, every)
     return recorder
 
 

@@ -48,7 +48,7 @@ class Balance:
 
     def _left(self, saved: Tensor, doors: Tensor) -> float:
         left = float(self._shares[~saved].clamp(min=0).sum() + self._costs[doors].sum())
-        return min(left / self._whole, 1.0) if self._whole else 0.0
+        return min(left / self._whole, 1.0) if self._whole else 1.0
 
     def correct(self, name: str, saved: float) -> None:
         """A run has shown what keeping a module saves: its shares are scaled by it."""

@@ -25,7 +25,7 @@ _AHEAD = 3  # layers that are run to find the first
 _CURVE = 20  # points
 _SPREAD = 0.5  # of the parameters: a set that holds more hardly pays, unless it saves nearly all of the error
 _NEARLY = 0.1  # of the error
-_BATCH = 0.25  # of the error²: what its rounding makes of the error if it is told
+_BATCH = 0.5  # of the error²: what its rounding makes of the error if it is told
 
 
 class Search:
@@ -117,7 +117,8 @@ class Search:
             return self._kept(names, base, base, 1.0)
         best: tuple[str, ...] | None = None
         reached = base
-        start, slack, failed = self._balance.rest(names), 1.0, 0  # slack: an error that was measured, over the expected
+        start, failed = self._balance.rest(names) or 1.0, 0
+        slack = 1.0  # an error that was measured, over the expected
         before: tuple[tuple[str, ...], float] | None = None
         while self.runs < RUNS:
             level = start * (target / (base * slack)) ** 2
@@ -129,7 +130,7 @@ class Search:
                 if names in self._tried or self.units.price(names) >= self.units.price(best):
                     break
             error = self._attempt(names, target)
-            expected = base * math.sqrt(self._balance.rest(names) / start) if start else 0.0
+            expected = base * math.sqrt(self._balance.rest(names) / start)
             if error <= target:
                 best, reached = names, error
             else:

@@ -1,0 +1,89 @@
+"""Which steps of a program an audit looks at; in between its dispatch mode is off, so that they cost nothing."""
+
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+POWERS = "2^k"
+
+
+class Steps:
+    """Counts steps, and switches the mode on and off between them.
+
+    A step of a training ends when all optimizers that have stepped before have done so again, or one of them twice.
+    Until one has, each call of an outermost module begins a step; later on such a call without gradients, as of a
+    validation, is a step of its own.
+
+    Attributes:
+        trained: steps that have ended.
+        looked: steps and calls that were looked at.
+        resting: whether this step is not looked at.
+    """
+
+    def __init__(self, audit: Any, every: str | int) -> None:
+        self._audit, self.every = audit, every
+        self.trained = self.looked = 0
+        self.resting = False
+        self._calls = 0
+        self._optimizers: WeakSet[Optimizer] = WeakSet()
+        self._stepped: WeakSet[Optimizer] = WeakSet()  # in this step
+
+    @property
+    def number(self) -> int:
+        """Of the step that runs, from 1."""
+        return self.trained + 1 if self.trained else max(self._calls, 1)
+
+    def begin(self) -> None:
+        """The first step is looked at."""
+        self._audit.handles.append(register_optimizer_step_post_hook(self._optimized))
+        self.looked = 1
+
+    def _due(self, number: int) -> bool:
+        if isinstance(self.every, int):
+            return (number - 1) % self.every == 0
+        return number & (number - 1) == 0
+
+    def _optimized(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._audit.live or not self._audit.local.on or self._audit.local.paused:
+            return
+        again = optimizer in self._stepped
+        self._stepped.add(optimizer)
+        if again or self._stepped >= self._optimizers:
+            self._optimizers = self._stepped
+            self._stepped = WeakSet()
+            self.trained += 1
+            self._look(self._due(self.trained + 1))
+        self._optimizers.add(optimizer)
+
+    def enters(self) -> bool | None:
+        """An outermost module is called; what to hand to `leaves`."""
+        if self.trained and torch.is_grad_enabled():
+            return None
+        self._calls += 1
+        rested = self.resting if self.trained else None
+        if self._calls > 1 or self.trained:
+            self._look(self._due(self._calls))
+        return rested
+
+    def leaves(self, rested: bool | None) -> None:
+        """It has returned: a validation is over."""
+        if rested is not None:
+            self._look(not rested)
+
+    def _look(self, on: bool) -> None:
+        """Look at what comes, or do not; values are known anew where steps were not looked at."""
+        self.looked += on
+        if on is not self.resting:
+            return
+        audit = self._audit
+        if on:
+            self.resting = False
+            audit.guarded(audit.values.wake)
+            audit.mode_on()
+        else:
+            audit.mode_off()
+            self.resting = True
+            audit.guarded(audit.values.rest)
