@@ -64,7 +64,7 @@ class Values:
         self.shadow = self._shadow = Shadow(Memory(self._left)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
-        self._totals = Totals()  # over steps that are not looked at
+        self._totals = Totals(self._step)  # over steps that are not looked at
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
 
     @property
@@ -259,14 +259,14 @@ class Values:
     def begin(self) -> None:
         begin(self._audit)
         if self.shadow is not None and self._audit.steps is not None:
-            self.shadow.sampled = True
+            self.shadow.totals = set()
 
     def rest(self) -> None:
         """A step has ended that was looked at, and the next one is not: values are not followed any more."""
         self.flags.rest()
-        steps, shadow = self._audit.steps, self.shadow
-        if steps is not None and shadow is not None:
-            self._stand(self._totals.rest(shadow.memory, steps.number - 1))
+        shadow = self.shadow
+        if shadow is not None:
+            self._stand(self._totals.rest(shadow.memory))
             shadow.memory.clear()
 
     def wake(self) -> None:
@@ -275,23 +275,28 @@ class Values:
             row.visits = 0  # the first time that a line runs in it is measured
         if self.shadow is not None:
             self._totals.wake(self.shadow.memory)
+            self.shadow.totals = self._totals.rows
 
-    def _stand(self, totals: list[tuple[Kept, float]]) -> None:
-        for kept, share in totals:
-            row = kept.row
+    def _step(self) -> int:
+        """How many steps have ended."""
+        steps = self._audit.steps
+        return 0 if steps is None else steps.number - 1
+
+    def _stand(self, totals: list[Kept]) -> None:
+        """Totals that have lost much, while most of their values stood still."""
+        for kept in totals:
+            row, share = kept.row, kept.share
             if row.stalled > UNMOVED and share > LOST_OF_TOTAL:
                 row.error = max(row.error, share)
-                now = kept.now()
-                if now is not None:
-                    row.example = worst(now, now.double() + kept.drift)
-                self._harm(row, Cause.STALLED, "a total that is kept over steps", None, share)
+                row.example = worst(kept.values, kept.values.double() + kept.drift)
+                self._harm(row, Cause.STALLED, "what the program keeps over steps", None, share)
 
     def close(self) -> None:
         """The program has ended: what is left is its result."""
         self.flags.clear()
         if self.shadow is not None:
             if self._audit.steps is not None:
-                self._stand(self._totals.close(self._audit.steps.number - 1))
+                self._stand(self._totals.close())
             self.shadow.memory.clear()
         for row in self.rows:
             if row.born and not row.given and row not in self.harms:

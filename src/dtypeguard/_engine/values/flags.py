@@ -105,9 +105,10 @@ class Flags:
         return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
 
     def rest(self) -> None:
-        """From now on operations are not seen: what is known of values is forgotten."""
+        """From now on operations are not seen: nothing is known of values any more, but where those were spoilt that are."""
         self.read()
-        self._of.clear()
+        for key in [key for key, (_, flag) in self._of.items() if not flag.bad]:
+            del self._of[key]
 
     def clear(self) -> None:
         """What nobody has read by now never will be."""

@@ -5,6 +5,7 @@ lost in one step is lost in each of the steps in which the total has not moved.
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,88 +24,99 @@ class Kept:
 
     Attributes:
         row: the line that adds to it.
-        lost: what the last step that was looked at has lost of each value.
+        values: as they were after the last step that was looked at.
+        lost: what that step has lost of each value.
         step: that step.
-        values: as they were after it.
+        stood: whether nothing had moved since the one before.
         drift: what all steps have lost in which nothing moved.
+        died: the step in which the program gave it up, if it has.
     """
 
-    __slots__ = ("drift", "lost", "ref", "row", "step", "stood", "values")
+    __slots__ = ("died", "drift", "lost", "ref", "row", "step", "stood", "values")
 
-    def __init__(self, ref: "weakref.ref[Any]", row: Row, values: Tensor) -> None:
-        self.ref, self.row, self.values = ref, row, values
-        self.lost = self.drift = torch.zeros((), dtype=torch.float64)
-        self.step, self.stood = 0, False
+    def __init__(self, storage: Any, row: Row, step: Callable[[], int], last: "Kept | None") -> None:
+        def gone(ref: "weakref.ref[Any]") -> None:
+            self.died = step() if row.name.endswith("_") else 0  # else the next step makes a new one
 
-    def now(self) -> Tensor | None:
-        """The values, if the program still has them."""
-        storage = self.ref()
-        if storage is None or storage.nbytes() != self.values.nbytes:
-            return None
-        return torch.empty(0, dtype=self.values.dtype, device=self.values.device).set_(
-            storage, 0, (self.values.numel(),), (1,)
-        )
+        self.ref, self.row = weakref.ref(storage, gone), row
+        self.values = self.lost = self.drift = torch.zeros(())
+        self.step, self.stood, self.died = 0, False, 0
+        if last is not None:
+            self.values, self.drift, self.step = last.values, last.drift, last.step
+
+    def looked(self, now: Tensor, shadow: Tensor, step: int) -> None:
+        """A step was looked at: what the shadow has more was lost in it, and in those before in which nothing moved."""
+        self.lost = shadow.double() - now.double()
+        self.stood = self.stood or (self.values.shape == now.shape and self.step > 0 and self.stands(now))
+        self.drift = self.drift + self.lost * (step - self.step) if self.stood else self.lost
+        self.values, self.step, self.stood = now.clone(), step, False
 
     def stands(self, now: Tensor) -> bool:
         """Whether most values are as they were after the last step that was looked at."""
         return float((now == self.values).sum()) > UNMOVED * now.numel()
 
-    def looked(self, now: Tensor, shadow: Tensor, step: int) -> None:
-        """A step has been looked at, in which most values did not move though their shadow did."""
-        self.lost = shadow.double() - now.double()
-        self.drift = self.drift + self.lost * (step - self.step) if self.stood else self.lost
-        self.values, self.step = now.clone(), step
-
-    def share(self, now: Tensor) -> float:
+    @property
+    def share(self) -> float:
         """The drift, as a share of the total with it."""
-        return float(self.drift.norm() / (now.double() + self.drift).norm().clamp(min=1e-300))
+        return float(self.drift.norm() / (self.values.double() + self.drift).norm().clamp(min=1e-300))
 
 
 class Totals:
-    """The totals of a program."""
+    """The totals of a program; `step` gives the number of steps that have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[[], int]) -> None:
         self._of: dict[int, Kept] = {}
+        self._step = step
 
-    def rest(self, memory: Memory, step: int) -> list[tuple[Kept, float]]:
-        """A step that was looked at has ended; those totals that stand still, and what they have lost."""
+    def rest(self, memory: Memory) -> list[Kept]:
+        """A step that was looked at has ended."""
         found = {}
         for held in memory.all():
-            if _is_total(held):
-                key = id(held.ref())
-                kept = self._of.get(key)
-                if kept is None or kept.ref() is not held.ref() or kept.row is not held.row:
-                    empty = torch.empty(held.size // held.dtype.itemsize, dtype=held.dtype, device=held.buffer.device)
-                    kept = Kept(held.ref, held.row, empty)
-                now = kept.now()
-                if now is not None:
-                    kept.looked(now, held.buffer, step)
-                    found[key] = kept
+            storage = held.ref()
+            if storage is not None and _is_total(held):
+                now = _whole(storage, held.dtype, held.buffer.device)
+                kept = self._of.get(id(storage))
+                if kept is None or kept.ref() is not storage or kept.row is not held.row:
+                    kept = Kept(storage, held.row, self._step, self._last(held.row, now))
+                kept.looked(now, held.buffer, self._step())
+                found[id(storage)] = kept
         self._of = found
-        return [(kept, kept.share(now)) for kept in found.values() if (now := kept.now()) is not None]
+        return list(found.values())
+
+    def _last(self, row: Row, now: Tensor) -> Kept | None:
+        """The same total, where each step makes a new tensor of it: `total = total + value`."""
+        same = (kept for kept in self._of.values() if kept.row is row and kept.values.shape == now.shape)
+        return next(same, None)
+
+    @property
+    def rows(self) -> set[Row]:
+        return {kept.row for kept in self._of.values()}
 
     def wake(self, memory: Memory) -> None:
         """A step begins that is looked at: totals have a shadow, and are known as such."""
-        for kept in list(self._of.values()):
-            now = kept.now()
-            if now is not None:
-                kept.stood = kept.stands(now)
-                held = memory.hold(now, kept.row)
-                held.row = kept.row
-
-    def close(self, step: int) -> list[tuple[Kept, float]]:
-        """The program has ended, so many steps later."""
-        found = []
         for kept in self._of.values():
-            now = kept.now()
-            if now is not None and kept.stands(now):
-                kept.drift = kept.drift + kept.lost * (step - kept.step)
-                found.append((kept, kept.share(now)))
-        return found
+            storage = kept.ref()
+            if storage is not None and storage.nbytes() == kept.values.nbytes:
+                now = _whole(storage, kept.values.dtype, kept.values.device)
+                kept.stood = kept.stands(now)
+                memory.hold(now, kept.row).row = kept.row
+
+    def close(self) -> list[Kept]:
+        """The program has ended; a total that it gave up stood still until then."""
+        for kept in self._of.values():
+            storage = kept.ref()
+            if storage is None or kept.stands(_whole(storage, kept.values.dtype, kept.values.device)):
+                kept.drift = kept.drift + kept.lost * ((kept.died or self._step()) - kept.step)
+        return list(self._of.values())
 
 
 def _is_total(held: ShadowStorage) -> bool:
     row = held.row
     if row is None or row.backward or row.name not in ACCUMULATES:
         return False
-    return held.ref() is not None and held.size // held.dtype.itemsize <= LARGEST and not held.dtype.is_complex
+    return held.size // held.dtype.itemsize <= LARGEST and not held.dtype.is_complex
+
+
+def _whole(storage: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """All values of a storage."""
+    return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))

@@ -60,7 +60,7 @@ class Shadow:
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
         self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
-        self.sampled = False  # whether some steps are not looked at
+        self.totals: set[Row] | None = None  # of totals that are kept over steps, where some steps are not looked at
         self._whole = False  # whether there were whole numbers that became others
 
     # ------------------------------------------------------------ before the program's operation
@@ -260,12 +260,13 @@ class Shadow:
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if tensor.numel() <= LARGEST and error.distance:
             if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
-                self._stalls(op, row, effective, tensor, shadow, incoming, writing)
+                self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
     def _stalls(
         self,
         op: Operator,
+        args: Any,
         row: Row,
         error: float,
         tensor: Tensor,
@@ -278,9 +279,15 @@ class Shadow:
             return
         total = next((one for one in incoming if one.tensor.shape == tensor.shape and _loops(one.row, row)), None)
         others = max((one.error for one in incoming if one is not total), default=0.0)
-        if total is None or (error <= _GROWN * others and not self.sampled):
+        if total is None and self.totals and row in self.totals and writing is None:
+            same = (one for one in args if isinstance(one, Tensor) and one.shape == tensor.shape)
+            values = next((one for one in same if one.dtype is tensor.dtype), None)  # as the last step left it
+            if values is None:
+                return
+            old = values.to(shadow.dtype)
+        elif total is None or (self.totals is None and error <= _GROWN * others):
             return  # there is no total, or what is added was as wrong
-        if writing is not None:
+        elif writing is not None:
             if writing.values is None or writing.shadow is None or total.tensor is not tensor:
                 return
             values, old = writing.values, writing.shadow

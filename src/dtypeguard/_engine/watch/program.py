@@ -50,6 +50,8 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         __tracebackhide__ = True
         if local.paused or not (local.on or audit.live) or private.tracing_state() is not None:
             return original(self, *args, **kwargs)
+        if steps is not None and steps.asleep:
+            return original(self, *args, **kwargs)
         outermost, rested = not local.modules, None
         if outermost:
             local.failure = None  # ids of exceptions are used again

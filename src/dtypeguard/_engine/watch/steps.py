@@ -36,6 +36,11 @@ class Steps:
         """Of the step that runs, from 1."""
         return self.trained + 1 if self.trained else max(self._calls, 1)
 
+    @property
+    def asleep(self) -> bool:
+        """Whether no call of a module ends this: the program trains, and its step is not looked at."""
+        return self.resting and self.trained > 0 and torch.is_grad_enabled()
+
     def begin(self) -> None:
         """The first step is looked at."""
         self._audit.handles.append(register_optimizer_step_post_hook(self._optimized))
