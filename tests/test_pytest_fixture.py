@@ -231,7 +231,7 @@ def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
         ("ignore=['DG999']", "dtype_audit: ignore='DG999' is no rule*"),
         (
             "ignores=[]",
-            "*dtype_audit(rules=None, ignore=(), values=None, baseline=None, severity='warning', fail=True) "
+            "*dtype_audit(rules=None, ignore=(), values=None, every=None, baseline=None, severity='warning', fail=True) "
             "does not take ignores",
         ),
         ("'DG1', x=3", "*does not take 'DG1', x"),

@@ -24,9 +24,9 @@ def marked(name):
     return lines.index(next(line for line in lines if line.endswith(f"# <-- {name}"))) + 1
 
 
-def audited(program, *arguments):
+def audited(program, *arguments, every=None):
     torch.manual_seed(0)
-    with dtypeguard.audit(values=True) as report:
+    with dtypeguard.audit(values=True, every=every) as report:
         program(*arguments)
     assert report.faults == []
     return [finding for finding in report.findings if finding.rule.startswith("DG9") and finding.severity in BAD]
@@ -545,6 +545,14 @@ def test_a_planted_fault(kind, where):
     rule, low = RULES[kind]
     body = body_of(kind, where)
     assert (rule, marked(body.__name__)) in places(audited(where, body, low))
+
+
+@pytest.mark.parametrize(("kind", "where"), [(kind, where) for kind in RULES for where in (a_metric, an_optimizer)])
+def test_a_planted_fault_is_found_where_some_steps_are_looked_at(kind, where):
+    rule, low = RULES[kind]
+    body = body_of(kind, where)
+    assert (rule, marked(body.__name__)) in places(audited(where, body, low, every="2^k"))
+    assert audited(where, body, F32, every="2^k") == []
 
 
 @pytest.mark.parametrize(("kind", "where"), PLANTED)

@@ -110,6 +110,8 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     values("--values", action="store_true", help=says)
     says = "find only values that are not finite, and the lines where they are born; quick"
     values("--range", dest="values", action="store_const", const="range", help=says)
+    says = "look at values in some steps only: 2^k for steps 1, 2, 4, 8 ..., 100 for steps 1, 101, 201 ..."
+    add("--every", type=_every, metavar="STEPS", help=says)
     add(
         "--fail-on",
         choices=(*_SEVERITIES, "never"),
@@ -186,6 +188,10 @@ def _dryrun(options: argparse.Namespace) -> int:
     from ._tools.dryrun.command import run
 
     return run(options)
+
+
+def _every(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
 
 
 def _list(text: str) -> list[str]:

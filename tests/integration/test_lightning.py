@@ -275,3 +275,26 @@ def test_the_callback_need_not_watch():
     callback = DtypeGuardCallback(mode="strict", watch=False)
     fitted(made(Swapped), callback)
     assert callback.findings() == []
+
+
+class Counts(Direct):
+    """Keeps a total in bfloat16."""
+
+    def on_train_start(self):
+        self.total = torch.full((), 256, dtype=torch.bfloat16)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.total += 1
+
+
+def test_the_callback_audits_some_steps(caplog):
+    callback = DtypeGuardCallback(audit={"values": True, "every": "2^k"})
+    model, _ = fitted(made(Counts), callback, batches=loader(rows=400))
+    assert model.total == 256
+    report = callback.audited()
+    assert report.values["steps"] > 60
+    assert report.values["looked_at"] < 20
+    assert [finding.rule for finding in report.findings if finding.severity == "warning"] == ["DG903"]
+    assert any("the audit of this run found" in message for message in caplog.messages)
+    with pytest.raises(ValueError, match="audit takes every="):
+        DtypeGuardCallback(audit={"values": True, "every": "never"})

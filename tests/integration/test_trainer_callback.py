@@ -127,3 +127,15 @@ def test_the_callback_watches_the_optimizer(tmp_path):
     callback = DtypeGuardCallback(watch=False)
     trained(tmp_path, callback, optimizers=optimizers())
     assert callback.findings() == []
+
+
+def test_the_callback_audits_some_steps(tmp_path):
+    plain, losses = trained(tmp_path)
+    callback = DtypeGuardCallback(audit={"values": True, "every": 3})
+    model, audited = trained(tmp_path, callback)
+    assert audited.values == losses.values
+    assert all(torch.equal(tensor, weights(model)[name]) for name, tensor in weights(plain).items())
+    report = callback.audited()
+    assert report.values["steps"] == 4
+    assert report.values["shadowed"] > 100
+    assert DtypeGuardCallback().audited() is None

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from dtypeguard._tools.audit import AuditReport
 
 _MARKER = (
-    "dtype_audit(rules=None, ignore=(), values=None, baseline=None, severity='warning', fail=True): "
+    "dtype_audit(rules=None, ignore=(), values=None, every=None, baseline=None, severity='warning', fail=True): "
     "audit the test, with these options"
 )
-_OPTIONS = ("rules", "ignore", "values", "baseline", "severity", "fail")
+_OPTIONS = ("rules", "ignore", "values", "every", "baseline", "severity", "fail")
 _INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
 
 Rows = collections.Counter[tuple[str, ...]]
@@ -128,7 +128,7 @@ def _begin(item: pytest.Item) -> _Watch:
     write = item.config.getoption(_WRITE)
     if baseline is not None and not write:
         load(baseline)  # what is wrong with it is said before the test runs
-    of_audit = {name: options[name] for name in ("rules", "ignore", "values") if name in options}
+    of_audit = {name: options[name] for name in ("rules", "ignore", "values", "every") if name in options}
     audit = dtypeguard.audit(**of_audit)
     severity, fails = options.get("severity", "warning"), options.get("fail", True) and not write
     watch = _Watch(audit, audit.report, options, baseline, fails, severity, bool(write))

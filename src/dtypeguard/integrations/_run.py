@@ -4,9 +4,10 @@ import inspect
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from torch import nn
+from torch.optim import Optimizer
 
 from .._core.base.config import Mode, ModeName, written_in
 from .._core.base.errors import AmpError, plain
@@ -14,6 +15,8 @@ from .._core.doors.guard import guard, is_held, move_guards, unguard
 from .._core.doors.options import GuardOptions
 from .._core.repair.records import CastRecord, Mark, mark, since
 from .._engine.watch.rule import Finding
+from .._show.report.report import AuditReport
+from .._tools.audit.audit import Audit, audit
 from ..amp._watch import Watch, begin, watch
 
 
@@ -26,13 +29,27 @@ class WatchOptions(TypedDict, total=False):
     ignore: str | Iterable[str]
 
 
+class AuditOptions(TypedDict, total=False):
+    """The options of `dtypeguard.audit`."""
+
+    rules: str | Iterable[str] | None
+    ignore: str | Iterable[str]
+    values: bool | Literal["range"] | None
+    every: Literal["2^k"] | int | None
+
+
 logger = logging.getLogger("dtypeguard")
 
 
 class Run:
-    """Guards models and watches their optimizers until it is closed; knows what was repaired and found meanwhile."""
+    """Guards models, watches their optimizers and audits them until it is closed; knows what was repaired and found."""
 
-    def __init__(self, watching: bool | WatchOptions, options: GuardOptions) -> None:
+    def __init__(self, watching: bool | WatchOptions, options: GuardOptions, auditing: AuditOptions | None) -> None:
+        if auditing is not None:
+            audit(**auditing)  # so is a wrong option of it
+        self._auditing = auditing
+        self._audit: Audit | None = None  # that runs
+        self._audited: AuditReport | None = None
         self._watch_options = {"mode": options.get("mode"), **(watching if isinstance(watching, dict) else {})}
         inspect.signature(guard).bind(nn.Identity(), **options)  # an unknown option is a TypeError here, not later
         inspect.signature(watch).bind(nn.Identity(), [], None, **self._watch_options)
@@ -65,6 +82,18 @@ class Run:
         except (TypeError, ValueError) as error:
             logger.info("dtypeguard: this run is not watched: %s", error)
 
+    def audit(self, model: nn.Module, optimizers: Any, scaler: Any = None) -> None:
+        """Begin an audit, where one was asked for."""
+        if self._auditing is None or self._audit is not None:
+            return
+        several = optimizers if isinstance(optimizers, Iterable) else [optimizers]
+        bare = [getattr(one, "optimizer", one) for one in several]  # in the wrapper of a framework
+        self._audit = new = audit(model, [one for one in bare if isinstance(one, Optimizer)], scaler, **self._auditing)
+        self._audited = new.__enter__()
+
+    def audited(self) -> AuditReport | None:
+        return self._audited
+
     def findings(self) -> list[Finding]:
         return [] if self._watch is None else self._watch.report()
 
@@ -72,6 +101,11 @@ class Run:
         """Take the guards off that `open` put on, end the watch, and log what was repaired."""
         if self._watch is not None:
             self._watch.remove()
+        if self._audit is not None:
+            self._audit.__exit__(None, None, None)
+            self._audit = None
+            if speak and self._audited is not None and self._audited.findings:
+                logger.warning("dtypeguard: the audit of this run found:\n%s", self._audited.findings)
         if not self._guarded:
             return
         for model in self._guarded:

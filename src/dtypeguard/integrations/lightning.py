@@ -13,8 +13,9 @@ from .._core.contract.anchor import find
 from .._core.doors.options import GuardOptions
 from .._core.repair.records import CastRecord
 from .._engine.watch.rule import Finding
+from .._show.report.report import AuditReport
 from ..distributed import check_ranks
-from ._run import Run, WatchOptions
+from ._run import AuditOptions, Run, WatchOptions
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -37,6 +38,8 @@ class DtypeGuardCallback(Callback):
 
     Args:
         watch: whether to watch the optimizers and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
+        audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
+            values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
 
     Raises:
@@ -49,13 +52,19 @@ class DtypeGuardCallback(Callback):
     >>> trainer = Trainer(callbacks=[DtypeGuardCallback(mode="strict")], logger=False, accelerator="cpu")
     """
 
-    def __init__(self, *, watch: bool | WatchOptions = True, **options: Unpack[GuardOptions]) -> None:
+    def __init__(
+        self, *, watch: bool | WatchOptions = True, audit: AuditOptions | None = None, **options: Unpack[GuardOptions]
+    ) -> None:
         super().__init__()
-        self._run = Run(watch, options)
+        self._run = Run(watch, options, audit)
 
     def report(self) -> list[CastRecord]:
         """The repairs of the run, or of the last one."""
         return self._run.report()
+
+    def audited(self) -> AuditReport | None:
+        """What the audit of the run, or of the last one, found; None without one."""
+        return self._run.audited()
 
     def findings(self) -> list[Finding]:
         """What the watch found in the run, or in the last one."""
@@ -73,6 +82,7 @@ class DtypeGuardCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.watch(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
+        self._run.audit(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._run.close(speak=trainer.is_global_zero)

@@ -8,8 +8,9 @@ from typing_extensions import Unpack
 from .._core.doors.options import GuardOptions
 from .._core.repair.records import CastRecord
 from .._engine.watch.rule import Finding
+from .._show.report.report import AuditReport
 from ..distributed import check_ranks
-from ._run import Run, WatchOptions
+from ._run import AuditOptions, Run, WatchOptions
 
 
 class DtypeGuardCallback(TrainerCallback):
@@ -20,6 +21,8 @@ class DtypeGuardCallback(TrainerCallback):
 
     Args:
         watch: whether to watch the optimizer and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
+        audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
+            values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
 
     Raises:
@@ -31,12 +34,18 @@ class DtypeGuardCallback(TrainerCallback):
     >>> callback = DtypeGuardCallback(mode="strict")  # Trainer(..., callbacks=[callback])
     """
 
-    def __init__(self, *, watch: bool | WatchOptions = True, **options: Unpack[GuardOptions]) -> None:
-        self._run = Run(watch, options)
+    def __init__(
+        self, *, watch: bool | WatchOptions = True, audit: AuditOptions | None = None, **options: Unpack[GuardOptions]
+    ) -> None:
+        self._run = Run(watch, options, audit)
 
     def report(self) -> list[CastRecord]:
         """The repairs of the training, or of the last one."""
         return self._run.report()
+
+    def audited(self) -> AuditReport | None:
+        """What the audit of the run, or of the last one, found; None without one."""
+        return self._run.audited()
 
     def findings(self) -> list[Finding]:
         """What the watch found in the training, or in the last one."""
@@ -52,6 +61,7 @@ class DtypeGuardCallback(TrainerCallback):
         if args.parallel_mode.value == "distributed" and not args.fsdp and not args.deepspeed:
             check_ranks(kwargs["model"])
         self._run.watch(kwargs["model"], kwargs.get("optimizer"))
+        self._run.audit(kwargs["model"], kwargs.get("optimizer"))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

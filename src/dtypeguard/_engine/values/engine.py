@@ -21,7 +21,7 @@ from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Memory, ShadowStorage
-from .rows import LOST, Cause, Row, Rows
+from .rows import LOST, TOTAL, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
 RANGE, SHADOW = "range", True
@@ -31,7 +31,6 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 # otherwise; only `_DIFFUSE` may not be 0.4, nor `_ULPS` 32.
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
-_TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _current_node = private.current_node
 
 
@@ -74,13 +73,14 @@ class Values:
 
     def summary(self) -> dict[str, Any]:
         """For the report."""
-        steps = self._audit.steps
-        every = None if steps is None else {"every": steps.every, "steps": steps.number - 1, "looked_at": steps.looked}
-        if self._shadow is None:
-            return {"how": RANGE, "sampled": every}
-        missing = dict(self.opaque.most_common())
-        found = {"how": "shadow", "shadowed": self._shadow.operations, "not_shadowed": missing, "over": self.over}
-        return {**found, "sampled": every}
+        steps, shadow = self._audit.steps, self._shadow
+        found: dict[str, Any] = {"how": RANGE}
+        if shadow is not None:
+            missing = dict(self.opaque.most_common())
+            found = {"how": "shadow", "shadowed": shadow.operations, "not_shadowed": missing, "over": self.over}
+        if steps is not None:
+            found |= {"every": steps.every, "steps": steps.number - bool(steps.trained), "looked_at": steps.looked}
+        return found
 
     # ------------------------------------------------------------ operations
 
@@ -201,7 +201,7 @@ class Values:
         error = error_of(tensor, shadow_of)
         if held.row.cause is Cause.STALLED:
             held.row.example = worst(tensor, shadow_of)  # of a total the last one says most
-        largest = max(error.level, _TOTAL * held.row.largest)
+        largest = max(error.level, TOTAL * held.row.largest)
         share = error.level / largest if error.level and largest else 1.0
         self._blame(what, site, held, error.relative(held.floor) * share / held.cancellation, causes)
 

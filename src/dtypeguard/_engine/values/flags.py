@@ -105,7 +105,7 @@ class Flags:
         return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
 
     def rest(self) -> None:
-        """From now on operations are not seen: nothing is known of values any more, but where those were spoilt that are."""
+        """From now on operations are not seen: of values that are spoilt it is still known where that was."""
         self.read()
         for key in [key for key, (_, flag) in self._of.items() if not flag.bad]:
             del self._of[key]

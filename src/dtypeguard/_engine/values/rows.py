@@ -21,6 +21,7 @@ _LARGE = 0.02  # an error that is no mere rounding
 LOST = 0.5  # an error that leaves nothing of a value
 _FACTOR = 8  # times the error that came in
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
+TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _MANY = 20_000  # rows, from which on modules are not told apart any more
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
@@ -136,6 +137,8 @@ class Row:
         self.count += error.count
         self.lost += error.lost
         self.largest = max(self.largest, error.level)
+        if 0 < error.level < TOTAL * self.largest:  # as good as zero: an error of it is one of little
+            effective *= error.level / (TOTAL * self.largest)
         worse = effective > self.error
         if worse:
             self.error, self.incoming = effective, incoming

@@ -294,14 +294,15 @@ class AuditReport(Result):
         """What was looked at of values, in a sentence."""
         if (values := self.values) is None:
             return []
+        steps = f"; {values['looked_at']:,} of {number(values['steps'], 'step')} looked at" if "every" in values else ""
         if values["how"] != "shadow":
-            return ["values: what is not finite, in each operation"]
+            return [f"values: what is not finite, in each operation{steps}"]
         missing = ", ".join(f"{name} ({count})" for name, count in values["not_shadowed"].items())
         over = f"; the shadow ended: {values['over']}" if values["over"] else ""
         rest = (
             f", not: {missing}" if missing else ", all" if values["shadowed"] else "; of float64 there is no wider one"
         )
-        said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{over}"
+        said = f"values: {number(values['shadowed'], 'operation')} in a wider dtype{rest}{steps}{over}"
         return [*style.fold(said, rest="        ")]
 
 

@@ -113,7 +113,7 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     status = 0
     report = None
     try:
-        with audit(rules=options.select, ignore=options.ignore, values=options.values) as report:
+        with audit(rules=options.select, ignore=options.ignore, values=options.values, every=options.every) as report:
             report.program = f"-m {options.program}" if options.module else options.program
             try:
                 program()
