@@ -890,7 +890,32 @@ class Branches(nn.Module):
 
 def test_a_reference_that_is_another_program_is_told():
     result = compare(Branches(), torch.randn(64, 16), dtype=BF16)
-    assert any("float32 itself is" in note and "another program" in note for note in result.notes)
+    assert result.reference is F32
+    assert any("in float64 the model is another program" in note for note in result.notes)
+
+
+class Ties(nn.Module):
+    """What is chosen is as good as the other one, in float32 and below."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, x):
+        best = torch.stack([x[:, 0], x[:, 0] + 1e-12]).argmax(0)
+        return torch.where(best[:, None] == 0, self.one(x), self.other(x))
+
+
+@pytest.mark.parametrize("low", [{"dtype": BF16}, {"region": BF16}], ids=["dtype", "autocast"])
+def test_where_float64_chooses_otherwise_the_model_itself_is_the_reference(low):
+    torch.manual_seed(0)
+    result = compare(Ties(), torch.randn(64, 16).bfloat16().float(), **low)
+    assert result.reference is F32
+    assert result.error < 0.02
+    assert result.explained == pytest.approx(1, abs=0.02)
+    kept = result.keep(error=result.error / 3)
+    assert "one" in kept.names
+    assert "float32" in result.title
 
 
 def test_values_that_are_not_finite_in_the_reference_are_told():

@@ -21,6 +21,7 @@ from .trace import NOWHERE, WEIGHTS, Course, Trace, named
 
 INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
+_OTHER = 0.5  # of the error: one of the model as it is against float64, from which on that is no reference
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 
 
@@ -198,7 +199,6 @@ class _Measurement:
                 self._batch(modules, number)
         finally:
             modules.remove()
-        found.own = self._own()
         share = self._square / self._size if self._size else math.inf if self._square else 0.0
         found.error = math.inf if found.lost else share if found.integers else math.sqrt(share)
         self._normalise()
@@ -218,9 +218,11 @@ class _Measurement:
         trace.shadow.memory.forget()
         found.operations += trace.operations
         found.opaque.update(trace.blind)
+        apart = distance(low, subject.reference(number))
+        if number == 0:
+            apart = self._referred(low, apart)
         reference = subject.reference(number)
         subject.forget()  # the backward needs the room
-        apart = distance(low, reference)
         found.lost += apart.lost
         found.left_out += apart.left_out
         found.values += sum(tensor.numel() for tensor in low)
@@ -238,6 +240,15 @@ class _Measurement:
             known.lost += course.lost
         found.overflows += trace.overflows
         self._decided(trace, low, shadows, reference)
+
+    def _referred(self, low: list[Tensor], apart: Distance) -> Distance:
+        """The error of the first batch: against float64, unless the model as it is is nearly as far from that."""
+        own, error = self._own(), math.sqrt(apart.square / apart.size) if apart.size else 0.0
+        if _OTHER * error < own < math.inf and self.subject.precision is torch.float64 and not apart.integers:
+            self.subject.refer_to_own(own)
+            return distance(low, self.subject.reference(0))
+        self.found.own = own
+        return apart
 
     def _shares(self, trace: Trace, wanted: list[tuple[Tensor, Tensor]], leaves: "_Leaves", norm: float) -> None:
         """Shares, in units of the error: the norm of this batch is taken out at the end, over all batches."""

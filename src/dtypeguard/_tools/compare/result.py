@@ -224,7 +224,13 @@ class Comparison(Result):
                 f"{self.wide} itself is {percent(found.own)} from {name_of(self.reference)}: the model is another "
                 "program there, or loses digits in any dtype; look at audit(values=True)"
             )
-        if self.reference is torch.float32:
+        if self._subject.apart is not None:
+            yield (
+                f"the reference is {name_of(self.reference)}: in float64 the model is another program, "
+                f"{percent(self._subject.apart)} from this, as choices come out otherwise or digits are lost; look at "
+                "audit(values=True)"
+            )
+        elif self.reference is torch.float32:
             yield "the reference is float32: an operation of the model refuses float64"
         if found.opaque:
             names = ", ".join(name for name, _ in found.opaque.most_common(3))

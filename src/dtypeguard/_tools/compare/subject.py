@@ -35,6 +35,7 @@ class Subject:
         compiled: compiles a copy of the model as the caller's is; None if that is not.
         runs: how often the model has run, in any dtype.
         precision: the dtype of the reference.
+        apart: the error of the model as it is against float64, where that is no reference for this.
     """
 
     model: nn.Module
@@ -46,6 +47,7 @@ class Subject:
     compiled: Callable[[nn.Module], nn.Module] | None = None
     runs: int = 0
     precision: torch.dtype = torch.float64
+    apart: float | None = None
     _references: dict[int, list[Tensor]] = field(default_factory=dict)
     _wide: nn.Module | None = None
 
@@ -130,6 +132,12 @@ class Subject:
             self.reference(number)
             if draws.forget():
                 del self._references[number]
+        self.forget()
+
+    def refer_to_own(self, apart: float) -> None:
+        """From now on the reference is the model as it is."""
+        self.precision, self.apart = widest(self.model), apart
+        self._references.clear()
         self.forget()
 
     def forget(self) -> None:
