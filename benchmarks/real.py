@@ -100,7 +100,7 @@ class Graph(nn.Module):
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
         for layer in self.layers:
             total = torch.zeros_like(x).index_add_(0, edges[1], x[edges[0]])
-            count = torch.zeros(len(x), 1).index_add_(0, edges[1], torch.ones(edges.shape[1], 1)).clamp(min=1)
+            count = x.new_zeros(len(x), 1).index_add_(0, edges[1], x.new_ones(edges.shape[1], 1)).clamp(min=1)
             x = layer(torch.cat([x, total / count], 1)).relu()
         return x
 
