@@ -1,5 +1,7 @@
 """`audit(values=, every=)`: some steps are looked at, no operation is seen in between, and what builds up is found."""
 
+import threading
+
 import pytest
 import torch
 from support import BF16, F32, same
@@ -112,6 +114,24 @@ def test_a_mode_of_the_program_stays_where_it_is():
             step(number, lambda: None)
     assert modes() == []
     assert flops.get_total_flops() == 9 * (64 + 64)  # forward, and backward of the weight
+
+
+def test_steps_are_those_of_the_thread_in_which_the_audit_began():
+    def train(count):
+        step = training()
+        for number in range(count):
+            step(number, lambda: None)
+
+    with dtypeguard.audit(values=True, every=4) as report:
+        for count in (7, 2, 5):
+            train(count)
+            thread = threading.Thread(target=train, args=(3,))
+            thread.start()
+            thread.join()
+            assert len(modes()) <= 1
+    assert modes() == []
+    assert (report.values["steps"], report.values["looked_at"]) == (14, 4)
+    assert report.faults == []
 
 
 def added(total, value):

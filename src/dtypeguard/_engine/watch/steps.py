@@ -1,5 +1,6 @@
 """Which steps of a program an audit looks at; in between its dispatch mode is off, so that they cost nothing."""
 
+import threading
 from typing import Any
 from weakref import WeakSet
 
@@ -15,7 +16,7 @@ class Steps:
 
     A step of a training ends when all optimizers that have stepped before have done so again, or one of them twice.
     Until one has, each call of an outermost module begins a step; later on such a call without gradients, as of a
-    validation, is a step of its own.
+    validation, is a step of its own. Only the thread in which the audit began has steps.
 
     Attributes:
         trained: steps that have ended.
@@ -28,6 +29,7 @@ class Steps:
         self.trained = self.looked = 0
         self.resting = False
         self._calls = 0
+        self._thread = 0
         self._optimizers: WeakSet[Optimizer] = WeakSet()
         self._stepped: WeakSet[Optimizer] = WeakSet()  # in this step
 
@@ -44,7 +46,7 @@ class Steps:
     def begin(self) -> None:
         """The first step is looked at."""
         self._audit.handles.append(register_optimizer_step_post_hook(self._optimized))
-        self.looked = 1
+        self.looked, self._thread = 1, threading.get_ident()
 
     def _due(self, number: int) -> bool:
         if isinstance(self.every, int):
@@ -52,7 +54,7 @@ class Steps:
         return number & (number - 1) == 0
 
     def _optimized(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._audit.live or not self._audit.local.on or self._audit.local.paused:
+        if not self._audit.live or self._audit.local.paused or threading.get_ident() != self._thread:
             return
         again = optimizer in self._stepped
         self._stepped.add(optimizer)
@@ -65,7 +67,7 @@ class Steps:
 
     def enters(self) -> bool | None:
         """An outermost module is called; what to hand to `leaves`."""
-        if self.trained and torch.is_grad_enabled():
+        if (self.trained and torch.is_grad_enabled()) or threading.get_ident() != self._thread:
             return None
         self._calls += 1
         rested = self.resting if self.trained else None
