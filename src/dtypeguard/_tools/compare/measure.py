@@ -22,6 +22,7 @@ from .trace import NOWHERE, WEIGHTS, Course, Trace, named
 INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
 _OTHER = 0.5  # of the error: one of the model as it is against float64, from which on that is no reference
+_FAR = 1e-3  # and at least so much
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 
 
@@ -244,7 +245,8 @@ class _Measurement:
     def _referred(self, low: list[Tensor], apart: Distance) -> Distance:
         """The error of the first batch: against float64, unless the model as it is is nearly as far from that."""
         own, error = self._own(), math.sqrt(apart.square / apart.size) if apart.size else 0.0
-        if _OTHER * error < own < math.inf and self.subject.precision is torch.float64 and not apart.integers:
+        comparable = not apart.lost and not apart.integers and self.subject.precision is torch.float64
+        if comparable and max(_OTHER * error, _FAR) < own < math.inf:
             self.subject.refer_to_own(own)
             return distance(low, self.subject.reference(0))
         self.found.own = own
