@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
 from ..._core.base.patches import here as threads
-from ..ops import NARROW
+from ..integers import INTEGERS
 from .apart import apart
 from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .failures import Caught, Failure
@@ -62,7 +62,7 @@ class Recorder:
         self.scalers: list[Any] = []
         self.running = False
         self.promotions = 0  # that are open
-        self.integers = {*NARROW}  # dtypes of which every operation is told
+        self.integers = {*INTEGERS}  # dtypes of which every operation is told
         self.operations = 0
         self.values: Any = None  # what looks at values, where that is asked for
         self.steps: Steps | None = None  # which of them are looked at, where not all are

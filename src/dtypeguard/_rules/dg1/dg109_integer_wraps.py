@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._engine.ops import NARROW, again, operator_of, widened
+from ..._engine.integers import IN_PLACE, INTEGERS, OUT_OF_PLACE, PRODUCTS, exact, outside
+from ..._engine.ops import NARROW, operator_of
 from ..._engine.watch.lineage import Debt
-from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Site, Suspect, name_of, on, readable
+from .._kit import LARGEST, Node, Op, Recorder, Rule, Severity, Suspect, name_of, on, readable
+from ._writes import expression, source_of
 
 RULE = Rule(
     "DG109",
@@ -16,23 +18,22 @@ RULE = Rule(
     Severity.WARNING,
     summary="Integers leave the range of their dtype, and wrap around.",
     says="`{what}`: {detail}",
-    fix="take a wider dtype, a bool mask or a clamp: {advice}",
+    fix="{advice}",
     why=(
-        "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 "
-        "24464. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, which "
-        "counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
+        "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
+        "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
+        "bits or to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, "
+        "which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
     ),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
 
 # ---------------------------------------------------------------- arithmetic
 
-_ARITHMETIC = ["add", "sub", "mul", "neg", "rsub"]
-_IN_PLACE = [f"{name}_" for name in _ARITHMETIC]
 _BITS = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 _BITS += "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__".split()
 _BITS += [f"{name}_" for name in _BITS if not name.startswith("__")]
+_BITS += "remainder remainder_ fmod fmod_".split()
 
 
 @dataclass(eq=False)
@@ -44,8 +45,10 @@ class Wrapped(Debt):
     count: int = 0
 
 
+_FIX = "take a wider dtype, a bool mask or a clamp: "
 _SCATTERED = Debt()  # of what a hash has made
 _NEAR = 8  # lines back
+_FEW = 4096  # numbers
 
 
 @dataclass
@@ -55,54 +58,68 @@ class Wraps:
 
 @on("integer", RULE)
 def integers_wrap(event: Op, audit: Recorder) -> None:
-    out = event.out
-    if not isinstance(out, Tensor) or out.dtype not in NARROW or not event.readable or not out.numel():
-        return
-    if event.name in _ARITHMETIC and operator_of(event.func).pure and _few_times(event.args, event.site, audit):
-        _compare(event, again(event.func, event.args, event.kwargs, widened), audit)
+    out, name = event.out, event.name
+    if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
+        operator = operator_of(event.func)
+        if operator.pure:
+            _compare(event, exact(operator, event.func, event.args, event.kwargs), audit)
 
 
-@on("before", RULE, ops=_IN_PLACE)
+@on("before", RULE, ops=IN_PLACE)
 def integers_in_place(args: Any, audit: Recorder) -> Any:
+    """What is written to; of few numbers each time, for a total is outside at once and stays there."""
     target = args[0]
-    if target.dtype in NARROW and readable(target) and target.numel() and _few_times(args, audit.here(), audit):
-        return target.long()
-    return None
+    if target.dtype not in INTEGERS or not readable(target) or not 0 < target.numel() <= LARGEST or target.is_mps:
+        return None
+    total = target.dtype in NARROW and target.numel() <= _FEW
+    return target.double() if total or audit.due("DG109", audit.here()) else None
 
 
-@on("after", RULE, ops=_IN_PLACE)
+@on("after", RULE, ops=IN_PLACE)
 def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
-        if isinstance(wide, Tensor) and event.out.dtype in NARROW:
+        if isinstance(wide, Tensor) and event.out.dtype in INTEGERS:
             plain = getattr(torch.ops.aten, event.name.rstrip("_"))
-            _compare(event, again(plain, (wide, *event.args[1:]), event.kwargs, widened), audit)
+            _compare(event, exact(operator_of(event.func), plain, (wide, *event.args[1:]), event.kwargs), audit)
 
 
-def _few_times(args: Any, site: Site, audit: Recorder) -> bool:
-    return bool(args[0].numel() <= LARGEST) and audit.due("DG109", site)
+def _few_times(event: Op, audit: Recorder) -> bool:
+    """Whether to look at this call of a line."""
+    out: Tensor = event.out
+    small = 0 < out.numel() <= LARGEST and all(tensor.numel() <= LARGEST for tensor in event.inputs)
+    return small and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
 
 
 def _compare(event: Op, wide: Tensor, audit: Recorder) -> None:
-    wrapped = int((wide != event.out).sum()) if wide.dtype is torch.int64 else 0
+    wrapped = int(outside(operator_of(event.func), event.out, wide).sum())
     if not wrapped or _is_meant(event, audit):
         return
     dtype, rows = event.out.dtype, audit.state(Wraps).rows
     row = rows.get((event.site, event.module, dtype))
     if row is None:
-        ends = torch.iinfo(dtype)
-        detail = f"{wrapped} of {wide.numel()} results are outside of {ends.min} to {ends.max} and wrap around"
-        wider = "long" if dtype is torch.int32 else "int"
-        suspect = _wrapping(event, detail, f"`.{wider}()` or `.float()` first", audit)
-        row = rows[event.site, event.module, dtype] = Wrapped(event.name.startswith("mul"), suspect)
+        detail = f"{wrapped} of {wide.numel()} results are outside of {_range(dtype)} and wrap around"
+        suspect = _wrapping(event, detail, _wider(dtype), audit)
+        row = rows[event.site, event.module, dtype] = Wrapped(event.name in PRODUCTS, suspect)
     row.count += 1
     node = audit.lineage.get(event.out)
     if node is not None:
         node.owes((row,))
 
 
+def _wider(dtype: torch.dtype) -> str:
+    if dtype is torch.int64:
+        return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
+    return f"{_FIX}`.{'long' if dtype is torch.int32 else 'int'}()` or `.float()` first"
+
+
+def _range(dtype: torch.dtype) -> str:
+    ends = torch.iinfo(dtype)
+    return "-2**63 to 2**63 - 1" if dtype is torch.int64 else f"{ends.min} to {ends.max}"
+
+
 def _is_meant(event: Op, audit: Recorder) -> bool:
     """Hashes and random numbers: large odd factors, bits, products that are multiplied again."""
-    multiplies = event.name.startswith("mul")
+    multiplies = event.name in PRODUCTS
     if multiplies and any(_scatters(value, event.out) for value in event.args):
         node = audit.lineage.get(event.out)
         if node is not None:
@@ -126,7 +143,8 @@ def _is_meant(event: Op, audit: Recorder) -> bool:
 
 def _scatters(value: Any, out: Tensor) -> bool:
     """Whether to multiply by it is to scatter: the factors of hashes are large, and odd so that they lose nothing."""
-    least = max(64, 2 ** (4 * out.dtype.itemsize - 2))
+    bits = 8 * out.dtype.itemsize
+    least = max(64, 2 ** (bits // 2 - 2)) if bits < 64 else 2**56  # a number of nodes may be large, and odd
     if isinstance(value, Tensor):
         constant = value.numel() < out.numel() or not value.ndim
         return constant and bool(((value % 2 == 1) & (value.long().abs() > least)).all())
@@ -179,7 +197,7 @@ def mask_inverted(event: Op, audit: Recorder) -> None:
         return
     zero = torch.iinfo(source.dtype).max if source.dtype is torch.uint8 else -1
     detail = f"of 0 and 1 in {name_of(source.dtype)} it makes {zero} and {zero - 1}, which both are true"
-    node.cause = Inverted(_wrapping(event, detail, "`~mask.bool()`", audit))
+    node.cause = Inverted(_wrapping(event, detail, f"{_FIX}`~mask.bool()`", audit))
     audit.integers.add(source.dtype)
 
 
@@ -219,9 +237,24 @@ def _inverted(node: Node | None) -> Inverted | None:
 def out_of_range(event: Op, audit: Recorder) -> None:
     """A picture that is saved without a clamp, labels of which one is -100, sound at full scale."""
     source, dtype = event.inputs[0], event.out.dtype
+    if event.kind != "device":
+        meant = not source.is_floating_point() and dtype is not torch.uint8
+        _convert(event, source, meant, audit)
+
+
+@on("write", RULE)
+def written(event: Op, audit: Recorder) -> None:
+    """The same, where nobody has asked for a cast."""
+    source = source_of(event, audit)
+    if source is not None and event.name == "copy_":
+        _convert(event, source, False, audit)
+
+
+def _convert(event: Op, source: Tensor, meant: bool, audit: Recorder) -> None:
+    dtype = event.out.dtype
     if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool or source.dtype in (torch.bool, dtype):
         return
-    if source.is_complex() or not event.readable or source.numel() > LARGEST or event.kind == "device":
+    if source.is_complex() or not event.readable or source.numel() > LARGEST:
         return
     if not source.is_floating_point() and source.dtype.itemsize == dtype.itemsize:  # bits that are packed
         return
@@ -231,10 +264,11 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     whole = source.double().trunc() if source.is_floating_point() else source.long()
     outside = int((((whole < ends.min) | (whole > ends.max)) & whole.isfinite()).sum())
     if outside:
-        detail = f"{outside} of {source.numel()} values are outside of {ends.min} to {ends.max} and wrap around"
-        meant = not source.is_floating_point() and dtype is not torch.uint8
-        advice = f"`.clamp({ends.min}, {ends.max})` before the cast"
-        _wrapping(event, detail, advice, audit).find(audit, Severity.INFO if meant else None)
+        detail = f"{outside} of {source.numel()} values are outside of {_range(dtype)} and wrap around"
+        clamp = "" if dtype is torch.int64 else f"`.clamp({ends.min}, {ends.max})` before the cast"
+        advice = f"{_FIX}{clamp}" if clamp else "clamp the values before the cast"
+        facts = {"detail": detail, "advice": advice, "what": expression(event)}
+        audit.suspect(RULE, event, source, **facts).find(audit, Severity.INFO if meant else None)
 
 
 def _is_unpacked(node: Node | None) -> bool:

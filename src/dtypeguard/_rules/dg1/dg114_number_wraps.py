@@ -1,19 +1,20 @@
 """DG114 number-wraps."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._engine.ops import NARROW, again, operator_of, widened
-from .._kit import LARGEST, Op, Recorder, Rule, Severity, name_of, on
+from .._kit import LARGEST, Op, Recorder, Rule, Severity, around, name_of, on
 
 RULE = Rule(
     "DG114",
     "number-wraps",
     Severity.WARNING,
-    summary="Integers are compared with or clamped to a number outside of their dtype, which becomes another one.",
-    says="`{what}`: {number} becomes {wrapped} in {dtype}, and {wrong} of {total} results are wrong",
+    summary="A number outside of the dtype of integers is compared with them or written to them, and becomes another.",
+    says="`{what}`: {number} becomes {wrapped} in {dtype}{harm}",
     fix="a number from {least} to {most}, or a wider dtype: `.{wider}()` first",
     why=(
         "A Python integer, or a tensor without axes, takes the dtype of the integer tensor that it meets, modulo the "
@@ -42,22 +43,60 @@ def compared(event: Op, audit: Recorder) -> None:
     if not 0 < source.numel() <= LARGEST or not audit.due("DG114", event.site, event.name):
         return
     ends = torch.iinfo(source.dtype)
-    number = next((n for n in _numbers(event) if not ends.min <= n <= ends.max), None)
+    number = _beyond(_numbers(event), source.dtype)
     if number is None or (event.name in _EQUAL and ends.min < 0 <= number < 2**ends.bits):
         return
     wrong = int((again(event.func, event.args, event.kwargs, widened) != event.out).sum())
     if wrong:
-        facts = {
-            "number": number,
-            "wrapped": (number - ends.min) % 2**ends.bits + ends.min,
-            "dtype": name_of(source.dtype),
-            "wrong": wrong,
-            "total": event.out.numel(),
-            "least": ends.min,
-            "most": ends.max,
-            "wider": "long" if source.dtype is torch.int32 else "int",
-        }
-        audit.suspect(RULE, event, source, **facts).find(audit)
+        harm = f", and {wrong} of {event.out.numel()} results are wrong"
+        audit.suspect(RULE, event, source, **_facts(number, source.dtype, harm)).find(audit)
+
+
+_FILLS = "fill_ masked_fill_ index_fill_ scatter_ clamp_ clamp_min_ clamp_max_ masked_fill index_fill scatter".split()
+_FILLS += "full full_like new_full scalar_tensor".split()
+
+
+@on("after", RULE, ops=_FILLS)
+def filled(event: Op, audit: Recorder) -> None:
+    out = event.out
+    if isinstance(out, Tensor) and out.dtype in NARROW:
+        values = [*event.args[1 if event.name.startswith("full") else -1 :], *event.kwargs.values()]
+        number = _beyond([value for value in values if type(value) is int], out.dtype)
+        if number is not None:
+            audit.suspect(RULE, event, out, **_facts(number, out.dtype)).find(audit)
+
+
+@around(Tensor, "__setitem__", rule=RULE)
+def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key: Any, value: Any) -> None:
+    """`labels[1] = -1`: PyTorch makes the number one of the dtype before it dispatches anything."""
+    original(self, key, value)
+    if type(value) is int and self.dtype in NARROW and _beyond([value], self.dtype) is not None:
+        audit.guarded(_assigned, audit, self, value)
+
+
+def _assigned(audit: Recorder, target: Tensor, number: int) -> None:
+    site = audit.here()
+    facts = {"what": site.expression or site.source, **_facts(number, target.dtype)}
+    audit.find(RULE, site, facts=facts, module=audit.module(), op="__setitem__", to_dtype=target.dtype)
+
+
+def _beyond(numbers: list[int], dtype: torch.dtype) -> int | None:
+    """The first that the dtype does not have."""
+    ends = torch.iinfo(dtype)
+    return next((number for number in numbers if not ends.min <= number <= ends.max), None)
+
+
+def _facts(number: int, dtype: torch.dtype, harm: str = "") -> dict[str, Any]:
+    ends = torch.iinfo(dtype)
+    return {
+        "number": number,
+        "wrapped": (number - ends.min) % 2**ends.bits + ends.min,
+        "dtype": name_of(dtype),
+        "harm": harm,
+        "least": ends.min,
+        "most": ends.max,
+        "wider": "long" if dtype is torch.int32 else "int",
+    }
 
 
 def _numbers(event: Op) -> list[int]:

@@ -1,0 +1,42 @@
+"""Arithmetic of integers as it would be if nothing wrapped around: the same in float64."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ops import NARROW, Operator
+
+INTEGERS = NARROW | {torch.int64}
+SHIFTS = frozenset("bitwise_left_shift __lshift__".split())
+PRODUCTS = frozenset("mul mul_ prod cumprod pow mm bmm mv dot addmm baddbmm".split())
+# Where results may leave the range of their dtype.
+OUT_OF_PLACE = PRODUCTS - {"mul_"} | SHIFTS | frozenset("add sub rsub neg abs sum cumsum".split())
+IN_PLACE = "add_ sub_ mul_ neg_ abs_ pow_ cumsum_ cumprod_ index_add_ scatter_add_".split()
+_PLACES = frozenset(["index", "dim"])  # arguments that are no values
+_HALF_OF_ALL = 2.0**62
+
+
+def exact(op: Operator, func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives in float64; a shift is a product."""
+    names = op.names
+    wide = [v if place < len(names) and names[place] in _PLACES else _wide(v) for place, v in enumerate(args)]
+    if op.name in SHIFTS:
+        return wide[0] * 2.0 ** wide[1]
+    return func(*wide, **{key: v if key in _PLACES else _wide(v) for key, v in kwargs.items()})
+
+
+def outside(op: Operator, out: Tensor, wide: Tensor) -> Tensor:
+    """Which results have wrapped around; of a shift those that have lost bits."""
+    ends = torch.iinfo(out.dtype)
+    if op.name in SHIFTS:
+        return (wide >= 2.0**ends.bits) | (wide < ends.min)
+    if out.dtype is torch.int64:  # the largest is no number of float64
+        return (wide.abs() > _HALF_OF_ALL) & ((wide - out.double()).abs() > _HALF_OF_ALL)
+    return (wide < ends.min) | (wide > ends.max)
+
+
+def _wide(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.dtype in INTEGERS else value
+    return torch.float64 if isinstance(value, torch.dtype) and value in INTEGERS else value
