@@ -62,7 +62,7 @@ _KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_thnn_", "_amp
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
 _ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
-_TESTS = frozenset("isfinite isnan isinf isposinf isneginf eq ne equal signbit is_nonzero nonzero logical_not".split())
+_TESTS = frozenset("isfinite isnan isinf isposinf isneginf ne equal signbit is_nonzero nonzero logical_not".split())
 _DECIDES = frozenset("gt lt ge le greater less argmax argmin searchsorted bucketize _to_copy to".split())
 # Values and their places: the shadow takes its values at the program's places. The argument that says the axis.
 _PICKS = frozenset("topk sort max min median nanmedian kthvalue mode cummax cummin".split())
@@ -142,6 +142,7 @@ class Way(enum.Enum):
     PICK = enum.auto()  # the wider values at the program's places
     DROPOUT = enum.auto()  # with the program's mask
     TEST = enum.auto()  # no values come out
+    MATCH = enum.auto()  # the same, but a value may be looked up by it
     ROUND = enum.auto()  # the program's own values
     OPAQUE = enum.auto()  # nobody knows
 
@@ -316,6 +317,8 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
         return Way.OPAQUE
     if name in _TESTS:
         return Way.TEST
+    if name == "eq":
+        return Way.MATCH
     if name in _ROUNDS or name.removesuffix("_") in _ROUNDS:
         return Way.ROUND
     return Way.PICK if name in _PICKS and len(results) == 2 else Way.AGAIN

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._core.base import private
 from ..._core.base.progress import tell
 from ..operands import shadowed, summed
-from ..ops import FLUSHES, Operator
+from ..ops import FLUSHES, Operator, Way
 from ..watch.recorder import Recorder
 from ..watch.sites import Site
 from .flags import Flags
@@ -113,7 +113,7 @@ class Values:
             results = list({id(one): one for one in results}.values())
         results = [one for one in results if summed(one)]
         try:  # what goes wrong here must not leave a shadow behind that is older than its tensor
-            if tensors or results:
+            if (tensors or results) and op.way is not Way.MATCH:
                 self.flags.after(op, args, kwargs, tensors, results, functools.partial(self._row_of, op, frame))
         except Exception as error:
             self._fault(error)

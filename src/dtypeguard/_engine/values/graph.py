@@ -155,9 +155,10 @@ class _Own(ShadowStorage):
     __slots__ = ()
 
     def __init__(self, values: Tensor, of: ShadowStorage | None = None) -> None:
-        self.buffer, self.read = values, False
+        self.buffer, self.read, self.integers = values, False, False
         if of is not None:
             self.cancellation, self.error, self.row = of.cancellation, of.error, of.row
+            self.integers = of.integers
 
     def like(self, tensor: Tensor) -> Tensor:
         return self.buffer

@@ -24,6 +24,7 @@ class ShadowStorage:
         "dtype",
         "error",
         "floor",
+        "integers",
         "origin",
         "read",
         "ref",
@@ -41,6 +42,7 @@ class ShadowStorage:
         self.floor = 0.0  # the size that counts where the values are nearly zero
         self.error = 0.0  # when it was measured last, as a share of what they were computed from
         self.read = False
+        self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares
         self.writes = 1  # the first, and those in place
 

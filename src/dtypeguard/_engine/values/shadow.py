@@ -20,6 +20,7 @@ from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from .attention import composite
 from .cancellation import Incoming, are_squares, cancellation_of
+from .choices import WHOLE, Choices, at_places, decidable
 from .measure import error_of, flushed, norm, worst
 from .memory import Memory, ShadowStorage
 from .rows import Cause, Row
@@ -60,8 +61,8 @@ class Shadow:
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
         self.spoil: set[Row] = set()  # rows that spoiled values when they were measured; no other one is a culprit
+        self.choices = Choices(memory, self.spoil)
         self.totals: set[Row] | None = None  # of totals that are kept over steps, where some steps are not looked at
-        self._whole = False  # whether there were whole numbers that became others
 
     # ------------------------------------------------------------ before the program's operation
 
@@ -110,6 +111,10 @@ class Shadow:
         if way is Way.OPAQUE:
             self._unknown(op, args, kwargs, given)
             return
+        if way is Way.MATCH:
+            if given and isinstance(out, Tensor):
+                self.choices.matched(args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
+            return
         made = _made(out, given)
         if writing is None and not made:
             if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
@@ -125,6 +130,8 @@ class Shadow:
             row.visits += 1
             look = self._due(row)
         if way is Way.ROUND and writing is None:
+            if look and op.name in WHOLE and isinstance(out, Tensor):
+                self.choices.rounded(op, args, out)
             return
         incoming = _all_incoming(given, look, writing)
         try:
@@ -140,10 +147,11 @@ class Shadow:
         shape = shadows[0][0].shape if shadows else None
         row.previous = next((one.row for one in incoming if one.tensor.shape == shape), None)
         pairs = []
+        integers = self.choices.integers(op, row, inputs, (one.held for one in incoming), look)
         for tensor, shadow in shadows:
             held = memory.get(tensor) if shadow is None else memory.set(tensor, shadow, row)
             if held is not None:
-                held.row, held.read = row, False
+                held.row, held.read, held.integers = row, False, integers
                 pairs.append((tensor, held))
         if look and pairs:
             self._measure(op, args, row, pairs, incoming, writing)
@@ -154,7 +162,7 @@ class Shadow:
                 held.error, held.cancellation = row.error, _carried(incoming)
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
-            self._picked(op, args, kwargs, out, row)
+            self.choices.picked(op, args, kwargs, out, row)
 
     def _unknown(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
         if any(held is not None for _, held in given.values()):
@@ -172,7 +180,7 @@ class Shadow:
             share = args[1]
             return [(out[0], self._value(args[0], given) * out[1] * (1 / (1 - share) if share < 1 else 0.0))]
         if op.way is Way.PICK and writing is None:
-            return [(out[0], _at_places(op, args, kwargs, out, self._value(args[0], given)))]
+            return [(out[0], at_places(op, args, kwargs, out, self._value(args[0], given)))]
         results = self._wider(op, args, kwargs, inputs, given, writing)
         if writing is None:
             return _pairs(out, results, made)
@@ -199,6 +207,8 @@ class Shadow:
             if held is not None:
                 held.read, tensor = True, held.like(tensor)
             known[key] = tensor.to(imaginary if tensor.is_complex() else real)
+        if not known and op.promotes:  # a quotient of integers is in the default dtype, whatever they are
+            known = {id(tensor): tensor.to(real) for tensor in inputs if tensor.dtype is not torch.bool}
         for one in () if writing is None else writing.incoming:  # as they were before
             known[id(one.tensor)] = one.held.target(one.tensor)
         wide = [v if op.left_alone(place) else _widened(v, known, real, imaginary) for place, v in enumerate(args)]
@@ -235,7 +245,7 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective = relative / cancellation
-        source = max(incoming, key=_suspect if self._whole else _wrong, default=None)
+        source = max(incoming, key=_suspect if self.choices.whole else _wrong, default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
         if lost and incoming:  # from here on a difference is judged by itself
@@ -304,7 +314,7 @@ class Shadow:
             return
         wrong, there, left = int((tensor != shadow).sum()), len(torch.unique(shadow)), len(torch.unique(tensor))
         if left < there and (row.wrong is None or wrong * row.wrong[1] > row.wrong[0] * tensor.numel()):
-            row.wrong, row.distinct, self._whole = (wrong, tensor.numel()), (there, left), True
+            row.wrong, row.distinct, self.choices.whole = (wrong, tensor.numel()), (there, left), True
 
     # ------------------------------------------------------------ choices
 
@@ -313,68 +323,28 @@ class Shadow:
     ) -> None:
         held = [one for _, one in given.values() if one is not None]
         first = next(tensor for tensor, _ in given.values())
+        before = self.choices.before_rounding(first) if op.name == "_to_copy" else None
         for one in held:
             one.read = True
-        if any(one.cancellation > _EQUAL for one in held):  # what is nearly equal is compared, with a bound
-            return
-        if not held or not isinstance(out, Tensor) or not out.numel():
+        if not (held or before) or not decidable(held) or not isinstance(out, Tensor) or not out.numel():
             return
         row = row_of(op, first.dtype)
         row.visits += 1
         if not _due(row):
             return
-        row.parent = max(held, key=lambda one: one.error).row
+        if held:
+            row.parent = max(held, key=lambda one: one.error).row
         if op.name in ("argmax", "argmin"):
-            self._extreme(op, args, kwargs, out, row)
+            self.choices.extreme(op, args, kwargs, out, row)
             return
-        other = self._wider(op, args, kwargs, inputs, given)
-        if not isinstance(other, Tensor) or other.shape != out.shape:
-            return
-        differ = out != other
-        exact = self.memory.read(first, self.memory.wider[first.dtype])
-        if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
-            whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
-            if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
-                count = int((differ & whole).sum())
-                if count:
-                    row.wrong, self._whole = (count, out.numel()), True
-                    self.spoil.add(row)
-            else:  # a quantizer rounds: one unit is its resolution
-                differ = (out.double() - other.double()).abs() > 1
-        row.decided += out.numel()
-        row.flipped += int(differ.sum())
-        if bool(differ.any()):
-            place = int(differ.reshape(-1).nonzero()[0])
-            row.changed = float(out.reshape(-1)[place]), float(other.reshape(-1)[place])
-
-    def _extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
-        shadow = self.memory.read(args[0], self.memory.wider[args[0].dtype])
-        axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
-        best = op.func(shadow, *args[1:], **kwargs)
-        if axis is None:
-            mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
+        if before is not None:
+            func, exact = before
+            other = func(exact)
         else:
-            mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
-        self._chosen(row, mine, theirs, out, best)
-
-    def _picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
-        if self.memory.get(args[0]) is None:
-            return
-        shadow = self.memory.read(args[0], self.memory.wider[args[0].dtype])
-        best = op.func(shadow, *args[1:], **kwargs)
-        mine, theirs = _at_places(op, args, kwargs, out, shadow), best[0]
-        if op.name == "topk":
-            mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
-        self._chosen(row, mine, theirs, out[1], best[1])
-
-    def _chosen(self, row: Row, mine: Tensor, theirs: Tensor, out: Tensor, best: Tensor) -> None:
-        """Which places were chosen; where the shadow has the same value at both, it does not matter."""
-        differ = (mine != theirs).reshape(-1)
-        row.decided += differ.numel()
-        row.flipped += int(differ.sum())
-        if bool(differ.any()):
-            place = int(differ.nonzero()[0])
-            row.changed = float(out.reshape(-1)[place]), float(best.reshape(-1)[place])
+            other = self._wider(op, args, kwargs, inputs, given)
+            exact = self.memory.read(first, self.memory.wider[first.dtype])
+        if isinstance(other, Tensor) and other.shape == out.shape:
+            self.choices.whole_numbers(row, out, other.to(out.dtype), exact, any(one.integers for one in held))
 
 
 def _due(row: Row) -> bool:
@@ -406,16 +376,6 @@ def _pairs(out: Any, results: Any, made: list[Tensor]) -> list[tuple[Tensor, Ten
         (tensor, other) for tensor, other in zip(outs, others, strict=False)
         if id(tensor) in ids and isinstance(other, Tensor) and other.shape == tensor.shape
     ]  # fmt: skip
-
-
-def _at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
-    """The shadow's values at the places that the program found."""
-    if not shadow.ndim:
-        return shadow.clone()
-    axis, places = op.argument(args, kwargs, "dim", -1), out[1]
-    keeps = op.keeps_axis or op.argument(args, kwargs, "keepdim", False)
-    values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
-    return values if keeps else values.squeeze(axis)
 
 
 def _loops(row: Row | None, to: Row) -> bool:

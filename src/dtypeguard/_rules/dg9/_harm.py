@@ -42,11 +42,14 @@ def _step(row: Row, rounded: bool) -> Step:
     return Step(text, row.site, f"rounded to {name_of(row.dtype)} here") if rounded else Step(text)
 
 
-def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, **fields: Any) -> None:
+def enter(
+    rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Harm | None, severity: Severity | None = None
+) -> None:
     """Enter a finding; what nobody has felt is an info."""
     felt = [] if harm is None else list(dict.fromkeys(what for what, _ in harm.felt))
     reached = f"; it reaches {' and '.join(felt[:_SHOWN])}" if felt else ""
-    severity = Severity.INFO if harm is not None and not felt else None
+    if harm is not None and not felt:
+        severity = Severity.INFO
     rounded = row.rounded() if "{rounded}" in rule.says else None
     steps = list(row.chain())[:_LINES]
     if rounded is not None and rounded is not row and rounded not in steps:
@@ -63,5 +66,5 @@ def enter(rule: Rule, audit: Recorder, row: Row, facts: dict[str, Any], harm: Ha
     }
     audit.find(
         rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
-        from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name, **fields,
+        from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name,
     )  # fmt: skip

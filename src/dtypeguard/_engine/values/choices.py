@@ -1,0 +1,174 @@
+"""Choices of a program that come out otherwise in the wider dtype: a place, an order, a comparison, a whole number."""
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops import Operator
+from .memory import Memory, ShadowStorage
+from .rows import Row
+
+_EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
+_SAME = 4.0  # roundings of the wider dtype
+_KEPT = 64  # tensors of whole numbers
+WHOLE = frozenset("round floor ceil trunc fix".split())
+_NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
+_HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
+
+
+class Choices:
+    """What was chosen, and what would have been.
+
+    Attributes:
+        spoil: the rows that spoiled values when they were measured.
+        whole: whether there were whole numbers that became others.
+    """
+
+    def __init__(self, memory: Memory, spoil: set[Row]) -> None:
+        self._memory, self.spoil = memory, spoil
+        self.whole = False
+        # By storage: floats that a program has rounded, and what they would have been before.
+        self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor]] = {}
+
+    # ------------------------------------------------------------ whole numbers
+
+    def rounded(self, op: Operator, args: Any, out: Tensor) -> None:
+        """A program has rounded floats to whole numbers, which may become integers."""
+        if self._memory.get(args[0]) is not None and len(args) == 1:
+            if len(self._rounded) >= _KEPT:
+                self._rounded.clear()
+            storage, exact = out.untyped_storage(), self._memory.read(args[0], self._memory.wider[args[0].dtype])
+            self._rounded[storage._cdata] = weakref.ref(storage), op.func, exact.clone()
+
+    def before_rounding(self, tensor: Tensor) -> tuple[Any, Tensor] | None:
+        storage = tensor.untyped_storage()
+        ref, func, exact = self._rounded.get(storage._cdata, (None, None, None))
+        return (func, exact) if ref is not None and ref() is storage and exact.shape == tensor.shape else None
+
+    def integers(self, op: Operator, row: Row, inputs: list[Tensor], held: Iterable[ShadowStorage], look: bool) -> bool:
+        """Whether values come of integers that their dtype does not have: each of them is meant."""
+        if op.name not in _HAND_ON:
+            return False
+        if look and op.name in _NUMBERS and not row.integers and row.half_ulp:
+            row.integers = any(int(t.abs().max()) > 0.5 / row.half_ulp for t in inputs if t.numel() and _is_integer(t))
+        return row.integers or any(one.integers for one in held)
+
+    def whole_numbers(
+        self, row: Row, out: Tensor, other: Tensor, exact: Tensor, meant: bool,
+    ) -> None:  # fmt: skip
+        """Integers, or results of comparisons; `exact` is what they were made of."""
+        differ = out != other
+        if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
+            whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)
+            if meant:
+                whole = torch.ones_like(whole)
+            if 2 * int(whole.sum()) > whole.numel():  # numbers that are meant to be whole
+                count = int((differ & whole).sum())
+                if count:
+                    row.wrong, self.whole = (count, out.numel()), True
+                    self.spoil.add(row)
+            else:  # a quantizer rounds: one unit is its resolution
+                differ = (out.double() - other.double()).abs() > 1
+        _enter(row, differ, out, other, out.numel())
+
+    # ------------------------------------------------------------ places
+
+    def extreme(self, op: Operator, args: Any, kwargs: Any, out: Tensor, row: Row) -> None:
+        shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
+        axis, keeps = op.argument(args, kwargs, "dim"), op.argument(args, kwargs, "keepdim", False)
+        best = op.func(shadow, *args[1:], **kwargs)
+        if axis is None:
+            mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
+        else:
+            mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
+        _enter(row, mine != theirs, out, best, out.numel())
+
+    def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
+        if self._memory.get(args[0]) is None:
+            return
+        shadow = self._memory.read(args[0], self._memory.wider[args[0].dtype])
+        best = op.func(shadow, *args[1:], **kwargs)
+        mine, theirs = at_places(op, args, kwargs, out, shadow), best[0]
+        if op.name == "topk":
+            mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
+            if mine.ndim > 1 and mine.shape[-1] > 1:
+                self._sets(row, (mine != theirs).any(-1).reshape(-1), out[1], best[1])
+        _enter(row, mine != theirs, out[1], best[1], mine.numel())
+
+    def _sets(self, row: Row, others: Tensor, out: Tensor, best: Tensor) -> None:
+        """Of several places that each row has: for how many rows they are others."""
+        row.sets = row.sets[0] + int(others.sum()), row.sets[1] + others.numel()
+        if bool(others.any()):
+            first = int(others.nonzero()[0])
+            mine, theirs = (set(one.flatten(0, -2)[first].tolist()) for one in (out, best))
+            row.other_place = next(iter(mine - theirs), 0), next(iter(theirs - mine), 0)
+
+    # ------------------------------------------------------------ what is looked up
+
+    def matched(self, args: Any, out: Tensor, row_of: Callable[[], Row], due: Callable[[Row], bool]) -> None:
+        """A value that is looked up in a table, and found only in the wider dtype."""
+        tensors = [one for one in args[:2] if isinstance(one, Tensor)]
+        if len(tensors) == 2 and tensors[0].shape == tensors[1].shape:  # somebody compares results
+            return
+        held = [one for one in map(self._held, tensors) if one is not None]
+        if not held or not out.numel():
+            return
+        row = row_of()
+        row.visits += 1
+        if not due(row):
+            return
+        known = [self._memory.get(one) if self._memory.wider.get(one.dtype) else None for one in tensors]
+        double = any(one is not None and one.buffer.dtype is torch.float64 for one in known)
+        mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
+        size = torch.maximum(mine.abs(), theirs.abs())
+        there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0)
+        if int((out & ~there & (size > 0)).sum()):  # others are found instead, as of two that are nearly largest
+            return
+        lost = there & ~out
+        if not bool(lost.any()):
+            return
+        row.parent = max(held, key=lambda one: one.error).row
+        row.wrong = int(lost.sum()), int(there.sum())
+        row.looked_up = True
+        values = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
+        _enter(row, lost, *(values if self._memory.get(tensors[0]) is held[0] else values[::-1]), int(there.sum()))
+
+    def _held(self, tensor: Tensor) -> ShadowStorage | None:
+        return self._memory.get(tensor) if tensor.dtype in self._memory.wider else None
+
+    def _wide(self, value: Any, dtype: torch.dtype) -> Tensor:
+        if not isinstance(value, Tensor):
+            return torch.tensor(value, dtype=dtype)
+        return self._memory.read(value, dtype) if value.dtype in self._memory.wider else value.to(dtype)
+
+
+def decidable(held: list[ShadowStorage]) -> bool:
+    """Whether what is compared is no difference of nearly equal numbers, which a program compares with a bound."""
+    return not any(one.cancellation > _EQUAL for one in held)
+
+
+def at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) -> Tensor:
+    """The shadow's values at the places that the program found."""
+    if not shadow.ndim:
+        return shadow.clone()
+    axis, places = op.argument(args, kwargs, "dim", -1), out[1]
+    keeps = op.keeps_axis or op.argument(args, kwargs, "keepdim", False)
+    values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
+    return values if keeps else values.squeeze(axis)
+
+
+def _enter(row: Row, differ: Tensor, out: Tensor, best: Tensor, decided: int) -> None:
+    """Which came out otherwise; where the shadow has the same value at both places, it does not matter."""
+    differ = differ.reshape(-1)
+    row.decided += decided
+    row.flipped += int(differ.sum())
+    if bool(differ.any()):
+        place = int(differ.nonzero()[0])
+        row.changed = float(out.reshape(-1)[place]), float(best.reshape(-1)[place])
+
+
+def _is_integer(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool
