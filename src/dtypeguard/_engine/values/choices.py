@@ -45,8 +45,10 @@ class Choices:
 
     def before_rounding(self, tensor: Tensor) -> tuple[Any, Tensor] | None:
         storage = tensor.untyped_storage()
-        ref, func, exact = self._rounded.get(storage._cdata, (None, None, None))
-        return (func, exact) if ref is not None and ref() is storage and exact.shape == tensor.shape else None
+        known = self._rounded.get(storage._cdata)
+        if known is None or known[0]() is not storage or known[2].shape != tensor.shape:
+            return None
+        return known[1:]
 
     def integers(self, op: Operator, row: Row, inputs: list[Tensor], held: Iterable[ShadowStorage], look: bool) -> bool:
         """Whether values come of integers that their dtype does not have: each of them is meant."""
@@ -133,8 +135,10 @@ class Choices:
         row.parent = max(held, key=lambda one: one.error).row
         row.wrong = int(lost.sum()), int(there.sum())
         row.looked_up = True
-        values = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
-        _enter(row, lost, *(values if self._memory.get(tensors[0]) is held[0] else values[::-1]), int(there.sum()))
+        one, other = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
+        if self._held(tensors[0]) is not held[0]:
+            one, other = other, one
+        _enter(row, lost, one, other, int(there.sum()))
 
     def _held(self, tensor: Tensor) -> ShadowStorage | None:
         return self._memory.get(tensor) if tensor.dtype in self._memory.wider else None

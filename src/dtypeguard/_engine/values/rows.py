@@ -89,7 +89,7 @@ class Row:
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
         self.decided = self.flipped = 0
-        self.sets = 0, 0  # of several places that one row has: how many are others, of how many
+        self.sets: tuple[int, int] = (0, 0)  # of several places that one row has: how many are others, of how many
         self.other_place: tuple[int, int] | None = None  # one of these, and what it would be
         self.integers = False  # computed from integers that the dtype does not have
         self.looked_up = False  # a value was looked up by equality, and not found
