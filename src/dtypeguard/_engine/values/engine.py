@@ -242,6 +242,8 @@ class Values:
             cause, enough = row.cause, _ULPS * row.half_ulp
             if cause is Cause.COLLIDED:
                 enough = 0.0
+            elif row.stuck:  # what has built up in it is more than that already
+                enough = row.half_ulp
             elif cause is Cause.AMPLIFIED:
                 enough = _DIFFUSE if row.error < LOST else min(_DIFFUSE, _ULPS * held.row.half_ulp)
             if cause is not None and cause in causes and error > enough:
@@ -301,6 +303,9 @@ class Values:
         for row in self.rows:
             if row.born and not row.given and row not in self.harms:
                 self.harms[row] = Harm(row, Cause.BORN)
+            elif row.stays or row.absorbed:
+                gone, of = row.absorbed or row.unmoved
+                self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "what is written to", None, gone / of)
             elif self._shadow is None and row.flushed > row.count / 2:
                 self.harms.setdefault(row, Harm(row, Cause.FLUSHED))
         for harm in sorted(self.harms.values(), key=lambda harm: -harm.error):

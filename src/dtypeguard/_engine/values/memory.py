@@ -26,6 +26,7 @@ class ShadowStorage:
         "floor",
         "integers",
         "origin",
+        "path",
         "read",
         "ref",
         "row",
@@ -44,6 +45,7 @@ class ShadowStorage:
         self.read = False
         self.integers = False  # computed from integers that its dtype does not have
         self.squared = False  # a square, or a sum of squares
+        self.path: Any = None  # of its values since it is written to
         self.writes = 1  # the first, and those in place
 
     def like(self, tensor: Tensor) -> Tensor:

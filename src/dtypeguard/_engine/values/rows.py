@@ -23,6 +23,7 @@ _FACTOR = 8  # times the error that came in
 _STALLED = 0.5, 0.05  # share of values that nothing changed, and the error of the total
 TOTAL = 0.05  # of the largest values that a line had: what is smaller is as good as zero
 _MANY = 20_000  # rows, from which on modules are not told apart any more
+_STAYS, _MOST = 0.6, 64  # of the values that one change should have changed, and how many these are at least
 _COLLIDED = 0.05  # share of whole numbers that are another one
 
 
@@ -40,6 +41,7 @@ class Row:
     """One operation at one line, in forward or backward."""
 
     __slots__ = (
+        "absorbed",
         "backward",
         "born",
         "changed",
@@ -51,6 +53,7 @@ class Row:
         "example",
         "flipped",
         "flushed",
+        "follows",
         "given",
         "incoming",
         "integers",
@@ -66,6 +69,8 @@ class Row:
         "sets",
         "site",
         "stalled",
+        "stuck",
+        "unmoved",
         "visits",
         "wrong",
     )  # fmt: skip
@@ -86,6 +91,10 @@ class Row:
         self.lost = self.flushed = 0  # of these
         self.born = self.of = 0  # values that are not finite, of how many
         self.stalled = 0.0
+        self.stuck = 0  # since which visit values stand still that are written to again and again
+        self.unmoved: tuple[int, int] = (0, 0)  # values that one change has left as they were, of how many
+        self.follows = False  # what is written to again moves as its shadow does
+        self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are
         self.decided = self.flipped = 0
@@ -107,7 +116,7 @@ class Row:
         """What it does to values, if anything."""
         if self.lost and not math.isinf(self.incoming):
             return Cause.BORN
-        if self.stalled > _STALLED[0] and self.error > _STALLED[1]:
+        if self.stuck or (self.stalled > _STALLED[0] and self.error > _STALLED[1]):
             return Cause.STALLED
         if self.wrong is not None and self.wrong[0] > _COLLIDED * self.wrong[1]:
             return Cause.COLLIDED
@@ -116,6 +125,11 @@ class Row:
         if self.error > max(_LARGE, _FACTOR * max(self.incoming, self.half_ulp)):
             return Cause.AMPLIFIED
         return None
+
+    @property
+    def stays(self) -> bool:
+        """Whether a change is lost on most values."""
+        return self.unmoved[0] > _STAYS * max(_MOST, self.unmoved[1]) and not self.follows
 
     def chain(self) -> Iterator["Row"]:
         """This row and those that its error comes from, each once."""

@@ -18,6 +18,7 @@ from ..._core.base.dtypes import WIDER
 from ..operands import operands, shadowed
 from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from ..watch.text import LARGEST
+from . import moves
 from .attention import composite
 from .cancellation import Incoming, are_squares, cancellation_of
 from .choices import WHOLE, Choices, at_places, decidable
@@ -29,8 +30,10 @@ from .rows import Cause, Row
 # otherwise; only `_LOOP` may not be 1.
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _FAR = 2.0  # times a cancellation that came in
+_MADE = 2  # writes: it is made, and changed
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
+_WRONG = 0.25  # an error of what is written, for which it may go another way
 _GROWN = 2.0  # times the error of what is added
 _OFTEN = 32  # visits of a running total between two measurements
 _LOOP = 4  # operations from one round of an accumulation to the next
@@ -80,8 +83,9 @@ class Shadow:
         row.visits += 1
         look = self._due(row)
         helds = [self.memory.hold(tensor) for tensor in targets]
-        for held in helds:
+        for tensor, held in zip(targets, helds, strict=True):
             held.writes += 1
+            moves.begin(tensor, held)
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
         incoming = [_incoming(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
@@ -106,6 +110,7 @@ class Shadow:
                 held = memory.get(tensor) if shadowed(tensor) else None
                 if held is not None:
                     held.write(tensor, tensor)
+                    held.path = None
             return
         given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
         if way is Way.OPAQUE:
@@ -268,6 +273,8 @@ class Shadow:
             row.example = worst(tensor, shadow)
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
+        if error.distance:
+            self._follows(op, args, row, tensor, shadow, incoming, writing)
         if tensor.numel() <= LARGEST and error.distance:
             if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
@@ -305,6 +312,27 @@ class Shadow:
             values, old = total.tensor, total.held.like(total.tensor)
         moved = shadow != old
         row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
+
+    def _follows(
+        self, op: Operator, args: Any, row: Row, tensor: Tensor, shadow: Tensor, incoming: list[Incoming],
+        writing: Writing | None,
+    ) -> None:  # fmt: skip
+        """Whether what is written to moves with its shadow, and what is added is not lost."""
+        if writing is None:
+            row.absorbed = moves.absorbed(op, args, tensor, shadow)
+            return
+        target = writing.incoming[0]
+        others = [one for one in incoming[len(writing.incoming) :] if not _loops(one.row, row)]
+        inherits = max((one.error for one in others), default=0.0) > _WRONG
+        stuck = 0
+        if not inherits and not row.backward and op.name not in BESIDES:
+            stuck = max(moves.stands(one.tensor, one.held, row.half_ulp) for one in writing.incoming)
+        row.stuck = stuck
+        if target.held.writes > _MADE:
+            row.follows = row.follows or not stuck
+        elif row.module is None:
+            stay, of = moves.unmoved(op, args, writing.values, tensor)
+            row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + of
 
     def _collides(self, row: Row, tensor: Tensor, shadow: Tensor, incoming: float) -> None:
         """Whole numbers that become others here."""

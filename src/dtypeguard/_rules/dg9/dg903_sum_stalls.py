@@ -5,23 +5,26 @@ from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import enter, would_be
+from ._harm import enter, wide_of, would_be
 
 RULE = Rule(
     "DG903",
     "sum-stalls",
     Severity.WARNING,
-    summary="A running total stands still, because what is added is rounded away.",
-    says="`{what}`{back}: a total stands still: {example}{reached}",
-    fix="keep the total in {wide}, whatever is added",
+    summary="What is added is rounded away: a running total stands still, a small change is lost.",
+    says="`{what}`{back}: {harm}{reached}",
+    fix="{advice}",
     why=(
         "In bfloat16 256 + 1 is 256: what is less than half of the distance to the next number is rounded away, each "
         "time anew. Every single addition is right to the last bit, so no check of one operation sees it. An audit "
-        "with `values=True` follows the total in a wider dtype. Counts, metrics, moving averages and gradients that "
-        "are accumulated over batches do this."
+        "with `values=True` follows the total in a wider dtype. Counts, metrics, moving averages, rates that decay and "
+        "gradients that are accumulated over batches do this. One change is enough where it is smaller than half of "
+        "the spacing of most values: an adapter that is merged into bfloat16 weights, `1 + weight` with a small weight."
     ),
     sources=(
         "https://github.com/Lightning-AI/pytorch-lightning/issues/18620",
+        "https://github.com/huggingface/peft/issues/1388",
+        "https://github.com/vllm-project/vllm/issues/29810",
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html",
     ),
 )  # fmt: skip
@@ -30,4 +33,15 @@ RULE = Rule(
 @on("harmed", RULE)
 def stalled(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.STALLED:
-        enter(RULE, audit, harm.row, {"example": would_be(harm.row)}, harm)
+        row, wide = harm.row, wide_of(harm.row)
+        says, advice = f"a total stands still: {would_be(row)}", f"keep the total in {wide}, whatever is added"
+        if row.stays:
+            says = f"{row.unmoved[0]} of {row.unmoved[1]} values stay as they were: {would_be(row)}"
+            advice = f"add to a copy in {wide}, and keep that: a cast back rounds the change away again"
+        elif row.absorbed:
+            says = f"{row.absorbed[0]} of {row.absorbed[1]} values of the parameter are lost: {would_be(row)}"
+            advice = f"add and multiply in {wide}, and cast the product"
+        elif row.stuck and not row.stalled:
+            says = f"what is written again and again stands still since write {row.stuck}: {would_be(row)}"
+            advice = f"keep what is written to in {wide}"
+        enter(RULE, audit, row, {"harm": says, "advice": advice}, harm)
