@@ -18,7 +18,7 @@ from ..amp._watch import under_watch, unreal
 from .optimizers import Optimizers, add_to
 from .steps import unseen
 
-_RULES = [f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)]
+_RULES = [*(f"DG3{n:02}" for n in range(1, 15) if n not in (2, 5)), "DG207"]
 _TORCHS = ("unscale_", "update")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Self
 
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,10 +24,10 @@ class Mode(TorchDispatchMode):
         return False  # it would import all of Dynamo, and costs 3 us at each operation
 
     @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def on(self) -> Iterator[Self]:
         """The mode is on in here. Its own `with` sets flags of the process, by which Dynamo compiles nothing."""
         _python_dispatch._push_mode(self)
         try:
-            yield
+            yield self
         finally:
             _python_dispatch._pop_mode()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base.dtypes import HALF_ULP
 from ..ops import SUMS, Cancels, Operator
 from .measure import Error, norm
 from .memory import ShadowStorage
@@ -89,6 +90,15 @@ def are_squares(op: Operator, args: Any, incoming: list[Incoming]) -> bool:
     if twice or op.cancels is Cancels.SQUARE or op.name in ("mse_loss", "var"):
         return True
     return squared and (op.name in SUMS or op.cancels is Cancels.ROOT)
+
+
+def gradient_of_softmax(op: Operator, args: Any, error: Error) -> float:
+    """What is left of the digits of a gradient `p - q` where both are rounded: their roundings, as a share of it."""
+    if op.name not in ("_log_softmax_backward_data", "_softmax_backward_data") or not error.size:
+        return 0.0
+    gradient, output = args[:2]
+    terms = gradient if op.name.startswith("_log") else gradient.float() * output
+    return HALF_ULP.get(gradient.dtype, 0.0) * norm(terms) / error.size
 
 
 def _eps(held: ShadowStorage) -> float:

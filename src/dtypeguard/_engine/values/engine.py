@@ -31,6 +31,7 @@ _SELDOM = 64  # operations between two looks at the clock, where each costs next
 # otherwise; only `_DIFFUSE` may not be 0.4, nor `_ULPS` 32.
 _DIFFUSE = 0.1  # an error of a result that one line is to blame for
 _ULPS = 8  # and of one in which little else is wrong
+_DIGITS = 0.2  # of a gradient that is the difference of rounded probabilities
 _current_node = private.current_node
 
 
@@ -303,6 +304,8 @@ class Values:
         for row in self.rows:
             if row.born and not row.given and row not in self.harms:
                 self.harms[row] = Harm(row, Cause.BORN)
+            elif row.digits > _DIGITS and row.cause is Cause.AMPLIFIED:
+                self._harm(row, Cause.AMPLIFIED, "a gradient", None, row.error)
             elif row.stays or row.absorbed:
                 gone, of = row.absorbed or row.unmoved
                 self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "what is written to", None, gone / of)

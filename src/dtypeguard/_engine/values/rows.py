@@ -47,6 +47,7 @@ class Row:
         "changed",
         "count",
         "decided",
+        "digits",
         "distinct",
         "dtype",
         "error",
@@ -92,6 +93,7 @@ class Row:
         self.born = self.of = 0  # values that are not finite, of how many
         self.stalled = 0.0
         self.stuck = 0  # since which visit values stand still that are written to again and again
+        self.digits = 0.0  # of a gradient: the roundings of what it is the difference of, as a share of it
         self.unmoved: tuple[int, int] = (0, 0)  # values that one change has left as they were, of how many
         self.follows = False  # what is written to again moves as its shadow does
         self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number

@@ -20,7 +20,7 @@ from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
 from .attention import composite
-from .cancellation import Incoming, are_squares, cancellation_of
+from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_softmax
 from .choices import WHOLE, Choices, at_places, decidable
 from .measure import error_of, flushed, norm, worst
 from .memory import Memory, ShadowStorage
@@ -269,6 +269,8 @@ class Shadow:
         if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:  # a mean is as good as zero by its
             mean, variance = writing.incoming[:2]  # deviation
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
+        if row.backward:
+            row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
         if row.measured(error, effective, carried, None if source is None else source.row) and tensor.numel():
             row.example = worst(tensor, shadow)
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":

@@ -128,6 +128,13 @@ def _site(code: CodeType, lasti: int, line: int) -> Site:
     return _sites.setdefault((id(code), lasti), Site(code, lasti, line)) if site is None else site
 
 
+def returning(code: CodeType) -> Site | None:
+    """The last `return` of a function."""
+    last = [one.offset for one in dis.get_instructions(code) if one.opname.startswith("RETURN")][-1:]
+    lines = [line for start, end, line in code.co_lines() if line and last and start <= last[0] < end]
+    return _site(code, last[0], lines[0]) if lines else None
+
+
 def site_at(file: str, line: int, function: str) -> Site:
     """A line that is known by its place only."""
     return Site(compile("", file, "exec").replace(co_name=function), 0, line)
