@@ -272,6 +272,40 @@ def test_what_has_no_shadow_is_counted_by_name():
     assert json.loads(report.to_json())["values"] == report.values
 
 
+LSTMS = [{}, {"bidirectional": True}, {"num_layers": 2, "batch_first": True}, {"bias": False}]
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("options", LSTMS, ids=str)
+def test_an_lstm_in_one_kernel_is_shadowed_by_its_equations(options, dtype):
+    """A gate that they have otherwise would be an error of the kernel's line, in forward or in backward."""
+
+    def program():
+        torch.manual_seed(0)
+        lstm = nn.LSTM(5, 7, **options).to(dtype)
+        x = torch.randn(6, 3, 5, dtype=dtype, requires_grad=True)
+        out, (h, c) = lstm(x)
+        (out.float().square().sum() + h.float().sum() + c.float().sin().sum()).backward()
+        return [one.grad.float().norm().item() for one in (x, *lstm.parameters())], out.tolist()
+
+    report, _ = audited(program)
+    assert report.values["not_shadowed"] == {}
+    assert found(report) == []
+
+
+@pytest.mark.parametrize("shapes", [((64, 16), (4, 16, 8)), ((4, 16, 16), (16, 64)), ((16, 64), (64, 16))], ids=str)
+def test_products_of_groups_are_shadowed_one_by_one(shapes):
+    def program():
+        torch.manual_seed(0)
+        one, other = (torch.randn(shape).bfloat16() for shape in shapes)
+        ends = torch.tensor([16, 16, 40, 64], dtype=torch.int32)  # the second group has no rows
+        return torch._grouped_mm(one, other, offs=ends).tolist()
+
+    report, _ = audited(program)
+    assert report.values["not_shadowed"] == {}
+    assert found(report) == []
+
+
 @pytest.mark.parametrize("values", ["rang", 1, [], "True"])
 def test_another_kind_of_values_is_refused_with_those_that_there_are(values):
     with pytest.raises(ValueError, match=r"values=True .*, values='range' .* or values=None"):

@@ -59,6 +59,8 @@ _COPIES = frozenset("to contiguous reshape reshape_as flatten ravel resolve_conj
 _MOVES = frozenset("set_ resize_ resize_as_ _resize_output_ resize_as_sparse_".split())
 # What these read besides tensors has the layout of one dtype's kernel: in another one they would read past its end.
 _KERNELS = ("mkldnn_", "_mkldnn", "cudnn_", "_cudnn", "miopen_", "_thnn_", "_amp_", "quantize", "fake_quant")
+# But these are computed by the operations that they stand for.
+FUSED = frozenset("_grouped_mm mkldnn_rnn_layer mkldnn_rnn_layer_backward".split())
 # Whatever comes in is a whole number afterwards: the shadow goes on with the program's.
 _ROUNDS = frozenset("round floor ceil trunc sign sgn fix heaviside floor_divide".split())
 # Nobody decides with these: they compare for equality, or look for what is not finite.
@@ -307,7 +309,7 @@ def _way(own: bool, name: str, results: Any, writes: bool, tags: Any) -> Way:
     )
     if view or name in _FRESH:
         return Way.NONE
-    if not own or name in _MOVES or name.startswith(_KERNELS):
+    if not own or name in _MOVES or (name.startswith(_KERNELS) and name not in FUSED):
         return Way.OPAQUE
     if name in _FILLS:
         return Way.FILL

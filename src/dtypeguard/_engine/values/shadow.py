@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..._core.base.dtypes import WIDER
 from ..operands import operands, shadowed
-from ..ops import ACCUMULATES, BESIDES, Cancels, Operator, Way
+from ..ops import ACCUMULATES, BESIDES, FUSED, Cancels, Operator, Way
 from ..watch.text import LARGEST
 from . import moves
-from .attention import composite
 from .cancellation import Incoming, are_squares, cancellation_of, gradient_of_softmax
 from .choices import WHOLE, Choices, at_places, decidable
+from .kernels import composite
 from .measure import error_of, flushed, norm, worst
 from .memory import Memory, ShadowStorage
 from .rows import Cause, Row
@@ -224,7 +224,7 @@ class Shadow:
 
     def _call(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """The operation with arguments in the wider dtype."""
-        results = composite(op, args, kwargs) if op.attends else None
+        results = composite(op, args, kwargs) if op.attends or op.name in FUSED else None
         return op.func(*args, **kwargs) if results is None else results
 
     def _value(self, tensor: Tensor, given: Given) -> Tensor:

@@ -1,0 +1,123 @@
+"""Fused kernels in the wider dtype: by the operations that they stand for, where they have no way there."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops import Operator
+
+_CELLS = (2, 4)  # LSTM: oneDNN's number for it, and how many gates it has
+
+
+def composite(op: Operator, args: Any, kwargs: Any) -> Any:
+    """The results of a fused kernel; None where the kernel itself gives them."""
+    if op.attends:
+        return _attention(op, args, kwargs)
+    function = _KERNELS.get(op.name)
+    return None if function is None else function(op, args, kwargs)
+
+
+def _attention(op: Operator, args: Any, kwargs: Any) -> Any:
+    """The kernel for the CPU has a derivative for all but its mask.
+
+    Those for GPUs take no wider dtype, or keep what their backward needs only where they are told to.
+    """
+    query, key, value = args[:3]
+    mask = op.argument(args, kwargs, "attn_mask", op.argument(args, kwargs, "attn_bias"))
+    if query.is_cpu and not (isinstance(mask, Tensor) and mask.requires_grad):
+        return None
+    fused: Any = torch.ops.aten._scaled_dot_product_attention_math
+    causal, scale = op.argument(args, kwargs, "is_causal", False), op.argument(args, kwargs, "scale")
+    return fused(query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])[:1]
+
+
+def _grouped(op: Operator, args: Any, kwargs: Any) -> Any:
+    """One product for each group of experts; rows behind the last group are nobody's."""
+    one, other = args[:2]
+    ends = op.argument(args, kwargs, "offs")
+    if ends is None:
+        return torch.bmm(one, other)
+    stops: list[int] = ends.tolist()
+    groups = list(zip([0, *stops], stops, strict=False))
+    if one.ndim == 2 and other.ndim == 2:
+        return torch.stack([one[:, a:b] @ other[a:b] for a, b in groups])
+    if one.ndim == 2:
+        rest = one.new_full((len(one) - stops[-1], other.shape[-1]), math.nan)
+        return torch.cat([*(one[a:b] @ other[n] for n, (a, b) in enumerate(groups)), rest])
+    rest = one.new_full((one.shape[-2], other.shape[-1] - stops[-1]), math.nan)
+    return torch.cat([*(one[n] @ other[:, a:b] for n, (a, b) in enumerate(groups)), rest], -1)
+
+
+def _lstm(op: Operator, args: Any, kwargs: Any) -> Any:
+    """One direction of one layer: input (time, batch, features)."""
+    x, w_in, w_state, b_in, b_state, h, c, reverse, lengths, mode = args[:10]
+    if mode != _CELLS[0] or lengths:
+        raise NotImplementedError(op.name)
+    states = _states(x, w_in, w_state, b_in + b_state if args[12] else None, h, c, reverse)
+    order = states[::-1] if reverse else states
+    return torch.stack([one.h for one in order]), states[-1].h, states[-1].c
+
+
+class _State:
+    """One step of it: gates, the cell before, the cell and the state."""
+
+    def __init__(self, gates: Tensor, before: tuple[Tensor, Tensor]) -> None:
+        i, f, g, o = gates.chunk(_CELLS[1], -1)
+        self.before = before
+        self.i, self.f, self.g, self.o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+        self.c = self.f * before[1] + self.i * self.g
+        self.h = self.o * self.c.tanh()
+
+
+def _states(
+    x: Tensor, w_in: Tensor, w_state: Tensor, bias: Tensor | None, h: Tensor, c: Tensor, reverse: bool
+) -> list[_State]:
+    gates, states = x @ w_in.mT, []
+    if bias is not None:
+        gates = gates + bias
+    for step in gates.flip(0) if reverse else gates:
+        states.append(_State(step + h @ w_state.mT, (h, c)))
+        h, c = states[-1].h, states[-1].c
+    return states
+
+
+def _lstm_backward(op: Operator, args: Any, kwargs: Any) -> Any:
+    x, w_in, w_state, b_in, b_state, h, c = args[:7]
+    out, last_h, last_c, reverse, mode = args[10:15]
+    if mode != _CELLS[0] or args[20]:
+        raise NotImplementedError(op.name)
+    states = _states(x, w_in, w_state, b_in + b_state if args[17] else None, h, c, reverse)
+    dh, dc = (torch.zeros_like(h) if one is None else one for one in (last_h, last_c))
+    gates: list[Tensor] = []
+    for step in range(len(states) - 1, -1, -1):
+        one, place = states[step], len(states) - 1 - step if reverse else step
+        if out is not None:
+            dh = dh + out[place]
+        t = one.c.tanh()
+        dc = dc + dh * one.o * (1 - t * t)
+        of_gates = (
+            dc * one.g * one.i * (1 - one.i),
+            dc * one.before[1] * one.f * (1 - one.f),
+            dc * one.i * (1 - one.g * one.g),
+            dh * t * one.o * (1 - one.o),
+        )
+        gates.insert(0, torch.cat(of_gates, -1))
+        dh, dc = gates[0] @ w_state, dc * one.f
+    of_steps = torch.stack(gates)  # in the order of the steps
+    before = torch.stack([one.before[0] for one in states])
+    order = of_steps.flip(0) if reverse else of_steps
+    bias = of_steps.sum((0, 1))
+    return (
+        order @ w_in, torch.einsum("tbg,tbi->gi", order, x), torch.einsum("tbg,tbh->gh", of_steps, before), bias, bias,
+        dh, dc,
+    )  # fmt: skip
+
+
+_KERNELS: dict[str, Callable[[Operator, Any, Any], Any]] = {
+    "_grouped_mm": _grouped,
+    "mkldnn_rnn_layer": _lstm,
+    "mkldnn_rnn_layer_backward": _lstm_backward,
+}
