@@ -1,0 +1,78 @@
+"""DG115 constant-rounded."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._kit import HALF, Op, Recorder, Rule, Severity, around, name_of, on, readable, size_of
+
+RULE = Rule(
+    "DG115",
+    "constant-rounded",
+    Severity.WARNING,
+    summary="A number in the code becomes 0 or 1 in half precision, which it is not.",
+    says="`{what}`: {value:g} becomes {becomes:g} in {dtype}",
+    fix="keep it as a number of Python, or in float32: `{code}`",
+    why=(
+        "Below 1 bfloat16 has 0.996 and float16 0.9995 as the next number, so a decay of 0.9985 or a beta of 0.9999 is "
+        "1, and nothing decays; an epsilon of 1e-8 is 0 in float16. A number of Python is rounded only in the result."
+    ),
+    sources=("https://docs.pytorch.org/docs/stable/type_info.html#torch.torch.finfo",),
+)
+
+_FEW = 4  # numbers, which are settings and no data
+
+
+@around(torch, "tensor", rule=RULE)
+def _tensor(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    out = original(*args, **kwargs)
+    if isinstance(out, Tensor) and out.dtype in HALF and args and out.numel() <= _FEW:
+        audit.guarded(_compare, audit, args[0], out)
+    return out
+
+
+def _compare(audit: Recorder, data: Any, out: Tensor) -> None:
+    numbers: list[Any] = [data] if isinstance(data, float) else [*data] if isinstance(data, (list, tuple)) else []
+    if readable(out) and all(isinstance(one, (int, float)) for one in numbers):
+        site = audit.here()
+        fields = {"site": site, "module": audit.module(), "op": "tensor", "bytes": size_of(out)}
+        _judge(audit, numbers, out, site.expression or site.source, fields, alone=isinstance(data, float))
+
+
+@on("after", RULE, ops=["full", "new_full"])
+def filled(event: Op, audit: Recorder) -> None:
+    if isinstance(event.out, Tensor) and event.out.dtype in HALF and event.readable:
+        numbers = [value for value in event.args if isinstance(value, float)]
+        _judge(audit, numbers, event.out, event.what, _fields(event))
+
+
+@on("cast", RULE)
+def narrowed(event: Op, audit: Recorder) -> None:
+    """`torch.tensor(0.9985).bfloat16()`: a number of the code, and nothing that was computed."""
+    source = event.inputs[0]
+    if event.out.dtype not in HALF or source.ndim or not event.readable or event.kind == "autocast":
+        return
+    node = audit.lineage.get(source)
+    if node is not None and node.op == "tensor" and source.is_floating_point():
+        _judge(audit, [float(source)], event.out, event.what, _fields(event))
+
+
+def _fields(event: Op) -> dict[str, Any]:
+    return {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(event.out)}
+
+
+def _judge(
+    audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True
+) -> None:
+    for value in numbers:
+        rounded = float(torch.tensor(value, dtype=torch.float64).to(out.dtype))
+        if value != rounded and rounded in (0.0, 1.0, -1.0):
+            facts = {
+                "what": what, "value": value, "becomes": rounded, "dtype": name_of(out.dtype),
+                "code": f"torch.tensor({value!r})",
+            }  # fmt: skip
+            severity = None if alone else Severity.INFO  # it may be data
+            audit.find(RULE, facts=facts, severity=severity, to_dtype=out.dtype, **fields)
+            return
