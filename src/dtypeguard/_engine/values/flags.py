@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..ops import Operator, Way
@@ -21,13 +22,14 @@ _READ = 256  # operations, after which flags on other devices are read
 class Flag:
     """The values of one storage."""
 
-    __slots__ = ("bad", "count", "nan", "parents", "row", "seen", "source")
+    __slots__ = ("bad", "count", "dead", "nan", "parents", "row", "seen", "source")
 
     def __init__(self, row: Row | None, look: tuple[Any, Any], count: int, parents: tuple["Flag", ...]) -> None:
         self.row, self.count, self.parents = row, count, parents
         self.bad, self.nan = look  # how many are not finite, and how many of these are NaN
         self.source: Row | None = None  # where the first of them was born
         self.seen = False  # by another operation
+        self.dead = False  # its storage is gone
 
 
 _NONE = (0, 0)
@@ -87,8 +89,8 @@ class Flags:
     def read(self) -> None:
         """Find out what was born in the operations since."""
         waiting, self._waiting = self._waiting, []
+        _fetch([flag for flag in waiting if not isinstance(flag.bad, int)])
         for flag in waiting:
-            flag.bad, flag.nan = int(flag.bad), int(flag.nan)
             sources = [parent for parent in flag.parents if parent.bad]
             flag.parents = ()
             flag.source = next((parent.source for parent in sources if parent.source is not None), None)
@@ -97,6 +99,8 @@ class Flags:
                 flag.source = flag.row
                 flag.row.born += flag.nan if sources else flag.bad
                 flag.row.of += flag.count
+            if flag.dead:
+                self._over(flag)
 
     def source(self, tensor: Tensor) -> Row | None:
         """Where values that are not finite were born, if there are any."""
@@ -117,7 +121,9 @@ class Flags:
             self._over(self._of.popitem()[1][1])
 
     def _over(self, flag: Flag) -> None:
-        if flag.bad and not flag.seen and flag.source is not None and not flag.source.backward:
+        if not isinstance(flag.bad, int):  # on another device: it is told when it is read
+            flag.dead = True
+        elif flag.bad and not flag.seen and flag.source is not None and not flag.source.backward:
             self._left(flag.source)
 
     def _get(self, tensor: Tensor) -> Flag | None:
@@ -153,6 +159,17 @@ class Flags:
                 self._over(found[1])
 
         of[key] = weakref.ref(storage, gone), flag
+
+
+def _fetch(flags: list[Flag]) -> None:
+    """Read numbers from other devices, all at once."""
+    devices: dict[Any, list[Flag]] = {}
+    for flag in flags:
+        devices.setdefault(flag.bad.device, []).append(flag)
+    for there in devices.values():
+        numbers = torch.stack([one for flag in there for one in (flag.bad, flag.nan)]).tolist()
+        for flag, bad, nan in zip(there, numbers[::2], numbers[1::2], strict=True):
+            flag.bad, flag.nan = bad, nan
 
 
 def _look(tensor: Tensor) -> tuple[Any, Any]:
