@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import WIDER, name_of
+from ..._core.base.dtypes import HALF, WIDER, name_of
 from ..._engine.values.engine import Harm
 from ..._engine.values.rows import Row
 from ..._engine.watch.recorder import Recorder
@@ -35,6 +35,17 @@ def would_be(row: Row) -> str:
         return ""
     value, shadow = row.example
     return f"{number(value)} where {wide_of(row)} has {number(shadow)}"
+
+
+def keep(row: Row) -> str | None:
+    """Where to act, if that is another line than the one that shows it: digits that were dropped before.
+
+    None where the line itself computes in that dtype, for then all that it is computed from has few digits.
+    """
+    rounded = row.rounded()
+    if rounded is None or rounded is row or rounded.dtype not in HALF or row.dtype in HALF:
+        return None
+    return f"stay in {wide_of(rounded)} at {rounded.site}: `{rounded.site.expression or rounded.name}` rounds"
 
 
 def _step(row: Row, rounded: bool) -> Step:

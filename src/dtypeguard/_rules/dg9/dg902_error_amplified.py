@@ -6,7 +6,7 @@ from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ._forms import instead
-from ._harm import enter, share, wide_of, would_be
+from ._harm import enter, keep, share, wide_of, would_be
 
 RULE = Rule(
     "DG902",
@@ -35,6 +35,6 @@ def amplified(harm: Harm, audit: Recorder) -> None:
             "came": share(max(row.incoming, row.half_ulp)),
             "error": share(row.error),
             "example": would_be(row),
-            "advice": instead(row) or f"compute `{what}` and what it is computed from in {wide_of(row)}",
+            "advice": instead(row) or keep(row) or f"compute `{what}` and what it is computed from in {wide_of(row)}",
         }
         enter(RULE, audit, row, facts, harm)

@@ -4,7 +4,7 @@ from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
-from ._harm import enter, number, wide_of
+from ._harm import enter, keep, number, wide_of
 
 RULE = Rule(
     "DG904",
@@ -46,7 +46,15 @@ def flipped(row: Row, audit: Recorder) -> None:
         if not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
-        advice = f"compute what is compared in {wide_of(row)}"
-        if any(step.integers for step in row.chain()):
-            advice = 'compute it in integers: `//`, `%`, `torch.div(..., rounding_mode="floor")`'
+        advice = _integers(row) or keep(row) or f"compute what is compared in {wide_of(row)}"
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=None if sure else Severity.INFO)
+
+
+def _integers(row: Row) -> str | None:
+    """What to do about integers that a float does not have."""
+    step = next((step for step in row.chain() if step.integers), None)
+    if step is None:
+        return None
+    if step.name == "_to_copy":
+        return f"keep integers as they are: `{step.site.expression}` at {step.site} rounds them"
+    return 'compute it in integers: `//`, `%`, `torch.div(..., rounding_mode="floor")`'
