@@ -13,6 +13,7 @@ A rule is a function over one kind of event, registered with `on`. Kinds:
     summed       an operation in forward added up half tensors, without a gradient (Op, audit)
     half         an operation in forward gave float16                        (Op, audit)
     integer      an operation in forward took integers that `Recorder.integers` names  (Op, audit)
+    added        an operation in forward added a matrix to each of many                        (Op, audit)
     backward     operands of several dtypes met in backward                  (Op, audit)
     refused      an exception left a module, or the audit                    (Refusal, audit)
     entered, left  a module's forward begins, has ended                      (Call, audit)
@@ -65,7 +66,7 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operati
 _STORED = frozenset([*(dtype for dtype, info in TABLE.items() if info.kind is Kind.STORAGE), *_UNSIGNED])
 _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 KINDS = tuple(
-    "start end cast write mixed before after scalar ended summed half integer backward refused entered left harmed "
+    "start end cast write mixed before after scalar ended summed half integer added backward refused entered left harmed "
     "decided exported converted loading look held stepping stepped over averaged alone scaled computed driven unscale "
     "step gradients past update".split()
 )

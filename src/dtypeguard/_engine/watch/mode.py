@@ -107,9 +107,10 @@ class Watching(Mode):
         summed = op.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
+        added = op.name == "add" and single and not backward and _spreads(inputs) and bool(recorder.on["added"])
         integer = integer and bool(recorder.on["integer"]) and not backward
         born = not op.updates and not backward and (single or isinstance(out, (tuple, list)))
-        wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or kept
+        wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or added or kept
         if not (born or wanted):
             return
         try:
@@ -141,7 +142,9 @@ class Watching(Mode):
             self._promote(recorder, event)
         if asked:
             recorder.call(asked, event)
-        happened = {"ended": ended, "scalar": scalar, "summed": summed, "half": sixteen, "integer": integer}
+        happened = {
+            "ended": ended, "scalar": scalar, "summed": summed, "half": sixteen, "integer": integer, "added": added,
+        }  # fmt: skip
         for kind in [kind for kind, so in happened.items() if so]:
             recorder.emit(kind, event)
 
@@ -276,6 +279,11 @@ def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameT
     if source.dtype is not out.dtype or source.device != out.device:
         site, module = recorder.cause() or (recorder.line(frame), recorder.module())
         recorder.cast("backward", "to", source, out, size_of(out), site, module)
+
+
+def _spreads(inputs: list[Tensor]) -> bool:
+    """Whether a matrix is added to each one of many."""
+    return len(inputs) == 2 and 1 < inputs[1].ndim <= inputs[0].ndim and inputs[0].shape != inputs[1].shape
 
 
 def _has_gradient(inputs: list[Tensor]) -> bool:

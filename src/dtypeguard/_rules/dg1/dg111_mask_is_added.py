@@ -32,6 +32,9 @@ _MASKS = {
 }
 
 
+_FAR, _NEAR = 16, 2  # lines to softmax
+
+
 class Added(Suspect):
     """Scores to which 0 and 1 were added; a mask, if softmax follows."""
 
@@ -46,10 +49,27 @@ def integers_added(event: Op, audit: Recorder) -> None:
         audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
 
 
+class AddedFloats(Added):
+    """The same of floats, which may be anything else: softmax follows at once."""
+
+
+@on("added", RULE)
+def floats_added(event: Op, audit: Recorder) -> None:
+    """`scores + mask`, for many heads or samples."""
+    mask = event.inputs[1]
+    if mask.is_floating_point() and mask.shape[-1] == event.out.shape[-1] and _zero_and_one(mask, event.site, audit):
+        fields = {"module": event.module, "op": event.name}
+        added = _added("the mask", mask, "softmax", event.site, audit, kind=AddedFloats, **fields)
+        audit.lineage.mark(event.out, added)
+
+
 @on("after", RULE, ops=SOFTMAX)
 def softmax(event: Op, audit: Recorder) -> None:
-    for cause in audit.lineage.causes(event.inputs, 16):
-        if isinstance(cause, Added):
+    for cause in audit.lineage.causes(event.inputs, _FAR):
+        if isinstance(cause, Added) and not isinstance(cause, AddedFloats):
+            cause.find(audit)
+    for cause in audit.lineage.causes(event.inputs, _NEAR):
+        if isinstance(cause, AddedFloats):
             cause.find(audit)
 
 
@@ -89,9 +109,11 @@ def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 
 
-def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
+def _added(
+    name: str, mask: Tensor, function: str, site: Site, audit: Recorder, kind: type[Added] = Added, **fields: Any
+) -> Added:
     code = "mask" if " " in name else name
     caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
     facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
     fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
-    return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
+    return kind(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
