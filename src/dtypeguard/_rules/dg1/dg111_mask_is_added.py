@@ -59,8 +59,8 @@ def floats_added(event: Op, audit: Recorder) -> None:
     mask = event.inputs[1]
     if mask.is_floating_point() and mask.shape[-1] == event.out.shape[-1] and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
-        added = _added("the mask", mask, "softmax", event.site, audit, kind=AddedFloats, **fields)
-        audit.lineage.mark(event.out, added)
+        added = _added("the mask", mask, "softmax", event.site, audit, **fields)
+        audit.lineage.mark(event.out, AddedFloats(added.rule, added.site, added.facts, added.fields))
 
 
 @on("after", RULE, ops=SOFTMAX)
@@ -109,11 +109,9 @@ def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
     return 0 < ones < mask.numel() and ones + int((mask == 0).sum()) == mask.numel()
 
 
-def _added(
-    name: str, mask: Tensor, function: str, site: Site, audit: Recorder, kind: type[Added] = Added, **fields: Any
-) -> Added:
+def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
     code = "mask" if " " in name else name
     caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
     facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
     fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
-    return kind(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})
+    return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})

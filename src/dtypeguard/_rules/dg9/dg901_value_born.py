@@ -1,5 +1,7 @@
 """DG901 value-born."""
 
+import math
+
 import torch
 
 from ..._core.base.dtypes import name_of
@@ -31,6 +33,7 @@ RULE = Rule(
     ),
 )  # fmt: skip
 
+_MIDDLE, _TOP = -4, 14  # powers of two: of the range of float16, and below its end
 _INSTEAD = {  # functions that overflow in every dtype
     "exp": "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this "
     "is a part of, or clamp what goes in"
@@ -69,6 +72,18 @@ def _advice(harm: Harm) -> str:
         return _INSTEAD[row.name.rstrip("_")]
     info = torch.finfo(row.dtype)
     scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
+    size = abs(row.example[1]) if row.example is not None and row.lost else row.largest
+    if row.backward and row.dtype is torch.float16 and 0 < size < math.inf:
+        power = math.ceil(math.log2(size))
+        if harm.cause is Cause.FLUSHED:
+            return (
+                f"scale the loss: gradients of about 2**{power} are zero in float16, and 2**{_MIDDLE - power} times as "
+                "large they are not. `GradScaler` begins with 2**16 and finds the scale by itself"
+            )
+        return (
+            f"divide the loss by 2**{max(1, power - _TOP)} or more: gradients of about 2**{power} are infinite in "
+            "float16. `GradScaler` finds the scale by itself, and skips steps until then"
+        )
     if harm.cause is Cause.FLUSHED or (row.example is not None and row.lost):
         if row.dtype is torch.float16:
             return f"compute it in {wide_of(row)}, or {scale}"
