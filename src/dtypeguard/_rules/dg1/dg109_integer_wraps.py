@@ -22,7 +22,7 @@ RULE = Rule(
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
         "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits or to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, "
+        "bits, or of int64 to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, "
         "which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
     ),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
@@ -33,7 +33,7 @@ RULE = Rule(
 _BITS = "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 _BITS += "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__".split()
 _BITS += [f"{name}_" for name in _BITS if not name.startswith("__")]
-_BITS += "remainder remainder_ fmod fmod_".split()
+_REMAINDERS = "remainder remainder_ fmod fmod_".split()
 
 
 @dataclass(eq=False)
@@ -157,6 +157,15 @@ def bits_are_taken(event: Op, audit: Recorder) -> None:
         node = audit.lineage.get(tensor) if audit.state(Wraps).rows else None
         for debt in () if node is None else node.debts:
             debt.settled |= isinstance(debt, Wrapped)
+
+
+@on("after", RULE, ops=_REMAINDERS)
+def remainder_is_taken(event: Op, audit: Recorder) -> None:
+    """Of a hash in 64 bits; of narrow integers what wraps before is a product that is reduced too late."""
+    divisor = event.args[1] if len(event.args) > 1 else None
+    power = isinstance(divisor, int) and divisor > 0 and not divisor & (divisor - 1)  # which wrapping keeps
+    if power or (isinstance(event.out, Tensor) and event.out.dtype is torch.int64):
+        bits_are_taken(event, audit)
 
 
 @on("end", RULE)
