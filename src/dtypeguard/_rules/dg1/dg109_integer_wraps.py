@@ -22,8 +22,8 @@ RULE = Rule(
     why=(
         "Integer arithmetic is modulo the range of the dtype: 3 - 5 in uint8 is 254, 300 * 300 in int16 24464, 128**9 "
         "in int64 negative. Hashes and random numbers want that: large odd factors, and what goes on to operations on "
-        "bits, or of int64 to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in uint8, "
-        "which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
+        "bits, or of int64 to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in "
+        "uint8, which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
     ),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
@@ -247,6 +247,8 @@ def out_of_range(event: Op, audit: Recorder) -> None:
     """A picture that is saved without a clamp, labels of which one is -100, sound at full scale."""
     source, dtype = event.inputs[0], event.out.dtype
     if event.kind != "device":
+        if source.dtype in INTEGERS and dtype in NARROW and dtype.itemsize < source.dtype.itemsize:
+            bits_are_taken(event, audit)  # the lower ones
         meant = not source.is_floating_point() and dtype is not torch.uint8
         _convert(event, source, meant, audit)
 
