@@ -89,7 +89,8 @@ _LEFT_ALONE = frozenset(["state_steps", "found_inf", "grad_scale", "inv_scale"])
 _FROM_INTEGERS = frozenset("to _to_copy copy_ cat stack where maximum minimum".split())  # their values, not places
 _DIFFERENCES = frozenset("add sub rsub add_ sub_".split())
 ACCUMULATES = _DIFFERENCES | frozenset(
-    "lerp lerp_ addcmul addcmul_ addcdiv_ index_add_ scatter_add_ _foreach_add_".split()
+    "lerp lerp_ addcmul addcmul_ addcdiv_ index_add_ scatter_add_ mul mul_ div div_ _foreach_add_ _foreach_lerp_ "
+    "_foreach_mul_".split()
 )
 FLUSHES = frozenset("to _to_copy mul div square pow".split())  # what they make of values that are not zero is not zero
 _PRODUCTS = frozenset("mul mul_ mm bmm addmm baddbmm mv dot convolution".split())

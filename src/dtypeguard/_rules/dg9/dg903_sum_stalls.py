@@ -30,6 +30,9 @@ RULE = Rule(
 )  # fmt: skip
 
 
+_TOTALS = ("add", "sub", "index_add", "scatter_add", "_foreach_add")
+
+
 @on("harmed", RULE)
 def stalled(harm: Harm, audit: Recorder) -> None:
     if harm.cause is Cause.STALLED:
@@ -41,7 +44,8 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         elif row.absorbed:
             says = f"{row.absorbed[0]} of {row.absorbed[1]} values of the parameter are lost: {would_be(row)}"
             advice = f"add and multiply in {wide}, and cast the product"
-        elif row.stuck and not row.stalled:
-            says = f"what is written again and again stands still since write {row.stuck}: {would_be(row)}"
-            advice = f"keep what is written to in {wide}"
+        elif not row.name.startswith(_TOTALS):
+            since = f" since write {row.stuck}" if row.stuck else ""
+            says = f"it stands still{since}, though it is computed anew each time: {would_be(row)}"
+            advice = f"keep it in {wide}"
         enter(RULE, audit, row, {"harm": says, "advice": advice}, harm)
