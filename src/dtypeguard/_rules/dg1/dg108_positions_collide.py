@@ -16,13 +16,15 @@ RULE = Rule(
     fix="compute positions and angles in float32 (or as integers), and cast only the result",
     why=(
         "bfloat16 has 8 bits of significand, float16 has 11: integers above 256 and 2048 are rounded, so "
-        "neighbouring positions become equal, and the sine of a large angle is noise."
+        "neighbouring positions become equal, and the sine of a large angle is noise. So are points of a `linspace`: "
+        "1000 of them between 0 and 1 are 504 in bfloat16."
     ),
     sources=("https://github.com/huggingface/transformers/issues/25681",),
     guesses=True,
 )
 
 _EXACT = {torch.bfloat16: 256, torch.float16: 2048}  # integers up to here have one value each
+_APART = 0.9  # of the points of a line
 _NOISE = 0.125  # the spacing of angles from which on their sine is none
 
 
@@ -57,6 +59,16 @@ def integers_made(event: Op, audit: Recorder) -> None:
         exact = torch.arange(*event.args, dtype=torch.float64, device=event.out.device)
         if bool((exact == exact.round()).all()):
             _collide(event, exact, event.out, audit)
+
+
+@on("after", RULE, ops=["linspace"])
+def points_made(event: Op, audit: Recorder) -> None:
+    """Points of a schedule or a grid: between two equal ones there is no step."""
+    out = event.out
+    if _due(event, None, audit) and bool(out[0] != out[-1]):
+        left = len(torch.unique(out))
+        if left < _APART * out.numel():
+            _collision(event, f"{out.numel()} points, {left} different ones in", audit).find(audit)
 
 
 @on("after", RULE, ops=["cumsum"])
