@@ -77,7 +77,7 @@ def cancellation_of(op: Operator, args: Any, incoming: list[Incoming], error: Er
             floor = math.sqrt(floor / _WIDEST)
         case Cancels.LOST | Cancels.ROOT:
             return 1.0, 0.0
-    if 0 < whole < math.inf:
+    if 0 < whole < math.inf and not error.lost:  # what is left where values are infinite says nothing of the rest
         floor = max(floor, whole / _WIDEST) if op.cancels is Cancels.SUM else whole / _WIDEST
         cancellation *= max(1.0, _ratio(whole, max(error.size, floor)))
     return min(max(cancellation, 1.0), _WIDEST), floor

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 
 from ..._core.base import private
 from ..._core.base.progress import tell
@@ -175,7 +176,9 @@ class Values:
 
     def _row(self, op: Operator, dtype: torch.dtype, frame: FrameType) -> Row:
         node = _current_node()
-        line = None if node is None else self._lines.get(node._sequence_nr())
+        line = None
+        if node is not None and not isinstance(node, BackwardCFunction):  # which is code of the user's
+            line = self._lines.get(node._sequence_nr())
         site, module = line or (self._audit.line(frame), self._audit.module())
         return self.rows.at(op.name, site, module, dtype, node is not None)
 
