@@ -58,10 +58,8 @@ class Choices:
             row.integers = any(int(t.abs().max()) > 0.5 / row.half_ulp for t in inputs if t.numel() and _is_integer(t))
         return row.integers or any(one.integers for one in held)
 
-    def whole_numbers(
-        self, row: Row, out: Tensor, other: Tensor, exact: Tensor, meant: bool,
-    ) -> None:  # fmt: skip
-        """Integers, or results of comparisons; `exact` is what they were made of."""
+    def whole_numbers(self, row: Row, out: Tensor, other: Tensor, exact: Tensor, meant: bool) -> None:
+        """Integers, or results of comparisons; `exact` is what they were made of, and `meant` that each one counts."""
         differ = out != other
         if out.dtype is not torch.bool and exact.shape == out.shape:  # otherwise they are places
             whole = ((exact - exact.round()).abs() <= 1e-6 * exact.abs()).reshape(differ.shape)

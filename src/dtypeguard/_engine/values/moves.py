@@ -18,7 +18,8 @@ from .memory import ShadowStorage
 
 _SAMPLE = 1024  # values of one tensor
 _ONCE = 3  # writes, from which on a tensor is followed: it is made, written to, and written to again
-# Measured: half and twice as much of each gives the same on all programs of DG9 and all healthy cases.
+# Measured on 91 programs with a fault and 140 without: half and twice as much of each give the same, but for
+# `_FOLLOWS`, which misses three averages with 0.25.
 _FOLLOWS = 0.5  # of the way of the shadow
 _ULPS = 4  # roundings, which an error is larger than that has built up
 _FEW = 64  # values
