@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from ._core.base.errors import InplaceOnCastWarning as InplaceOnCastWarning
     from ._core.base.errors import RankError as RankError
     from ._core.base.errors import ShapeError as ShapeError
+    from ._core.base.errors import StateError as StateError
     from ._core.doors.enforce import check as check
     from ._core.doors.enforce import enforce as enforce
     from ._core.doors.guard import GuardedModule as GuardedModule
@@ -41,6 +42,7 @@ if _TYPE_CHECKING:
     from ._tools.compare import compare as compare
     from ._tools.describe import describe as describe
     from ._tools.dryrun import dryrun as dryrun
+    from ._tools.manifest import manifest as manifest
 
 __version__ = "0.1.0"
 
@@ -61,6 +63,7 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "InplaceOnCastWarning",
     "RankError",
     "ShapeError",
+    "StateError",
     "amp",
     "audit",
     "casts",
@@ -75,6 +78,7 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "guarded",
     "install_import_hook",
     "is_guarded",
+    "manifest",
     "mode",
     "reset_casts",
     "results",
@@ -90,7 +94,7 @@ _HOMES = {
     "_core.base.errors": (
         "AmpError", "AmpWarning", "AnnotationError", "CastError", "CastWarning", "CompareError", "ContractWarning",
         "DeviceError", "DtypeError", "DtypeGuardError", "DtypeGuardWarning", "HintError", "InplaceOnCastWarning",
-        "RankError", "ShapeError",
+        "RankError", "ShapeError", "StateError",
     ),
     "_tools.compare": ("compare",),
     "_tools.describe": ("describe",),
@@ -99,6 +103,7 @@ _HOMES = {
     "_core.doors.guarded": ("guarded",),
     "_core.doors.hook": ("install_import_hook",),
     "_tools.dryrun": ("dryrun",),
+    "_tools.manifest": ("manifest",),
     "_core.repair.records": ("casts", "reset_casts"),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

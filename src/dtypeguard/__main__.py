@@ -22,6 +22,8 @@ examples:
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
   python -m dtypeguard rules DG309
   python -m dtypeguard dryrun mypackage.net:Net --batch mypackage.net:make_batch --require bfloat16
+  python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
+  python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
@@ -33,6 +35,16 @@ example:
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
 
 exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
+"""
+_MANIFEST = """\
+examples:
+  python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
+  python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors checkpoint/
+
+A checkpoint is a file of safetensors, torch.save or GGUF, an index of shards, or a folder with these or with what
+torch.distributed.checkpoint wrote. Only headers are read, and no code in a file is run.
+
+exit status: 1 if something differs, 2 for wrong usage and for files that cannot be read.
 """
 _SEVERITIES = ("info", "warning", "error")
 
@@ -87,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     _compare_options(command("compare", _compare, says, epilog=_COMPARED))
     says = "tell in which dtypes a model runs, and what comes out"
     _dryrun_options(command("dryrun", _dryrun, says))
+    says = "write down the dtype of every tensor that a model or a checkpoint holds, or check it"
+    _manifest_options(command("manifest", _manifest, says, epilog=_MANIFEST))
     rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
     rules.add_argument(
         "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
@@ -170,6 +184,30 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--require", type=_list, action="extend", metavar="DTYPES", default=[], help=says)
     add("--html", metavar="PATH", help="write the table as an HTML page")
     add("--json", metavar="PATH", help="write the table as JSON")
+
+
+def _manifest_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "subjects",
+        nargs="+",
+        metavar="package.module:make_model|checkpoint",
+        help="a function that returns the model, or the path of a checkpoint",
+    )
+    add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
+    add("--check", metavar="MANIFEST", help="check each model and checkpoint against this file")
+    says = "a function that returns what the model is called with: hold the dtypes in which modules compute, too"
+    add("--batch", metavar="package.module:make_batch", help=says)
+    add("--shapes", action="store_true", help="hold shapes, too")
+    add("--devices", action="store_true", help="hold devices, too")
+    add("--html", metavar="PATH", help="write an HTML page")
+    add("--json", metavar="PATH", help="write JSON")
+
+
+def _manifest(options: argparse.Namespace) -> int:
+    from ._tools.manifest.command import run
+
+    return run(options)
 
 
 def _audit(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ True
 
 from ._core.doors.hook import ImportHook
 from ._core.repair.records import CastRecord, Casts
+from ._core.state.differences import Difference
 from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
 from ._show.report.findings import Report
@@ -20,9 +21,11 @@ from ._tools.describe.description import Description
 from ._tools.describe.held import HeldArgument, HeldModule
 from ._tools.dryrun.cells import DryrunCell
 from ._tools.dryrun.table import DryrunTable
+from ._tools.manifest.manifest import Manifest, StateDiff
 from .amp._watch import Watch
 
 __all__ = [
-    "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DryrunCell", "DryrunTable", "Finding",
-    "HeldArgument", "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Report", "Watch",
+    "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "Difference", "DryrunCell",
+    "DryrunTable", "Finding", "HeldArgument", "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Report",
+    "StateDiff", "Watch",
 ]  # fmt: skip

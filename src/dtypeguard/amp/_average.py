@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from .._core.base.dtypes import HALF
+from .._core.base.modules import root_of
 from .._engine.watch.events import tell
 from .._engine.watch.ledger import Add
-from ._names import Names, named, unwrap
+from ._names import Names, named
 from ._tensors import sample, version_of
 
 STUCK = 0.9  # share of elements that stayed: decay 0.999 in bfloat16 leaves 94 to 98 %
@@ -168,7 +169,7 @@ def _tensors(averaged: Any, sources: Mapping[str, Tensor]) -> Iterable[tuple[str
         return []
     if isinstance(averaged, nn.Module):
         inner = averaged.module if isinstance(averaged, AveragedModel) else averaged
-        return [(name, tensor) for tensor, name in named(unwrap(inner))]
+        return [(name, tensor) for tensor, name in named(root_of(inner))]
     found: list[tuple[str, Any]]
     if isinstance(averaged, Mapping):
         found = list(averaged.items())

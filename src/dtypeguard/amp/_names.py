@@ -5,18 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's module inside DistributedDataParallel, DataParallel and `torch.compile`."""
-    while True:
-        if "_orig_mod" in model._modules:
-            inner = model._modules["_orig_mod"]
-        elif isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-            inner = model.module
-        else:
-            return model
-        assert isinstance(inner, nn.Module)
-        model = inner
+from .._core.base.modules import root_of, unwrapped
 
 
 class Names:
@@ -30,7 +19,7 @@ class Names:
         self.refresh()
 
     def _hold(self, models: Sequence[nn.Module], titles: Sequence[str] = ()) -> None:
-        models = [unwrap(model) for model in models]
+        models = [root_of(model) for model in models]
         self._models = [weakref.ref(model) for model in models]
         kinds = [type(model).__name__ for model in models]
         own = [f"{kind}[{n}]" if kinds.count(kind) > 1 else kind for n, kind in enumerate(kinds)]
@@ -82,6 +71,4 @@ class Names:
 def named(model: nn.Module) -> Iterator[tuple[Tensor, str]]:
     """The parameters of a module, with the names that its author gave them."""
     for name, parameter in model.named_parameters():
-        for wrapper in ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module."):
-            name = name.replace(wrapper, "")
-        yield parameter, name
+        yield parameter, unwrapped(name)

@@ -16,6 +16,7 @@ from torch import nn
 from .._core.base.dtypes import dtype_of
 from .._core.base.errors import AnnotationError
 from .._core.base.frames import caller
+from .._core.base.modules import root_of
 from .._core.base.options import several
 from .._core.check.reference import check, find_anchor
 from .._core.check.state import CallState as Call
@@ -24,7 +25,6 @@ from .._core.contract.hints import annotations_of, is_array_hint, resolve_hint, 
 from .._core.contract.model import Contract, Param
 from .._core.contract.spec import OtherSpec, Spec, UnpackedSpec
 from .._core.doors.enforce import contract_behind
-from .._core.doors.forward import root_of
 from .._core.wrap.annotations import read_annotation, unknown_name
 from .._core.wrap.build import signed
 from ._layouts import layout_of

@@ -10,6 +10,7 @@ DtypeGuardError (TypeError)
   AmpError         misuse of autocast, GradScaler or optimizer
   RankError        ranks hold tensors that do not match
   CompareError     `compare` cannot run the model, or measure what it returns
+  StateError       what a model holds is not what a manifest says
 DtypeGuardWarning (UserWarning)
   CastWarning            a repair happened here for the first time
   InplaceOnCastWarning   the body changed a cast copy; the caller's object did not follow
@@ -130,6 +131,17 @@ class CompareError(DtypeGuardError):
     code = codes.COMPARE.id
 
 
+class StateError(DtypeGuardError):
+    """What a model, its gradients or its optimizer hold is not what a manifest says.
+
+    Attributes:
+        argument: the name of the first tensor that differs.
+        violations: one text for each line that differs.
+    """
+
+    code = codes.STATE.id
+
+
 class DtypeGuardWarning(UserWarning):
     """Base class of all warnings of dtypeguard.
 
@@ -159,7 +171,7 @@ class InplaceOnCastWarning(DtypeGuardWarning):
 
 
 class ContractWarning(DtypeGuardWarning):
-    """Mode 'warn' found a violation, and changed nothing."""
+    """Mode 'warn' found a violation, and changed nothing; or a model does not hold what its manifest says."""
 
 
 class AmpWarning(DtypeGuardWarning):

@@ -72,25 +72,6 @@ _ATTENTION = (
 )  # fmt: skip
 
 
-# Wrappers whose own forward only passes the call on: the guard belongs on what they hold.
-_WRAPPERS = {
-    "OptimizedModule": "_orig_mod",
-    "DataParallel": "module",
-    "DistributedDataParallel": "module",
-    "FullyShardedDataParallel": "module",
-}
-
-
-def root_of(model: Any) -> Any:
-    """What a compiled or data-parallel wrapper holds; any other model itself."""
-    while isinstance(model, nn.Module):
-        held = next((_WRAPPERS[cls.__name__] for cls in type(model).__mro__ if cls.__name__ in _WRAPPERS), None)
-        if held is None:
-            break
-        model = getattr(model, held)
-    return model
-
-
 def contract_of(cls: type[nn.Module], forward: Any, key: Key) -> Contract:
     """The contract of a forward: its array annotations where it has them, the anchor for all else."""
     options = key.options

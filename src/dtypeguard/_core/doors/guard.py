@@ -5,27 +5,26 @@ An instance's class is swapped for a generated subclass, so that
 """
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import sys
 import types
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
-from ..base.errors import DtypeGuardWarning, plain
+from ..base.errors import DtypeGuardWarning
 from ..base.frames import caller, warn_at
-from ..check.sides import embedded, is_wrong_inside
-from ..contract.anchor import LOSSES, slots
+from ..base.modules import root_of
+from ..contract.anchor import slots
 from ..contract.hints import annotations_of
 from ..contract.model import Contract
 from ..wrap.build import build, sign, signed
 from ..wrap.script import shallow
+from .card import Card, inner
 from .choose import choices, is_border, refuse
 from .enforce import enforce
 from .forward import (
@@ -37,57 +36,13 @@ from .forward import (
     check_patterns,
     contract_of,
     hooks_of,
-    root_of,
     with_self,
 )
-from .inside import Opened, doors_of, modules_of, take
+from .inside import take
 from .options import Depth, read_options
+from .state import State, holder_of, leave_alone, look_after
 
 M = TypeVar("M", bound=nn.Module)
-
-
-@dataclass
-class Card:
-    """What an instance knows about its guard: where it stands, and how to take the guard off."""
-
-    path: str
-    key: Key
-    shadow: tuple[str, Any, Any] | None = None  # what hides the class's forward: its name, as it was, as guarded
-    hooks: tuple[Any, ...] = ()  # of a GraphModule, whose class cannot be swapped
-    file: str | None = None  # where `guard` was called
-    skip: tuple[Any, ...] = ()  # submodules to leave alone
-    follows: bool = False  # whether side inputs are repaired where PyTorch's own modules inside would refuse them
-    known: tuple[list[nn.Module], Opened] | None = None  # the modules inside, and the doors among them
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "known": None}
-
-    def opened(self, module: nn.Module) -> Opened:
-        """The doors inside, for the time of a call with side inputs."""
-        inside, known = modules_of(module), self.known
-        if known is None or known[0] != inside or not known[1].fits():
-            none: frozenset[str] = frozenset()  # `skip_args` and `move_args` name the model's own arguments
-            told = inner(self.key.options)
-            options = dataclasses.replace(told, dtype=None, device=None, skip_args=none, move_args=none)
-            doors = doors_of(module, self.path, options, self.file, self.skip)
-            known = self.known = inside, Opened(doors)
-        return known[1]
-
-    def keep_open(self, module: nn.Module) -> bool:
-        """Have the doors inside stand until `unguard`, for compiled code; whether one did not stand before."""
-        return self.opened(module).put()
-
-    def advice(self, module: nn.Module, error: BaseException) -> str:
-        """What to write when torch's own error comes out of a body."""
-        if isinstance(module, LOSSES):
-            odd = [f"`{name}` is {plain(buffer.dtype)}" for name, buffer in module.named_buffers()]
-            return f"; of its buffers {', '.join(odd)}" if odd else ""
-        name = embedded(error, module)
-        if name is not None:
-            return f"; `{name}` goes into an embedding, and ids are integers: pass {name}.long()"
-        if self.key.options.depth == "all" or not is_wrong_inside(error, module):
-            return ""
-        return '; guard(model, depth="all") also checks tensors that the model creates'
 
 
 class GuardedModule(nn.Module):
@@ -134,6 +89,12 @@ class GuardedModule(nn.Module):
             return reduced
         recipe = [_swapped(part, cls, _Generated) for part in (reduced[0], *reduced[1])]
         return (_rebuild, (cls._dtypeguard_base, cls._dtypeguard_key, *recipe), *reduced[2:])
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        card = vars(self).get("_dtypeguard")
+        if card is not None and card.holder is not None:
+            look_after(self, card.holder)
 
     def __prepare_scriptable__(self) -> nn.Module:
         if any(map(is_border, self.modules())):
@@ -184,6 +145,7 @@ def guard(
     verify: VerifyName = "first",
     non_blocking: bool = False,
     output_dtype: torch.dtype | str | None = None,
+    state: State | None = None,
 ) -> M:
     """Check a model's inputs against the dtype and device of its parameters. Returns the same model.
 
@@ -209,6 +171,9 @@ def guard(
         verify: as for `enforce`.
         non_blocking: move without waiting. Use it only for pinned memory that is not written to meanwhile.
         output_dtype: the dtype that floating results must have.
+        state: a manifest, or the path of one, of what the model must hold. That is checked at its first call, and at
+            the first one after `.to()`, `load_state_dict` and the like, of the model or a module inside: strict mode
+            raises `StateError`, lenient mode warns. What the model holds is not changed.
 
     Raises:
         TypeError: if the model cannot be guarded; the message says what to do instead.
@@ -229,27 +194,30 @@ def guard(
         skip_modules=skip_modules, move_args=move_args, verify=verify, non_blocking=non_blocking,
         output_dtype=output_dtype,
     )  # fmt: skip
-    root = root_of(model)
+    root, file = root_of(model), written_in(sys._getframe(1))
     refuse(root)
-    before = state(root)
+    holder = None if state is None else holder_of(state, options.mode, file)
+    before = guards_of(root)
     check_patterns(root, skip)
     unguard(root)
     try:
         name, chosen = type(root).__name__, choices(root, options, skip)
         targets = [(f"{name}.{path}" if path else name, module) for path, module, why in chosen if why is None]
-        file = written_in(sys._getframe(1))
         contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and [module for _, module in targets] == [root]:
             card = root.__dict__["_dtypeguard"]
             card.skip, card.follows = skip, True
         check_names(root, options, contracts or [contract_for(root, Key(options, None))])
+        if holder is not None:
+            vars(root)["_dtypeguard"].holder = holder
+            look_after(root, holder)
     except BaseException:  # all or nothing
         restore(root, before)
         raise
     return model
 
 
-def state(root: nn.Module) -> list[tuple[nn.Module, Card]]:
+def guards_of(root: nn.Module) -> list[tuple[nn.Module, Card]]:
     """The guards in a model, but for borders, which stay."""
     guarded = [module for module in root.modules() if "_dtypeguard" in vars(module) and not is_border(module)]
     return [(module, vars(module)["_dtypeguard"]) for module in guarded]
@@ -264,6 +232,9 @@ def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
         made.skip, made.follows = card.skip, card.follows
         if card.hooks and not made.hooks:
             made.hooks = (module.register_forward_pre_hook(_called),)
+        if card.holder is not None:
+            made.holder = card.holder
+            look_after(module, card.holder)
 
 
 def border(module: nn.Module, path: str, options: Options, parent: nn.Module | None) -> None:
@@ -301,11 +272,6 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
             module.__dict__[hidden] = types.MethodType(made, module)
             card.shadow = (hidden, shadow, module.__dict__[hidden])
     return contract
-
-
-def inner(options: Options) -> Options:
-    """The options of a guard, for a module inside of the model."""
-    return dataclasses.replace(options, output_dtype=None)
 
 
 def contract_for(module: nn.Module, key: Key) -> Contract:
@@ -450,6 +416,8 @@ def _unguard_one(module: nn.Module) -> None:
         module.__dict__[name] = original
     for hook in card.hooks:
         hook.remove()
+    if card.holder is not None:
+        leave_alone(module, card.holder)
 
 
 def move_guards(model: nn.Module, file: str | None) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from typing_extensions import Unpack
 
+from ..base.modules import root_of
 from .choose import refuse
-from .forward import root_of
-from .guard import M, guard, restore, state
+from .guard import M, guard, guards_of, restore
 from .options import GuardOptions
 
 
@@ -36,7 +36,7 @@ def guarded(model: M, /, **options: Unpack[GuardOptions]) -> Iterator[M]:
     False
     """
     refuse(root_of(model))
-    before = state(root_of(model))
+    before = guards_of(root_of(model))
     guard(model, **options)
     try:
         yield model

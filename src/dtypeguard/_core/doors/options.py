@@ -10,6 +10,7 @@ from ..base.config import AutocastName, CastingName, ModeName, VerifyName, read
 from ..base.dtypes import FLOATING, dtype_of
 from ..base.options import argument_names, one_of, several
 from .forward import Options
+from .state import State
 
 Depth = Literal["auto", "all", "boundary"]
 
@@ -29,6 +30,7 @@ class GuardOptions(TypedDict, total=False):
     verify: VerifyName
     non_blocking: bool
     output_dtype: torch.dtype | str | None
+    state: State | None
 
 
 def read_options(
@@ -45,8 +47,9 @@ def read_options(
     verify: VerifyName = "first",
     non_blocking: bool = False,
     output_dtype: torch.dtype | str | None = None,
+    state: State | None = None,
 ) -> tuple[Options, tuple[Any, ...]]:
-    """The options as a contract has them, and the submodules to skip.
+    """The options as a contract has them, and the submodules to skip; `state` is no matter of a call's contract.
 
     Raises:
         TypeError, ValueError: for what is no option.

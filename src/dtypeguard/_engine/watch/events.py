@@ -56,10 +56,11 @@ from torch import Tensor
 from ..._core.base import private
 from ..._core.base.dtypes import TABLE, Kind, name_of
 from ..._core.base.errors import AmpError, summary
+from ..._core.base.modules import inside, tensors_of
 from .lineage import Cause, Node
 from .rule import RULES, Finding, Rule, Severity
 from .sites import Site, direct
-from .text import inside, shape_of, size_of, tensors_of
+from .text import shape_of, size_of
 
 _LEAVES, _DEEP = 64, 4
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which have few operations

@@ -11,12 +11,12 @@ from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 
 from ..._core.base import private
+from ..._core.base.modules import tensors_below
 from .events import Conversion, Loading
 from .lineage import Cause, Node
 from .patches import around
 from .recorder import Recorder
 from .sites import Site
-from .text import tensors_below
 
 _DTYPES = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "double": torch.float64}
 _MOST = 4  # times as many parameters as there are others tell the dtype of a model

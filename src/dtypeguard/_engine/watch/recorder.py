@@ -19,6 +19,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._core.base import private
+from ..._core.base.modules import inside, tensors_of, walk
 from ..._core.base.patches import here as threads
 from ..integers import INTEGERS
 from .apart import apart
@@ -30,7 +31,7 @@ from .patches import Patches
 from .rule import Finding, Rule, Severity
 from .sites import Door, Site, here, line, raised_at, raising, user
 from .steps import Steps
-from .text import inside, size_of, tensors_of, walk
+from .text import size_of
 
 State = TypeVar("State")
 _SEQUENCES = 50_000

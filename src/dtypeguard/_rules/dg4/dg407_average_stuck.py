@@ -17,6 +17,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.errors import plain
+from ..._core.base.modules import root_of
 from ..._engine.watch.events import Op, on
 from ..._engine.watch.ledger import Add
 from ..._engine.watch.patches import around
@@ -24,7 +25,7 @@ from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.sites import Site
 from ...amp._average import FAR, Track, Tracks
-from ...amp._names import named, unwrap
+from ...amp._names import named
 from ...amp._tensors import sample
 from ..steps import Steps, unseen
 from ._averages import (
@@ -172,8 +173,8 @@ def _averaging(
 
 
 def _look(audit: Recorder, averages: Averages, event: Averaging, averaged: AveragedModel, model: nn.Module) -> None:
-    sources = {name: parameter for parameter, name in named(unwrap(model))}
-    for tensor, name in named(unwrap(averaged.module)):
+    sources = {name: parameter for parameter, name in named(root_of(model))}
+    for tensor, name in named(root_of(averaged.module)):
         known = averages.mean(event.site, tensor, name) if name in sources and tensor.dtype in HALF else None
         if known is not None:
             _updated(audit, event, *known, tensor, functools.partial(_given, sources[name]))

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._core.base.modules import inside
 from ..._engine.watch.lineage import Cause
-from ..._engine.watch.text import inside
 from .._kit import Conversion, Node, Recorder, Rule, Severity, Site, listed, name_of
 
 # A statement that converts a module: the name that keeps the result, and what is converted, where that has one.

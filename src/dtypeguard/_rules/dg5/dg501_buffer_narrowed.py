@@ -1,6 +1,6 @@
 """DG501 buffer-narrowed."""
 
-from ..._engine.watch.text import tensors_below
+from ..._core.base.modules import tensors_below
 from .._kit import Conversion, Recorder, Rule, Severity, on, size_of
 from ._stays import Stays, enter_all
 

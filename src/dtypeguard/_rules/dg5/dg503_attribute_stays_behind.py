@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from ..._engine.watch.text import walk
+from ..._core.base.modules import walk
 from .._kit import Conversion, Recorder, Rule, Severity, name_of, on, size_of
 from ._stays import Stays, enter_all
 

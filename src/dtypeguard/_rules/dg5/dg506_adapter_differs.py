@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from torch.nn.parameter import is_lazy
 
+from ..._core.base.modules import inside, tensors_below
 from ..._engine.watch.models import Dtypes, usual
-from ..._engine.watch.text import inside, tensors_below
 from .._kit import Call, Recorder, Rule, Severity, listed, name_of, on, size_of
 
 RULE = Rule(

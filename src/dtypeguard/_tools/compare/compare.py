@@ -11,9 +11,9 @@ from torch import nn
 
 from ..._core.base.dtypes import FLOATING, HALF, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
+from ..._core.base.modules import root_of
 from ..._core.base.options import explained
 from ..._core.base.progress import task
-from ..._core.doors.forward import root_of
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
 from ..calls import read_as

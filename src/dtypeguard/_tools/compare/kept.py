@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..._core.base.dtypes import BY_NAME
-from ..._core.doors.forward import root_of
+from ..._core.base.modules import root_of
 from ..._show.result import Result
 from .borders import check_names, keep_wide
 

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
+from ..._core.base.modules import root_of
 from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
-from ..._core.doors.forward import root_of
 from .batches import Batch
 from .draws import Draws
 

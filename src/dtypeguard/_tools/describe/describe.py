@@ -8,15 +8,17 @@ import torch
 from torch import nn
 
 from ..._core.base.dtypes import FLOATING, TABLE, Kind
+from ..._core.base.modules import root_of
 from ..._core.base.options import misspelt
 from ..._core.check.accepted import accepted, arrays
 from ..._core.check.reference import find_anchor
 from ..._core.contract.anchor import LOSSES, Anchor, floating
 from ..._core.contract.model import Contract, Param
 from ..._core.contract.spec import OtherSpec, Spec
+from ..._core.doors.card import inner
 from ..._core.doors.choose import choices, owners, refuse, refuses_wider, shallow_by
-from ..._core.doors.forward import Key, Options, check_names, check_patterns, root_of
-from ..._core.doors.guard import contract_for, inner, is_held
+from ..._core.doors.forward import Key, Options, check_names, check_patterns
+from ..._core.doors.guard import contract_for, is_held
 from ..._core.doors.options import GuardOptions, read_options
 from ..._core.wrap.build import signed
 from .description import Description

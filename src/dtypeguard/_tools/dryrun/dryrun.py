@@ -10,11 +10,11 @@ from torch import nn
 
 from ..._core.base.dtypes import FLOATING
 from ..._core.base.errors import AnnotationError
+from ..._core.base.modules import root_of
 from ..._core.base.options import dtypes as read
 from ..._core.base.options import explained
 from ..._core.base.progress import progress
 from ..._core.contract.anchor import anchor_of
-from ..._core.doors.forward import root_of
 from ..._engine.watch.apart import apart
 from ..._engine.watch.mode import unheard
 from ..._engine.watch.unrecorded import unrecorded
@@ -91,6 +91,26 @@ def dryrun(
                 error.add_note(f"dtypeguard.dryrun, {cell}")
                 raise error
     return DryrunTable(type(root).__name__, place, cells)
+
+
+@unrecorded
+def computes_in(model: nn.Module, batch: Any) -> dict[str, tuple[torch.dtype, ...]]:
+    """By the path of each module, the floating dtypes in which it computes, with parameters and batch as they are.
+
+    Raises:
+        Exceptions of the model; and RuntimeError where a value decides that is not computed.
+    """
+    original, root = Original(model), root_of(model)
+    place = next((tensor.device for tensor in root.parameters() if tensor.device.type != "meta"), torch.device("cpu"))
+    region = torch.get_autocast_dtype(place.type) if torch.is_autocast_enabled(place.type) else None
+    with unheard(), apart(), aside():
+        cell = DryrunCell(None, None, region)
+        error = Runner(original, _inputs(root, batch), place).fill(cell)
+        if error is not None:
+            raise error
+        if cell.status != "runs":
+            raise RuntimeError(cell.error)
+    return dict(cell.modules)
 
 
 def _inputs(root: nn.Module, batch: Any) -> Inputs:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import quoted
+from ..._core.base.modules import root_of
 from ..._core.contract.anchor import LAZY
-from ..._core.doors.forward import root_of
 from ..._core.doors.guard import unguard
 from ..calls import Inputs
 from .ghosts import Ghosts

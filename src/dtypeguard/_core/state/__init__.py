@@ -1,0 +1,1 @@
+"""What a model holds, as a contract."""

@@ -1,0 +1,133 @@
+"""Names of tensors as patterns: the fewest lines that say what each of them has.
+
+In a pattern `*` stands for any text, dots too, and nothing else is special. Of the lines that match a name, the first
+counts.
+"""
+
+import functools
+import itertools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+Lines = Sequence[tuple[str, str]]  # a pattern, and what the names that match it have
+_SPECIAL = re.compile(r"[\s*{},#%]")  # what has a meaning in a file
+_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+@functools.lru_cache(65536)
+def kind_of(name: str) -> str:
+    """A name without its numbers: `layers.*.weight` for `layers.0.weight`."""
+    return _NUMBERS.sub("*", name)
+
+
+def quoted(name: str) -> str:
+    """A name as patterns have it."""
+    return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02x}", name) if _SPECIAL.search(name) else name
+
+
+@functools.cache
+def matcher(pattern: str) -> Callable[[str], object]:
+    """Whether a name matches a pattern."""
+    if pattern == "*":
+        return lambda name: True
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
+
+
+def fewest(values: Mapping[str, str], broad: bool = False) -> list[tuple[str, str]]:
+    """The fewest lines that give each name its value: the exceptions in the order of their names, and `*` at the end.
+
+    It is a greedy cover, so a shorter one may exist. The same values give the same lines, whatever their order.
+    Of patterns that match as many names the longest is taken; with `broad` the shortest.
+
+    >>> fewest({"0.weight": "bfloat16", "1.weight": "float32", "1.bias": "float32", "2.weight": "bfloat16"})
+    [('1.*', 'float32'), ('*', 'bfloat16')]
+    """
+    if not values:
+        return []
+    numbers = Counter(values.values())
+    usual = min(numbers, key=lambda value: (-numbers[value], value))
+    items = _items(values)
+    rest = {name: value for name, value in items.items() if value != usual}
+    found: dict[str, str] = {}
+    candidates: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for name, value in items.items():
+        for pattern in _candidates(name):
+            candidates[pattern][value].append(name)
+    pure = {pattern: covered for pattern, by in candidates.items() if len(by) == 1 for covered in by.values()}
+    sign = 1 if broad else -1
+    while rest:
+        numbers_of = {pattern: sum(name in rest for name in covered) for pattern, covered in pure.items()}
+        best = min(pure, key=lambda pattern: (-numbers_of[pattern], sign * len(pattern), pattern))
+        value = rest[next(name for name in pure[best] if name in rest)]
+        fits = matcher(best)
+        if any(fits(name) for name, other in values.items() if other != value):
+            del pure[best]
+            continue
+        found[best] = value
+        rest = {name: other for name, other in rest.items() if not (other == value and fits(name))}
+    return [*sorted(found.items(), key=lambda line: natural(line[0])), ("*", usual)]
+
+
+def _items(values: Mapping[str, str]) -> dict[str, str]:
+    """The kinds of names, each with its value; where the names of a kind differ, the names."""
+    kinds: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, value in values.items():
+        kinds[kind_of(name)][name] = value
+    items: dict[str, str] = {}
+    for kind, names in kinds.items():
+        alike = set(names.values())
+        items.update({kind: alike.pop()} if len(alike) == 1 else names)
+    return dict(sorted(items.items()))
+
+
+def _candidates(name: str) -> Iterator[str]:
+    """The patterns that a line may have for a name: the name, its beginnings, its ends, and the parts between."""
+    yield name
+    parts = name.split(".")
+    for place in range(1, len(parts)):
+        yield ".".join(parts[:place]) + ".*"
+        yield "*." + ".".join(parts[place:])
+    for part in set(parts[1:-1]):
+        if part != "*" and not part.isdecimal():
+            yield f"*.{part}.*"
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts numbers by their size, and `*` before them."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in name.split(".")]
+
+
+# ---------------------------------------------------------------- lists of names
+
+
+def folded(kinds: Iterable[str]) -> list[str]:
+    """Names in few lines: those of modules beside each other that hold the same are put in braces.
+
+    >>> folded(["norm.weight", "q.bias", "q.weight", "v.bias", "v.weight"])
+    ['norm.weight', '{q,v}.{bias,weight}']
+    """
+    leaves: dict[str, set[str]] = defaultdict(set)
+    for kind in kinds:
+        path, _, leaf = kind.rpartition(".")
+        leaves[path].add(leaf)
+    alike: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
+    for path, names in leaves.items():
+        above, _, module = path.rpartition(".")
+        alike[above, tuple(sorted(names))].add(module)
+    lines = [
+        ".".join(filter(None, (above, _braced(modules), _braced(names)))) for (above, names), modules in alike.items()
+    ]
+    return sorted(lines, key=natural)
+
+
+def _braced(names: Iterable[str]) -> str:
+    several = sorted(names)
+    return several[0] if len(several) == 1 else f"{{{','.join(several)}}}"
+
+
+def unfolded(lines: Iterable[str]) -> Iterator[str]:
+    """The names again."""
+    for line in lines:
+        parts = re.split(r"\{([^{}]*)\}", line)
+        yield from map("".join, itertools.product(*(p.split(",") if n % 2 else [p] for n, p in enumerate(parts))))

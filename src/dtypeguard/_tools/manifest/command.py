@@ -1,0 +1,82 @@
+"""`python -m dtypeguard manifest`: write a manifest, or check models and checkpoints against one."""
+
+import argparse
+import os
+from typing import Any
+
+from ..._core.base.usage import Usage
+from ..audit.command import try_files
+from ..audit.factory import made_by
+from .manifest import StateDiff, manifest
+
+
+def run(options: argparse.Namespace) -> int:
+    """The status is 1 if anything differs.
+
+    Raises:
+        Usage: what was named is not there, cannot be read, or is no model and no checkpoint.
+    """
+    try_files(options, "output", "html", "json")
+    if options.check is None:
+        if len(options.subjects) != 1:
+            raise Usage("a manifest is of one model or checkpoint: name one, or check several with --check dtypes.lock")
+        return _write(options, options.subjects[0])
+    for name in ("output", "shapes", "devices"):
+        if getattr(options, name):
+            raise Usage(f"--{name} is for a manifest that is written, and --check writes none")
+    if len(options.subjects) > 1 and (options.html or options.json):
+        raise Usage("--html and --json take one model or checkpoint at a time")
+    try:
+        lock = manifest.load(options.check)
+    except (OSError, ValueError) as error:
+        raise Usage(_said(error)) from error
+    found = [_checked(lock, name, options) for name in options.subjects]
+    differ = [name for name, diff in zip(options.subjects, found, strict=True) if diff]
+    if differ:
+        print(f"exit status 1: {', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} from {options.check}")
+    return 1 if differ else 0
+
+
+def _write(options: argparse.Namespace, name: str) -> int:
+    subject, batch = _subject(name), None if options.batch is None else made_by(options.batch)
+    try:
+        made = manifest(subject, batch=batch, shapes=options.shapes, devices=options.devices)
+        if options.output is None:
+            print(made, end="")
+        else:
+            made.save(options.output)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise Usage(_said(error)) from error
+    _files(made, options)
+    return 0
+
+
+def _checked(lock: Any, name: str, options: argparse.Namespace) -> StateDiff:
+    subject, batch = _subject(name), None if options.batch is None else made_by(options.batch)
+    try:
+        found: StateDiff = lock.diff(subject, batch=batch)
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise Usage(_said(error)) from error
+    print(found if subject == name else str(found).replace(type(subject).__name__, name, 1))
+    _files(found, options)
+    return found
+
+
+def _subject(name: str) -> Any:
+    """A path, or what `package.module:name` makes."""
+    if os.path.exists(name) or ":" not in name:
+        return name
+    return made_by(name)
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot read {error.filename}: {(error.strerror or 'failed').lower()}"
+    return str(error).partition("\n")[0]
+
+
+def _files(result: Any, options: argparse.Namespace) -> None:
+    if options.html:
+        result.to_html(options.html)
+    if options.json:
+        result.to_json(options.json)

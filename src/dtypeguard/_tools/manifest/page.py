@@ -1,0 +1,75 @@
+"""A manifest, and what differs from one, in a notebook's cell and on a page."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..._core.state.contents import Contents
+from ..._core.state.differences import Differences
+from ..._core.state.patterns import natural
+from ..._core.state.reading import Held
+from ..._show.chips import chip
+from ..._show.fragment import badge, facts, folded, joined, listed, table
+from ..._show.text import number
+
+_WHAT = {"tensors": "", "gradients": "gradients", "optimizer": "state of the optimizer", "computes": "computes in"}
+_OPEN = 40  # a tree of so many names is shown open
+
+
+def parts_of(contents: Contents) -> tuple[Any, ...]:
+    """What shows a manifest."""
+    names = {name: line[1] for name in contents.names or () if (line := contents.line("tensors", name))}
+    return (
+        contents.title,
+        facts(number(len(names), "name"), number(len(contents.tied), "tied tensor")),
+        *(
+            table(_WHAT[section], ("names", "holds"), ((pattern, _held(held)) for pattern, held in rows))
+            for section, rows in contents.lines.items()
+        ),
+        listed(f"`{name}` is `{first}`" for name, first in contents.tied.items()),
+        _tree({name: _held(held) for name, held in names.items()}, frozenset()),
+    )
+
+
+def parts_of_diff(found: Differences) -> tuple[Any, ...]:
+    """What shows differences."""
+    rows = (
+        (row.pattern, _text(row.expected), _text(row.actual or "missing"), len(row.names), row.section, row.origin)
+        for row in found.rows
+    )
+    wrong = frozenset(name for name, sides in found.kinds.items() if len(sides) > 1)
+    held = {
+        name: joined(_text(sides[0]), badge(f"is {sides[1]}", "error")) if name in wrong else _text(sides[0])
+        for name, sides in found.kinds.items()
+    }
+    new = ((name, _text(text)) for name, text in found.new)
+    return (
+        joined(badge("differs" if found else "same", "error" if found else "good"), found.head()),
+        table("", ("names", "manifest", "here", "tensors", "section", "changed"), rows),
+        table("new names, which are not compared", ("names", "holds"), new),
+        _tree(held, wrong),
+    )
+
+
+def _tree(held: Mapping[str, Any], wrong: frozenset[str]) -> Any:
+    """Modules in modules, with what their tensors hold; open where something differs."""
+    return folded("all names", *_below("", sorted(held, key=natural), held, wrong), opened=len(held) <= _OPEN)
+
+
+def _below(path: str, names: list[str], held: Mapping[str, Any], wrong: frozenset[str]) -> Iterator[Any]:
+    own = [name for name in names if "." not in name[len(path) :]]
+    yield listed(joined(name[len(path) :], held[name]) for name in own)
+    for part in dict.fromkeys(name[len(path) :].partition(".")[0] for name in names if name not in own):
+        inside = [name for name in names if name.startswith(f"{path}{part}.")]
+        differs = not wrong.isdisjoint(inside)
+        title = joined(part, badge("differs", "error") if differs else None)
+        yield folded(title, *_below(f"{path}{part}.", inside, held, wrong), opened=differs or len(held) <= _OPEN)
+
+
+def _text(text: str) -> Any:
+    return _held(Held.read(text))
+
+
+def _held(held: Held) -> Any:
+    """What a tensor holds, its dtype as a label."""
+    dtype, _, rest = held.dtype.partition(" ")
+    return joined(chip(dtype), " ".join(filter(None, (rest, str(held._replace(dtype="")).strip(" ,")))) or None)
