@@ -20,7 +20,7 @@ from .._core.base import pyproject
 if TYPE_CHECKING:
     from dtypeguard.results import CastRecord, ImportHook
 
-pytest_plugins = ["dtypeguard._plugins.pytest_audit"]
+pytest_plugins = ["dtypeguard._plugins.pytest_audit", "dtypeguard._plugins.pytest_state"]
 
 _MODES = ("strict", "lenient", "warn", "off")
 _LEGAL = {

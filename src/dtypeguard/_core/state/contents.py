@@ -17,7 +17,7 @@ _SAYS = (
     "# Of the lines that match a name, the first counts; * is any text. [names] are what the model held when this",
     "# file was written: other names are new, and are not compared.",
 )
-_ORDER = (*SECTIONS, "tied", "names")
+_ORDER = (*SECTIONS, "tied", "names", "file names")
 _END = ""  # the key of what stands at the end of a section
 Key = tuple[str, str]  # section and pattern
 
@@ -31,6 +31,7 @@ class Contents:
         lines: of each section, patterns and what the names that match them hold.
         tied: names of tensors that have another name already, and that name.
         names: the kinds of names that the model held; None in a file that does not say: then all are held to the lines.
+        file_names: the same of the model's files, where they have other names.
         source: the file that it was read from.
         text: of that file.
     """
@@ -39,12 +40,18 @@ class Contents:
     lines: dict[str, list[tuple[str, Held]]]
     tied: dict[str, str] = field(default_factory=dict)
     names: frozenset[str] | None = None
+    file_names: frozenset[str] | None = None
     source: str = ""
     text: str = field(default="", repr=False)
 
     def facts(self) -> tuple[object, ...]:
         """What it says, wherever it comes from."""
-        return self.title, self.lines, self.tied, self.names
+        return self.title, self.lines, self.tied, self.names, self.file_names
+
+    def of_files(self) -> "Contents":
+        """What it says of the model's files, where they have other names."""
+        lines = {"tensors": self.lines.get("files", [])}
+        return Contents(self.title, lines, {}, self.file_names, source=self.source)
 
     def line(self, section: str, name: str) -> tuple[str, Held] | None:
         """The line that a name is held to; None for a new one."""
@@ -60,7 +67,8 @@ def contents_of(reading: Reading) -> Contents:
         found = fewest({name: str(what) for name, what in held.items()}, broad=section != "tensors")
         if found:
             lines[section] = [(pattern, Held.read(text)) for pattern, text in found]
-    return Contents(reading.title, lines, dict(reading.tied), frozenset(map(kind_of, reading.sections["tensors"])))
+    names, files = (frozenset(map(kind_of, reading.sections.get(part, ()))) for part in ("tensors", "files"))
+    return Contents(reading.title, lines, dict(reading.tied), names, files or None)
 
 
 # ---------------------------------------------------------------- reading
@@ -73,15 +81,15 @@ def parsed(text: str, source: str) -> Contents:
         ValueError: it is none, of a newer format, or a line of it cannot be read.
     """
     found = Contents("model", {}, source=source, text=text)
-    names: list[str] | None = None
+    names: dict[str, list[str]] = {}
     head = re.match(r"dtypeguard manifest (\d+)\s*(#.*)?$", text.partition("\n")[0])
     if head is None:
         raise ValueError(f"{source} is no manifest: its first line is not `{_HEAD}`")
     if int(head[1]) > FORMAT:
         raise ValueError(f"{source} has format {head[1]}, and this dtypeguard knows {FORMAT}: update dtypeguard")
     for number, (section, left, right) in _rows(text):
-        if section == "names":
-            names = [*(names or ()), *([left] if left else [])]
+        if section in ("names", "file names"):
+            names.setdefault(section, []).extend([left] if left else [])
         elif left and not right:
             raise ValueError(f"{source}, line {number}: {left!r} stands alone; write a pattern, spaces and a dtype")
         elif left and section == "":
@@ -92,7 +100,9 @@ def parsed(text: str, source: str) -> Contents:
             raise ValueError(f"{source}, line {number}: there is no section [{section}], only {', '.join(_ORDER)}")
         elif left:
             found.lines.setdefault(section, []).append((left, Held.read(right)))
-    found.names = None if names is None else frozenset(unfolded(names))
+    found.names, found.file_names = (
+        frozenset(unfolded(names[section])) if section in names else None for section in ("names", "file names")
+    )
     return found
 
 
@@ -101,7 +111,7 @@ def _rows(text: str) -> Iterator[tuple[int, tuple[str, str, str]]]:
     section = ""
     for number, line in enumerate(text.splitlines()[1:], 2):
         line = line.partition("#")[0].strip()
-        header = re.fullmatch(r"\[(\w+)\]", line)
+        header = re.fullmatch(r"\[([\w ]+)\]", line)
         section = header[1] if header else section
         left, _, right = ("", "", "") if header else (line + " ").partition(" ")
         yield number, (section, left, right.strip())
@@ -166,6 +176,7 @@ def written(contents: Contents, old: str = "") -> str:
         sections[name] = {pattern: str(held) for pattern, held in contents.lines.get(name, ())}
     sections["tied"] = dict(sorted(contents.tied.items(), key=lambda pair: natural(pair[0])))
     sections["names"] = dict.fromkeys(folded(contents.names or ()), "")
+    sections["file names"] = dict.fromkeys(folded(contents.file_names or ()), "")
     out = [old.partition("\n")[0].rstrip() or _HEAD]
     for name, rows in sections.items():
         there = [key for key in notes if key[0] == name]

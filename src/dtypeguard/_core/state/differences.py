@@ -97,6 +97,10 @@ class Differences:
 
 def differences(contents: Contents, reading: Reading) -> Differences:
     """Compare what was read with what a manifest says."""
+    if reading.saved and contents.file_names:
+        below = (_prefixes(reading.sections["tensors"], names) for names in (contents.names, contents.file_names))
+        known, in_files = (max(map(len, names.values()), default=0) for names in below)
+        contents = contents.of_files() if in_files > known else contents
     found = Differences(reading.title, contents.source)
     saved = [name for name in contents.names or () if _is_saved(contents, name)]
     for prefix, sections in _aligned(contents, reading):

@@ -13,7 +13,7 @@ from ..base.dtypes import name_of
 from ..base.modules import inside, tensors_of, unwrapped, walk
 from .patterns import quoted
 
-SECTIONS = ("tensors", "gradients", "optimizer", "computes")
+SECTIONS = ("tensors", "gradients", "optimizer", "computes", "files")
 NOT_SAVED, ATTRIBUTE = "not saved", "attribute"  # what a `state_dict` does not have
 _REWRITTEN = ("_g", "_v", "_orig")  # hooks of weight_norm, spectral_norm and pruning make `weight` from these
 _OWN = frozenset(vars(nn.Module()))  # the attributes that every module has
@@ -55,7 +55,8 @@ class Reading:
 
     Attributes:
         title: what was read: the class of a model, the name of a file.
-        sections: `tensors`, `gradients`, `optimizer`, and `computes` for the dtypes in which modules compute.
+        sections: `tensors`, `gradients`, `optimizer`, `computes` for the dtypes in which modules compute, and `files`
+            for the tensors in a file, where their names are not the model's.
         tied: names of a tensor that has another name already, and that name.
         alive: the tensors themselves, of a model.
         saved: whether it is a checkpoint, which has only what a `state_dict` has.

@@ -4,7 +4,8 @@ import os
 from typing import Any
 
 from ..._core.base.dtypes import name_of
-from ..._core.base.frames import hide_frames
+from ..._core.base.errors import ContractWarning
+from ..._core.base.frames import caller, hide_frames, warn_at
 from ..._core.base.modules import root_of
 from ..._core.state.contents import Contents, contents_of, is_manifest, load, save, written
 from ..._core.state.differences import Difference, Differences, differences, error_of
@@ -12,6 +13,7 @@ from ..._core.state.patterns import quoted
 from ..._core.state.reading import Held, Reading, read
 from ..._show.result import Result
 from .headers import checkpoint
+from .libraries import as_saved, narrowed
 
 
 class Manifest(Result):
@@ -177,12 +179,21 @@ class _Door:
         Raises:
             TypeError, ValueError, OSError: the model is none of these, or cannot be read.
 
+        Warns:
+            ContractWarning: tensors are half that `_keep_in_fp32_modules` of the model's class keeps in float32.
+
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3).half())
         >>> print(dtypeguard.manifest(model).lines["tensors"])
         [('1.num_batches_tracked', 'int64'), ('1.*', 'float16'), ('*', 'float32')]
         """
         reading = _reading(model, optimizer, bool(shapes), bool(devices))
+        wrong = narrowed(root_of(model), reading.sections["tensors"])
+        if wrong:
+            warn_at(caller(), ContractWarning(f"manifest: {wrong}"))
+        files = as_saved(root_of(model))
+        if files is not None:
+            reading.sections["files"] = files
         if batch is not None:
             reading.sections["computes"] = _computes(model, batch)
         return Manifest(contents_of(reading), reading)

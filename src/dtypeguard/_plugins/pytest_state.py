@@ -1,0 +1,83 @@
+"""The pytest plugin's third part: the fixture `dtype_manifest`.
+
+Neither torch nor dtypeguard is imported before a test uses the fixture.
+"""
+
+import re
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+_UPDATE, _FOLDER = "--dtypeguard-update", "dtypes"
+
+
+class CheckManifest(Protocol):
+    """What the fixture `dtype_manifest` gives."""
+
+    def __call__(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        batch: Any = None,
+        name: str | None = None,
+        shapes: bool = False,
+        devices: bool = False,
+    ) -> None:
+        """Compare a model with its file, or write the file."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("dtypeguard").addoption(
+        _UPDATE, action="store_true", help=f"write the manifests that dtype_manifest compares with, in {_FOLDER}/"
+    )
+
+
+@pytest.fixture
+def dtype_manifest(request: pytest.FixtureRequest) -> CheckManifest:
+    """Compare what a model holds with a file that is committed: `dtype_manifest(model)`.
+
+    The file is `dtypes/<module>.<test>.lock` beside the test's, or `dtypes/<name>.lock` with `name=`. The test fails if
+    the file is not there, or something differs; `pytest --dtypeguard-update` writes it. The other arguments are those
+    of `dtypeguard.manifest`.
+    """
+    used: set[Path] = set()
+
+    def check(
+        model: Any,
+        optimizer: Any = None,
+        *,
+        batch: Any = None,
+        name: str | None = None,
+        shapes: bool = False,
+        devices: bool = False,
+    ) -> None:
+        import dtypeguard
+
+        __tracebackhide__ = True
+        stem = f"{request.path.stem}.{request.node.name}" if name is None else name
+        stem = re.sub(r"[^\w.-]+", "-", stem).strip("-")
+        path = request.path.parent / _FOLDER / f"{stem}.lock"
+        if path in used:
+            pytest.fail("dtype_manifest: this test has a manifest of that name already: write name=", pytrace=False)
+        used.add(path)
+        if request.config.getoption(_UPDATE):
+            made = dtypeguard.manifest(model, optimizer, batch, shapes=shapes, devices=devices)
+            path.parent.mkdir(exist_ok=True)
+            made.save(path)
+            return
+        again = f"pytest {_UPDATE} {request.node.nodeid!r} writes it"
+        if not path.exists():
+            pytest.fail(f"dtype_manifest: there is no {path}: {again}", pytrace=False)
+        try:
+            dtypeguard.manifest.load(path).check(model, optimizer, batch=batch)
+        except dtypeguard.StateError as error:
+            text = error.args[0]
+        except ValueError as error:
+            text = f"dtype_manifest: {error}"
+        else:
+            return
+        pytest.fail(f"{text}\n  {'update':<10} {again} anew", pytrace=False)
+
+    return check
