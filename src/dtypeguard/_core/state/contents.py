@@ -101,7 +101,8 @@ def parsed(text: str, source: str) -> Contents:
         elif left:
             found.lines.setdefault(section, []).append((left, Held.read(right)))
     found.names, found.file_names = (
-        frozenset(unfolded(names[section])) if section in names else None for section in ("names", "file names")
+        frozenset(map(kind_of, unfolded(names[section]))) if section in names else None
+        for section in ("names", "file names")
     )
     return found
 

@@ -150,9 +150,10 @@ def _compare(found: Differences, contents: Contents, reading: Reading, section: 
     texts = {"\n".join(both): both for both in sides.values()}
     if not any(texts):
         sides.clear()
+    every = list(sides)
     for pattern, text in fewest({name: "\n".join(both) for name, both in sides.items()}):
-        matched = list(filter(matcher(pattern), sides))
-        members = [name for name in matched if sides[name] == texts[text]]
+        matched = list(filter(matcher(pattern), every))
+        members = [name for name in matched if sides.get(name) == texts[text]]
         if text and members:
             own_names = tuple(names[name] for name in members)
             origin = origin_of(reading.alive.get(own_names[0]))

@@ -56,16 +56,22 @@ def fewest(values: Mapping[str, str], broad: bool = False) -> list[tuple[str, st
             candidates[pattern][value].append(name)
     pure = {pattern: covered for pattern, by in candidates.items() if len(by) == 1 for covered in by.values()}
     sign = 1 if broad else -1
+    doubtful = [name for name in rest if name not in pure]
     while rest:
+        for kind in doubtful:  # it is no pattern for its names alone: each name is one
+            names = [name for name in values if kind_of(name) == kind]
+            rest |= dict.fromkeys(names, rest.pop(kind))
+            pure |= {name: [name] for name in names}
         numbers_of = {pattern: sum(name in rest for name in covered) for pattern, covered in pure.items()}
         best = min(pure, key=lambda pattern: (-numbers_of[pattern], sign * len(pattern), pattern))
-        value = rest[next(name for name in pure[best] if name in rest)]
-        fits = matcher(best)
+        value, fits = rest[next(name for name in pure[best] if name in rest)], matcher(best)
+        doubtful = []
         if any(fits(name) for name, other in values.items() if other != value):
             del pure[best]
-            continue
-        found[best] = value
-        rest = {name: other for name, other in rest.items() if not (other == value and fits(name))}
+            doubtful = [best] if best in rest else []
+        else:
+            found[best] = value
+            rest = {name: other for name, other in rest.items() if not (other == value and fits(name))}
     return [*sorted(found.items(), key=lambda line: natural(line[0])), ("*", usual)]
 
 
@@ -111,13 +117,13 @@ def folded(kinds: Iterable[str]) -> list[str]:
     for kind in kinds:
         path, _, leaf = kind.rpartition(".")
         leaves[path].add(leaf)
+    lines = [_braced(leaves.pop(""))] if "" in leaves else []
     alike: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
     for path, names in leaves.items():
         above, _, module = path.rpartition(".")
         alike[above, tuple(sorted(names))].add(module)
-    lines = [
-        ".".join(filter(None, (above, _braced(modules), _braced(names)))) for (above, names), modules in alike.items()
-    ]
+    for (above, inside), modules in alike.items():
+        lines.append(".".join(filter(None, (above, _braced(modules), _braced(inside)))))
     return sorted(lines, key=natural)
 
 

@@ -66,10 +66,29 @@ def _converted(
     for path, module, kind, own, tensor in tensors_below(model):
         changed = before.get((path, own), tensor.dtype) is not tensor.dtype
         if kind == "parameter" and changed and not isinstance(module, ScriptModule):
-            title, since = f"parameter {event.inside(path)}.{own}", Node(f"Module.{name}", site, tensor.dtype)
-            node = Node(title, site, tensor.dtype, (since,), cause=Converted(weakref.ref(model)), named=True)
-            audit.lineage.hold(module, own, tensor, node)
+            _since(audit, f"{event.inside(path)}.{own}", name, site, module, own, tensor, Converted(weakref.ref(model)))
     audit.emit("converted", event)
+
+
+def _since(
+    audit: Recorder, path: str, name: str, site: Site, module: nn.Module, own: str, tensor: Tensor,
+    cause: Cause | None = None,
+) -> None:  # fmt: skip
+    """A parameter has its dtype since this line."""
+    node = Node(f"Module.{name}", site, tensor.dtype)
+    node = Node(f"parameter {path}", site, tensor.dtype, (node,), cause=cause, named=True)
+    audit.lineage.hold(module, own, tensor, node)
+
+
+@around(nn.Module, "register_parameter")
+def _replaced(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> Any:
+    """`module.weight = nn.Parameter(...)`, and what `load_state_dict(assign=True)` makes of it."""
+    before = (vars(self).get("_parameters") or {}).get(name)
+    result = original(self, name, param)
+    if isinstance(before, Tensor) and isinstance(param, Tensor) and before.dtype is not param.dtype:
+        path = f"{audit.path_of(self)}.{name}"
+        audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param)
+    return result
 
 
 def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:

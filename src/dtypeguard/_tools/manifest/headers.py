@@ -29,7 +29,7 @@ _SAFETENSORS = {
 _GGML = dict(enumerate(
     "float32 float16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K IQ2_XXS IQ2_XS IQ3_XXS "
     "IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS int8 int16 int32 int64 float64 IQ1_M bfloat16 Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 "
-    "TQ2_0 IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4".split()
+    "TQ2_0 IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0".split()
 ))  # fmt: skip
 _SCALARS = dict(enumerate("BbHhIif?")) | {10: "Q", 11: "q", 12: "d"}  # the types of metadata that have one size
 _TEXT, _ARRAY = 8, 9
@@ -258,14 +258,17 @@ def _gguf(file: Path) -> dict[str, Held]:
         for _ in range(rows):
             header.text()
             header.skip(header.number("I"))
-        return dict(header.tensor() for _ in range(tensors))
+        found = dict(header.tensor() for _ in range(tensors))
+        if opened.tell() + header.last > size:
+            raise Unreadable(f"{file} is cut or damaged: its last tensor begins after its end")
+        return found
 
 
 class _Gguf:
     """The header of a GGUF file, read from its start."""
 
     def __init__(self, opened: BinaryIO, size: int, file: Path) -> None:
-        self.opened, self.left, self.file = opened, size, file
+        self.opened, self.left, self.file, self.last = opened, size, file, 0
         self.take(4)
 
     def take(self, count: int) -> bytes:
@@ -301,5 +304,5 @@ class _Gguf:
         name = self.text()
         sizes = [self.number("Q") for _ in range(min(self.number("I"), 8))]
         kind = self.number("I")
-        self.take(8)  # where its data begin
+        self.last = max(self.last, self.number("Q"))  # where the data of a tensor begin
         return name, Held(_GGML.get(kind, f"ggml type {kind}"), shape=_shape(reversed(sizes)))

@@ -196,7 +196,10 @@ class _Door:
             reading.sections["files"] = files
         if batch is not None:
             reading.sections["computes"] = _computes(model, batch)
-        return Manifest(contents_of(reading), reading)
+        contents = contents_of(reading)
+        if isinstance(model, str | os.PathLike):
+            contents.title = os.path.basename(os.path.normpath(model))
+        return Manifest(contents, reading)
 
     def load(self, path: str | os.PathLike[str]) -> Manifest:
         """Read a manifest from a file.
