@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import re
 import struct
 import sys
 import zipfile
@@ -153,10 +154,10 @@ def test_without_names_all_tensors_are_held_to_the_lines(tmp_path):
 def test_a_file_that_cannot_be_read_is_named_with_its_line(text, said, tmp_path):
     path = tmp_path / "dtypes.lock"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match="dtypes.lock") as caught:
+    with pytest.raises(ValueError, match=r"dtypes\.lock") as caught:
         manifest.load(path)
     assert said in str(caught.value)
-    with pytest.raises(ValueError, match="dtypes.lock"):
+    with pytest.raises(ValueError, match=r"dtypes\.lock"):
         manifest(nn.Linear(1, 1)).save(path)
     assert path.read_bytes() == text.encode("latin-1")
 
@@ -516,10 +517,9 @@ def damaged(tmp_path):
 def test_a_damaged_or_malicious_file_is_a_sentence(tmp_path):
     lock = manifest(Net())
     for path, said in damaged(tmp_path).items():
-        with pytest.raises(ValueError, match=".") as caught:
+        with pytest.raises(ValueError, match=re.escape(str(path))) as caught:
             lock.diff(path)
         assert said in str(caught.value), path
-        assert str(path) in str(caught.value)
     (tmp_path / "folder").mkdir()
     with pytest.raises(ValueError, match="has no checkpoint"):
         lock.diff(tmp_path / "folder")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ..base.compiler import unseen
 from ..base.config import Mode, current_mode
 from ..base.errors import ContractWarning
 from ..base.frames import caller, hide_frames, place, warn_at
@@ -84,6 +85,9 @@ class Holder:
 
     def asks(self, fact: str) -> bool:
         return any(getattr(held, fact) is not None for lines in self.contents.lines.values() for _, held in lines)
+
+
+unseen(Holder.__call__, inside=True)  # of a compiled model it runs as it is; in a compiled function, Dynamo traces it
 
 
 def _look_once(holder: int, module: int) -> None:
