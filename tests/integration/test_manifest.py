@@ -11,7 +11,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 import transformers as hf
 from architectures import ARCHITECTURES, GROUPED, drawn
+from ranks import on_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
 import dtypeguard
@@ -145,7 +149,7 @@ def test_a_quantized_weight_is_told_with_what_it_keeps(tmp_path):
     quantize_(model, Int8WeightOnlyConfig())
     lock = manifest(model)
     weight = dict(lock.lines["tensors"])["0.weight"]
-    assert weight.startswith("bfloat16 as Int8Tensor(qdata int8, scale bfloat16")
+    assert weight.startswith("bfloat16 as Int8Tensor(qdata int8, scale ")
     assert [row.expected for row in before.diff(model).rows] == ["bfloat16"]
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     lock.check(tmp_path / "weights.pt")
@@ -247,3 +251,53 @@ def test_optimizer_state_narrowed_in_a_checkpoint(tmp_path):
 
     assert not saved(F32)
     assert [(row.section, row.pattern, row.actual) for row in saved(BF16).rows] == [("optimizer", "*", "bfloat16")]
+
+
+# ---------------------------------------------------------------- ranks
+
+
+class Narrow(nn.Module):
+    """Half weights, and a norm in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4, dtype=BF16)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.norm(self.inner(x).float())
+
+
+WRAPPERS = {
+    "DDP": DistributedDataParallel,
+    "FSDP2": lambda model: [fully_shard(part, mesh=init_device_mesh("cpu", (2,))) for part in (model.inner, model)][-1],
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@on_ranks
+def test_ranks_have_the_same_manifest(rank, wrapper):
+    lock = manifest(Narrow())
+    model = WRAPPERS[wrapper](Narrow())
+    assert not lock.diff(model), lock.diff(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4, dtype=BF16)).sum().backward()
+    optimizer.step()
+    held = manifest(model, optimizer)
+    assert [*held.lines] == ["tensors", "gradients", "optimizer"]
+    said = [None, None]
+    torch.distributed.all_gather_object(said, str(held))
+    assert said[0] == said[1]
+    root = model.module if hasattr(model, "module") else model
+    root.inner.float()
+    assert lines(lock.diff(model)) == [("inner.*", "bfloat16", "float32")]
+
+
+@on_ranks
+def test_a_sharded_model_is_held_to_its_manifest(rank):
+    model = WRAPPERS["FSDP2"](Narrow())
+    dtypeguard.guard(model, state=manifest(Narrow()), mode="strict")
+    model(torch.ones(2, 4, dtype=BF16))
+    model.to(BF16)
+    with pytest.raises(dtypeguard.StateError, match=r"norm\.\*  float32 -> bfloat16 \(2 tensors\)"):
+        model(torch.ones(2, 4, dtype=BF16))
