@@ -11,8 +11,6 @@ _WRAPPERS = re.compile(
     r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module|base_layer"
     r"|original_module)\."
 )
-_MARKS = ("_orig_mod", "_wrapped_", "_forward_m", "base_l", "original")  # what a name has if these may match
-_PARAMETRIZED = re.compile(r"(?<![^.])parametrizations\.([^.]+)\.original\d*$")
 
 
 # Wrappers whose own forward only passes the call on: what they hold is the model.
@@ -76,5 +74,5 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def unwrapped(name: str) -> str:
-    """The name that the model's author gave a tensor: without what wrappers and parametrizations put into it."""
-    return _PARAMETRIZED.sub(r"\1", _WRAPPERS.sub("", name)) if any(mark in name for mark in _MARKS) else name
+    """The name that the model's author gave a tensor: without what wrappers put into it."""
+    return _WRAPPERS.sub("", name) if "_mod" in name or "base_layer" in name else name

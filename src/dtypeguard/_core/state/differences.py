@@ -14,6 +14,7 @@ from .patterns import fewest, folded, kind_of, matcher, natural
 from .reading import Held, Reading
 
 _FEW = 0.5  # of the names: with fewer it is another model
+_MOST = 8  # lines that name what differs and nothing else; if there are more, `*` may stand for it
 _SAVED, _ANY = "saved", "any dtype"
 
 
@@ -147,21 +148,27 @@ def _compare(found: Differences, contents: Contents, reading: Reading, section: 
         elif contents.lines.get(section):
             new[name] = str(held[own])
     found.compared += len(sides) if section == "tensors" else 0
-    texts = {"\n".join(both): both for both in sides.values()}
-    if not any(texts):
-        sides.clear()
-    every = list(sides)
-    for pattern, text in fewest({name: "\n".join(both) for name, both in sides.items()}):
-        matched = list(filter(matcher(pattern), every))
-        members = [name for name in matched if sides.get(name) == texts[text]]
-        if text and members:
-            own_names = tuple(names[name] for name in members)
-            origin = origin_of(reading.alive.get(own_names[0]))
-            expected, actual = texts[text]
-            first = lines[members[0]]
-            found.rows.append(Difference(section, pattern, expected, actual, own_names, len(matched), first, origin))
-        sides = {name: both for name, both in sides.items() if name not in members}
+    for pattern, members, matched in _cover({name: "\n".join(both) for name, both in sides.items()}):
+        expected, actual = sides[members[0]]
+        own_names, first = tuple(names[name] for name in members), lines[members[0]]
+        origin = origin_of(reading.alive.get(own_names[0]))
+        found.rows.append(Difference(section, pattern, expected, actual, own_names, matched, first, origin))
     found.new += _patterns(new)
+
+
+def _cover(texts: dict[str, str]) -> Iterator[tuple[str, list[str], int]]:
+    """Patterns for the names that have a text, with these names, and how many names each matches in all."""
+    if not any(texts.values()):
+        return
+    exact = fewest(texts) if all(texts.values()) else fewest(texts, usual="")
+    left = dict(texts)
+    for pattern, text in exact if len(exact) <= _MOST else fewest(texts):
+        matched = list(filter(matcher(pattern), texts))
+        members = [name for name in matched if left.get(name) == text]
+        for name in members:
+            del left[name]
+        if text and members:
+            yield pattern, members, len(matched)
 
 
 def _patterns(values: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -34,11 +34,12 @@ def matcher(pattern: str) -> Callable[[str], object]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
 
 
-def fewest(values: Mapping[str, str], broad: bool = False) -> list[tuple[str, str]]:
+def fewest(values: Mapping[str, str], broad: bool = False, usual: str | None = None) -> list[tuple[str, str]]:
     """The fewest lines that give each name its value: the exceptions in the order of their names, and `*` at the end.
 
     It is a greedy cover, so a shorter one may exist. The same values give the same lines, whatever their order.
-    Of patterns that match as many names the longest is taken; with `broad` the shortest.
+    Of patterns that match as many names the longest is taken; with `broad` the shortest. `usual` is what `*` has;
+    default: what most names have.
 
     >>> fewest({"0.weight": "bfloat16", "1.weight": "float32", "1.bias": "float32", "2.weight": "bfloat16"})
     [('1.*', 'float32'), ('*', 'bfloat16')]
@@ -46,7 +47,7 @@ def fewest(values: Mapping[str, str], broad: bool = False) -> list[tuple[str, st
     if not values:
         return []
     numbers = Counter(values.values())
-    usual = min(numbers, key=lambda value: (-numbers[value], value))
+    usual = min(numbers, key=lambda value: (-numbers[value], value)) if usual is None else usual
     items = _items(values)
     rest = {name: value for name, value in items.items() if value != usual}
     found: dict[str, str] = {}
@@ -92,8 +93,10 @@ def _candidates(name: str) -> Iterator[str]:
     yield name
     parts = name.split(".")
     for place in range(1, len(parts)):
-        yield ".".join(parts[:place]) + ".*"
-        yield "*." + ".".join(parts[place:])
+        if parts[place - 1] != "*":  # `a.*.*` says what `a.*` says
+            yield ".".join(parts[:place]) + ".*"
+        if parts[place] != "*":
+            yield "*." + ".".join(parts[place:])
     for part in set(parts[1:-1]):
         if part != "*" and not part.isdecimal():
             yield f"*.{part}.*"

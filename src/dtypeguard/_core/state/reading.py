@@ -16,6 +16,7 @@ from .patterns import quoted
 SECTIONS = ("tensors", "gradients", "optimizer", "computes", "files")
 NOT_SAVED, ATTRIBUTE = "not saved", "attribute"  # what a `state_dict` does not have
 _REWRITTEN = ("_g", "_v", "_orig")  # hooks of weight_norm, spectral_norm and pruning make `weight` from these
+_PARAMETRIZED = re.compile(r"(?<![^.])parametrizations\.([^.]+)\.original\d*$")
 _OWN = frozenset(vars(nn.Module()))  # the attributes that every module has
 _HELD = re.compile(r"(.+?)(?: (\[[^\]]*\]))?(?: on ([\w:]+))?(?:, (not saved|attribute))?")
 
@@ -122,7 +123,12 @@ def _tensors(subject: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[
     elif isinstance(subject, list | tuple):
         items = enumerate(subject)
     for key, value in items:
-        yield from _tensors(value, unwrapped(inside(path, str(key))), (*above, id(subject)))
+        yield from _tensors(value, author_name(inside(path, str(key))), (*above, id(subject)))
+
+
+def author_name(name: str) -> str:
+    """A name without what wrappers and parametrizations put into it."""
+    return _PARAMETRIZED.sub(r"\1", unwrapped(name))
 
 
 def _of_model(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
@@ -139,7 +145,7 @@ def _of_model(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
                 name = next((name.removesuffix(end) for end in _REWRITTEN if name.removesuffix(end) in made), name)
             full = path + name
             if "parametrizations." in full:
-                full = unwrapped(full)
+                full = author_name(full)
                 if "parametrizations." in full:  # what a parametrization has for itself
                     continue
             yield full, mark, tensor

@@ -35,7 +35,7 @@ class Converted(Cause):
         """It is no fault by itself."""
 
 
-@around(nn.Module, "to", "cuda", "cpu", *_DTYPES)
+@around(nn.Module, "to", "cuda", "cpu", "_apply", *_DTYPES)
 def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     local = audit.local
     if local.converting:
@@ -95,8 +95,8 @@ def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, tor
     if name == "to":
         parsed = private.parse_to(*args, **kwargs)
         return parsed[0], parsed[1]
-    if name in _DTYPES:
-        return None, _DTYPES[name]
+    if name in _DTYPES or name == "_apply":
+        return None, _DTYPES.get(name)
     device = args[0] if args else kwargs.get("device")
     device = f"cuda:{device}" if isinstance(device, int) else device
     return torch.device(device or name), None

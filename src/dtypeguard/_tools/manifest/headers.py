@@ -12,10 +12,9 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ..._core.base.modules import unwrapped
 from ..._core.base.quiet import quiet
 from ..._core.state.patterns import quoted
-from ..._core.state.reading import Held, Reading, read
+from ..._core.state.reading import Held, Reading, author_name, read
 
 _LARGEST = 100_000_000  # bytes of a header; what safetensors allows
 # https://huggingface.co/docs/safetensors: names that are not those of torch in small letters.
@@ -56,7 +55,7 @@ def checkpoint(path: str | os.PathLike[str], shapes: bool = False) -> Reading:
         found = _folder(file) if file.is_dir() else _reader(file)(file)
         reading = Reading(str(path), saved=True)
         reading.sections["tensors"] = {
-            quoted(unwrapped(name)): held if shapes else held._replace(shape=None) for name, held in found.items()
+            quoted(author_name(name)): held if shapes else held._replace(shape=None) for name, held in found.items()
         }
     except Unreadable:
         raise
