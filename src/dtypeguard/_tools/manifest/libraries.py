@@ -20,8 +20,11 @@ def as_saved(model: Any) -> dict[str, Held] | None:
     revert = getattr(loading, "revert_weight_conversion", None)
     if revert is None or not hasattr(model, "save_pretrained"):
         return None
-    state = {name: torch.empty_like(tensor, device="meta") for name, tensor in model.state_dict().items()}
+    nothing: dict[str, Any] = {}
     try:
+        if revert(model, nothing) is nothing:
+            return None
+        state = {name: torch.empty_like(tensor, device="meta") for name, tensor in model.state_dict().items()}
         saved = revert(model, state)
         found = {quoted(name): Held(dtype_text(tensor)) for name, tensor in saved.items()}
     except Exception:  # another library's own function, for a manifest that is right without it
