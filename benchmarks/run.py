@@ -16,6 +16,7 @@ from bars import Context, pace
 from calls import cached_tuples, eager, many_layers, one_module, side_input, subclasses
 from comparing import comparing, comparing_costs, keeping, searching
 from compiling import compiled, compiled_peers
+from holding import holding
 from real import real_models
 from repairing import repairs
 from report import machine
@@ -50,6 +51,7 @@ TOPICS = {
         comparing_costs,
         real_models,
         verdicts,
+        holding,
     )
 }
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -253,7 +253,7 @@ def _array(value: Any) -> str:
     import wadler_lindig as wl
 
     if isinstance(value, torch.Tensor):
-        return f"{wl.pformat(wl.array_summary(_shape(value), name_of(value.dtype), None))} on {value.device}"
+        return f"{wl.pformat(wl.array_summary(shape_of(value), name_of(value.dtype), None))} on {value.device}"
     shape = value.shape
     if not isinstance(shape, Sequence):
         raise TypeError(f"{shape!r} is no shape")
@@ -267,7 +267,8 @@ def _text(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _shape(tensor: torch.Tensor) -> tuple[Any, ...]:
+def shape_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Sizes; `?` for tensors that have none."""
     try:
         shape = tuple(tensor.shape)
         if private.tracing_state() is None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..base.dtypes import name_of
+from ..base.errors import shape_of
 from ..base.modules import inside, tensors_of, unwrapped, walk
 from .patterns import quoted
 
@@ -172,7 +173,7 @@ def _states(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Ten
 def _shown(tensor: Tensor, mark: str, shapes: bool, devices: bool) -> Held:
     if type(tensor) in _PLAIN and not (shapes or devices):
         return _plain(tensor.dtype, mark)
-    shape = f"[{','.join(map(str, tensor.shape))}]" if shapes else None
+    shape = f"[{','.join(map(str, shape_of(tensor)))}]" if shapes else None
     return Held(dtype_text(tensor), mark, shape, str(tensor.device) if devices else None)
 
 

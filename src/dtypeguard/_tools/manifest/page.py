@@ -1,10 +1,10 @@
 """A manifest, and what differs from one, in a notebook's cell and on a page."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..._core.state.contents import Contents
-from ..._core.state.differences import Differences
+from ..._core.state.differences import Difference, Differences
 from ..._core.state.patterns import natural
 from ..._core.state.reading import Held
 from ..._show.chips import chip
@@ -33,8 +33,8 @@ def parts_of(contents: Contents) -> tuple[Any, ...]:
 def parts_of_diff(found: Differences) -> tuple[Any, ...]:
     """What shows differences."""
     rows = (
-        (row.pattern, _text(row.expected), _text(row.actual or "missing"), len(row.names), row.section, row.origin)
-        for row in found.rows
+        (pattern, _side(row, row.expected), _side(row, row.actual or "missing"), len(row.names), row.origin)
+        for row, (pattern, _) in zip(found.rows, found.lines(), strict=True)
     )
     wrong = frozenset(name for name, sides in found.kinds.items() if len(sides) > 1)
     held = {
@@ -44,25 +44,31 @@ def parts_of_diff(found: Differences) -> tuple[Any, ...]:
     new = ((name, _text(text)) for name, text in found.new)
     return (
         joined(badge("differs" if found else "same", "error" if found else "good"), found.head()),
-        table("", ("names", "manifest", "here", "tensors", "section", "changed"), rows),
+        table("", ("names", "manifest", "here", "count", "changed"), rows),
         table("new names, which are not compared", ("names", "holds"), new),
         _tree(held, wrong),
     )
 
 
 def _tree(held: Mapping[str, Any], wrong: frozenset[str]) -> Any:
-    """Modules in modules, with what their tensors hold; open where something differs."""
-    return folded("all names", *_below("", sorted(held, key=natural), held, wrong), opened=len(held) <= _OPEN)
+    """Modules in modules, with what their tensors hold; open where something differs, or if they are few."""
+    inside = _below("", sorted(held, key=natural), held, wrong)
+    return folded("all names", inside, opened=bool(wrong) or len(held) <= _OPEN) if held else None
 
 
-def _below(path: str, names: list[str], held: Mapping[str, Any], wrong: frozenset[str]) -> Iterator[Any]:
-    own = [name for name in names if "." not in name[len(path) :]]
-    yield listed(joined(name[len(path) :], held[name]) for name in own)
-    for part in dict.fromkeys(name[len(path) :].partition(".")[0] for name in names if name not in own):
-        inside = [name for name in names if name.startswith(f"{path}{part}.")]
-        differs = not wrong.isdisjoint(inside)
-        title = joined(part, badge("differs", "error") if differs else None)
-        yield folded(title, *_below(f"{path}{part}.", inside, held, wrong), opened=differs or len(held) <= _OPEN)
+def _below(path: str, names: list[str], held: Mapping[str, Any], wrong: frozenset[str]) -> Any:
+    """What is below a path, as a list in lists."""
+    items = []
+    for part in dict.fromkeys(name[len(path) :].partition(".")[0] for name in names):
+        full = path + part
+        below = [name for name in names if name.startswith(f"{full}.")]
+        mark = badge("differs", "error") if not wrong.isdisjoint(below) else None
+        items.append(joined(part, mark, held.get(full), _below(f"{full}.", below, held, wrong)))
+    return listed(items)
+
+
+def _side(row: Difference, text: str) -> Any:
+    return text if row.section == "tied" or text == "missing" else _text(text)
 
 
 def _text(text: str) -> Any:
