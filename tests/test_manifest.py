@@ -416,7 +416,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage is deprecated")  # dcp.save
 def test_a_checkpoint_is_compared_by_its_headers(name, tmp_path, monkeypatch):
     model = Net()
     WRITERS[name](tmp_path / name, flat(model))

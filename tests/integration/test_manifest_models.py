@@ -143,13 +143,15 @@ def test_an_adapter_is_new_and_its_base_the_same():
     assert [(row.pattern, row.actual) for row in lock.diff(adapted).rows] == [("model.norm.weight", "float32")]
 
 
+@pytest.mark.filterwarnings("ignore:Config Deprecation")
 def test_a_quantized_weight_is_told_with_what_it_keeps(tmp_path):
     model = nn.Sequential(nn.Linear(64, 64, dtype=BF16), nn.LayerNorm(64))
     before = manifest(model)
     quantize_(model, Int8WeightOnlyConfig())
     lock = manifest(model)
     weight = dict(lock.lines["tensors"])["0.weight"]
-    assert weight.startswith("bfloat16 as Int8Tensor(qdata int8, scale ")
+    assert weight.startswith("bfloat16 as ")
+    assert " int8, scale " in weight
     assert [row.expected for row in before.diff(model).rows] == ["bfloat16"]
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     lock.check(tmp_path / "weights.pt")
@@ -205,7 +207,7 @@ def test_modules_that_are_kept_in_float32_no_more(tmp_path):
         manifest(kept.to(BF16))
 
 
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled", "ignore:TypedStorage is deprecated")  # dcp.save
 def test_a_load_that_casts_to_its_template(tmp_path):
     """https://github.com/pytorch/pytorch/issues/187138."""
     dcp.save({"model": llama().state_dict()}, checkpoint_id=tmp_path, no_dist=True)

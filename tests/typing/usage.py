@@ -131,6 +131,11 @@ LightningCallback(depth="deep")  # type: ignore[arg-type]  # pyright: ignore[rep
 TrainerCallback(modus="strict")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 TrainerCallback(watch={"evry": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.enforce(casting="wild")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+assert_type(dtypeguard.manifest(nn.Linear(1, 1), batch=t, shapes=True), dtypeguard.results.Manifest)
+assert_type(dtypeguard.manifest.load("dtypes.lock").diff(nn.Linear(1, 1)), dtypeguard.results.StateDiff)
+assert_type(dtypeguard.guard(nn.Linear(1, 1), state="dtypes.lock"), nn.Linear)
+assert_type(dtypeguard.guard(nn.Linear(1, 1), state=dtypeguard.manifest(nn.Linear(1, 1))), nn.Linear)
+dtypeguard.guard(nn.Linear(1, 1), state=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.describe(step)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.describe(nn.Linear(1, 1), depth="deep")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 dtypeguard.dryrun(step, t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

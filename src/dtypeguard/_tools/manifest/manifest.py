@@ -72,7 +72,7 @@ class Manifest(Result):
         Traceback (most recent call last):
         ...
         dtypeguard.StateError: Sequential differs from the manifest in 4 of 4 tensors
-          *          float32 -> float16 (4 tensors)
+          *  float32 -> float16 (4 tensors)
         ...
         """
         found = self.diff(model, optimizer, batch=batch)
@@ -153,40 +153,39 @@ Difference.__module__ = "dtypeguard.results"
 
 
 class _Door:
-    """`dtypeguard.manifest`: a function with a function."""
+    """What a model holds: the dtype of parameters, buffers, plain tensor attributes, gradients, optimizer state.
+
+    A model can be right in what it computes and wrong in what it holds, since a load, a wrapper, a `.to()` or a new
+    version of a library changed it. A manifest is a small file of patterns that is committed, read in reviews, and
+    checked. It is the same for a model that is compiled, wrapped in DDP, FSDP2 or PEFT, copied or pickled.
+
+    Args:
+        model: an nn.Module, a mapping such as a `state_dict` or `{"model": model, "ema": ema}`, or the path of a
+            checkpoint, of which only the header is read.
+        optimizer: an optimizer or several, whose state is held too.
+        batch: what the model is called with, as for `dryrun`: then the manifest also has the dtypes in which each
+            module computes.
+        shapes: whether shapes are held too.
+        devices: whether devices are held too.
+
+    Returns:
+        The manifest. `save(path)` writes it, `check(model)` raises if a model differs, `diff(other)` tells how.
+
+    Raises:
+        TypeError, ValueError, OSError: the model is none of these, or cannot be read.
+
+    Warns:
+        ContractWarning: tensors are half that `_keep_in_fp32_modules` of the model's class keeps in float32.
+
+    >>> import torch, dtypeguard
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3).half())
+    >>> print(dtypeguard.manifest(model).lines["tensors"])
+    [('1.num_batches_tracked', 'int64'), ('1.*', 'float16'), ('*', 'float32')]
+    """
 
     def __call__(
         self, model: Any, /, optimizer: Any = None, batch: Any = None, *, shapes: bool = False, devices: bool = False
     ) -> Manifest:
-        """What a model holds: the dtype of parameters, buffers, plain tensor attributes, gradients, optimizer state.
-
-        A model can be right in what it computes and wrong in what it holds, since a load, a wrapper, a `.to()` or a new
-        version of a library changed it. A manifest is a small file of patterns that is committed, read in reviews, and
-        checked. It is the same for a model that is compiled, wrapped in DDP, FSDP2 or PEFT, copied or pickled.
-
-        Args:
-            model: an nn.Module, a mapping such as a `state_dict` or `{"model": model, "ema": ema}`, or the path of a
-                checkpoint, of which only the header is read.
-            optimizer: an optimizer or several, whose state is held too.
-            batch: what the model is called with, as for `dryrun`: then the manifest also has the dtypes in which each
-                module computes.
-            shapes: whether shapes are held too.
-            devices: whether devices are held too.
-
-        Returns:
-            The manifest. `save(path)` writes it, `check(model)` raises if a model differs, `diff(other)` tells how.
-
-        Raises:
-            TypeError, ValueError, OSError: the model is none of these, or cannot be read.
-
-        Warns:
-            ContractWarning: tensors are half that `_keep_in_fp32_modules` of the model's class keeps in float32.
-
-        >>> import torch, dtypeguard
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3).half())
-        >>> print(dtypeguard.manifest(model).lines["tensors"])
-        [('1.num_batches_tracked', 'int64'), ('1.*', 'float16'), ('*', 'float32')]
-        """
         reading = _reading(model, optimizer, bool(shapes), bool(devices))
         wrong = narrowed(root_of(model), reading.sections["tensors"])
         if wrong:
