@@ -143,7 +143,7 @@ def test_an_adapter_is_new_and_its_base_the_same():
     assert [(row.pattern, row.actual) for row in lock.diff(adapted).rows] == [("model.norm.weight", "float32")]
 
 
-@pytest.mark.filterwarnings("ignore:Config Deprecation")
+@pytest.mark.filterwarnings("ignore:.*Deprecat")  # torchao of itself
 def test_a_quantized_weight_is_told_with_what_it_keeps(tmp_path):
     model = nn.Sequential(nn.Linear(64, 64, dtype=BF16), nn.LayerNorm(64))
     before = manifest(model)
