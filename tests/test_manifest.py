@@ -133,6 +133,15 @@ def test_lines_that_somebody_wrote_stay_while_they_are_right(tmp_path):
     assert "1.bias    float32  # see issue 12\n" in path.read_text()
 
 
+def test_a_hand_may_write_braces_and_misspell(tmp_path):
+    text = COMMENTED.replace("1.*  float32", "1.{bias,weight}  float32\nl.norm.*  float32").replace("\n", "\r\n")
+    (tmp_path / "dtypes.lock").write_bytes(text.encode())
+    found = manifest.load(tmp_path / "dtypes.lock").diff(half_with_norm())
+    assert not found
+    assert found.unused == ["l.norm.*"]
+    assert str(found).endswith("says (4 tensors)\n  l.norm.*  matches nothing")
+
+
 def test_without_names_all_tensors_are_held_to_the_lines(tmp_path):
     (tmp_path / "dtypes.lock").write_text("dtypeguard manifest 1\n[tensors]\n* bfloat16\n")
     lock = manifest.load(tmp_path / "dtypes.lock")

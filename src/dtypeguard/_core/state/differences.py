@@ -61,6 +61,7 @@ class Differences:
         title, source: what was compared, and the file of the manifest.
         rows: what differs.
         new: tensors that the manifest does not know, by pattern: no fault.
+        unused: patterns of the manifest that match no name, neither here nor of those that it knows.
         stranger: why it is another model, of which nothing more is said; else nothing.
         compared: how many tensors were.
         kinds: by name without numbers, what the manifest says, and what is there if that differs.
@@ -70,6 +71,7 @@ class Differences:
     source: str
     rows: list[Difference] = field(default_factory=list)
     new: list[tuple[str, str]] = field(default_factory=list)
+    unused: list[str] = field(default_factory=list)
     stranger: str = ""
     compared: int = 0
     kinds: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
@@ -119,6 +121,9 @@ def differences(contents: Contents, reading: Reading) -> Differences:
             pattern, held = contents.line("tensors", name) or (name, Held(_ANY))
             found.rows.append(Difference("tensors", name, str(held), "", (name,), 1, pattern))
         _untied(found, contents, reading, sections["tensors"])
+        for pattern, _ in contents.lines.get("tensors", ()):
+            every = sections["tensors"] if any(map(str.isdecimal, pattern)) else {*there, *(contents.names or ())}
+            found.unused += [] if any(map(matcher(pattern), every)) else [pattern]
     return found
 
 

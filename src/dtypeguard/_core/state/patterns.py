@@ -1,6 +1,6 @@
 """Names of tensors as patterns: the fewest lines that say what each of them has.
 
-In a pattern `*` stands for any text, dots too, and nothing else is special. Of the lines that match a name, the first
+In a pattern `*` stands for any text, dots too, and `{a,b}` for either. Of the lines that match a name, the first
 counts.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 Lines = Sequence[tuple[str, str]]  # a pattern, and what the names that match it have
 _SPECIAL = re.compile(r"[\s*{},#%]")  # what has a meaning in a file
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -31,7 +32,12 @@ def matcher(pattern: str) -> Callable[[str], object]:
     """Whether a name matches a pattern."""
     if pattern == "*":
         return lambda name: True
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL).fullmatch
+    parts = ("|".join(map(_regex, p.split(","))) if n % 2 else _regex(p) for n, p in enumerate(_BRACES.split(pattern)))
+    return re.compile("".join(f"(?:{part})" for part in parts), re.DOTALL).fullmatch
+
+
+def _regex(text: str) -> str:
+    return ".*".join(map(re.escape, text.split("*")))
 
 
 def fewest(values: Mapping[str, str], broad: bool = False, usual: str | None = None) -> list[tuple[str, str]]:
@@ -138,5 +144,5 @@ def _braced(names: Iterable[str]) -> str:
 def unfolded(lines: Iterable[str]) -> Iterator[str]:
     """The names again."""
     for line in lines:
-        parts = re.split(r"\{([^{}]*)\}", line)
-        yield from map("".join, itertools.product(*(p.split(",") if n % 2 else [p] for n, p in enumerate(parts))))
+        parts = (p.split(",") if n % 2 else [p] for n, p in enumerate(_BRACES.split(line)))
+        yield from map("".join, itertools.product(*parts))

@@ -119,6 +119,7 @@ class StateDiff(Result):
     Attributes:
         rows: a `Difference` for each pattern.
         new: patterns of names that the manifest does not know, with what they hold.
+        unused: patterns of the manifest that match nothing.
         stranger: why it is another model than the manifest's, or nothing; then there are no rows.
         compared: how many tensors were compared.
     """
@@ -127,7 +128,8 @@ class StateDiff(Result):
 
     def __init__(self, found: Differences) -> None:
         self._found = found
-        self.rows, self.new, self.stranger, self.compared = found.rows, found.new, found.stranger, found.compared
+        self.rows, self.new, self.unused = found.rows, found.new, found.unused
+        self.stranger, self.compared = found.stranger, found.compared
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -135,12 +137,13 @@ class StateDiff(Result):
     def __str__(self) -> str:
         rows = self._found.lines()
         new = [(f"new: {pattern}", held) for pattern, held in self.new]
+        new += [(pattern, "matches nothing") for pattern in self._found.unused]
         width = max((len(pattern) for pattern, _ in (*rows, *new)), default=0)
         return "\n".join([self._found.head(), *(f"  {left:<{width}}  {right}" for left, right in (*rows, *new))])
 
     def _data(self) -> dict[str, Any]:
         found = self._found
-        facts = {name: getattr(found, name) for name in ("title", "source", "rows", "stranger", "compared")}
+        facts = {name: getattr(found, name) for name in ("title", "source", "rows", "unused", "stranger", "compared")}
         return {**facts, "new": [{"pattern": pattern, "holds": held} for pattern, held in found.new]}
 
     def _cell(self) -> tuple[Any, ...]:
