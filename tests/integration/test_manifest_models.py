@@ -168,8 +168,13 @@ def test_rotary_frequencies_rounded_by_a_model_wide_cast(tmp_path):
     """https://github.com/NVIDIA-NeMo/Automodel/pull/2549: seven families."""
     llama().save_pretrained(tmp_path)
     lock = manifest(hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=BF16))
-    cast = hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=F32).to(BF16)
-    assert lines(lock.diff(cast)) == [("model.rotary_emb.*", "float32", "bfloat16")]
+    cast = hf.LlamaForCausalLM.from_pretrained(tmp_path, dtype=F32)
+    with dtypeguard.audit():
+        cast.to(BF16)  # whose `to` is transformers' own
+        found = lock.diff(cast)
+    assert lines(found) == [("model.rotary_emb.*", "float32", "bfloat16")]
+    assert "since cast.to(BF16) at" in found.rows[0].origin
+    assert "test_manifest_models.py" in found.rows[0].origin
 
 
 def test_rotary_frequencies_of_a_vision_tower(tmp_path):

@@ -65,8 +65,11 @@ def _converted(
     event = Conversion(model, audit.path_of(model), name, *_target(name, args, kwargs), before, site)
     for path, module, kind, own, tensor in tensors_below(model):
         changed = before.get((path, own), tensor.dtype) is not tensor.dtype
-        if kind == "parameter" and changed and not isinstance(module, ScriptModule):
-            _since(audit, f"{event.inside(path)}.{own}", name, site, module, own, tensor, Converted(weakref.ref(model)))
+        node = audit.lineage.get(tensor) if kind == "buffer" and changed else None
+        hidden = node is not None and node.site.file != site.file  # a library's own `.to` was called at the line
+        if changed and (kind == "parameter" or hidden) and not isinstance(module, ScriptModule):
+            full = f"{kind} {event.inside(path)}.{own}"
+            _since(audit, full, name, site, module, own, tensor, Converted(weakref.ref(model)))
     audit.emit("converted", event)
 
 
@@ -76,7 +79,7 @@ def _since(
 ) -> None:  # fmt: skip
     """A parameter has its dtype since this line."""
     node = Node(f"Module.{name}", site, tensor.dtype)
-    node = Node(f"parameter {path}", site, tensor.dtype, (node,), cause=cause, named=True)
+    node = Node(path, site, tensor.dtype, (node,), cause=cause, named=True)
     audit.lineage.hold(module, own, tensor, node)
 
 
@@ -86,7 +89,7 @@ def _replaced(audit: Recorder, original: Callable[..., Any], self: nn.Module, na
     before = (vars(self).get("_parameters") or {}).get(name)
     result = original(self, name, param)
     if isinstance(before, Tensor) and isinstance(param, Tensor) and before.dtype is not param.dtype:
-        path = f"{audit.path_of(self)}.{name}"
+        path = f"parameter {audit.path_of(self)}.{name}"
         audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param)
     return result
 
