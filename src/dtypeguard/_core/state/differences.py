@@ -106,18 +106,22 @@ def differences(contents: Contents, reading: Reading) -> Differences:
         contents = contents.of_files() if in_files > known else contents
     found = Differences(reading.title, contents.source)
     saved = [name for name in contents.names or () if _is_saved(contents, name)]
+    whole = 0  # names in the first copy of the model; another one, such as an average, may have no buffers
     for prefix, sections in _aligned(contents, reading):
         there = set(map(kind_of, sections["tensors"]))
-        known = sum(name in there for name in saved)
-        if saved and known < _FEW * len(saved):
-            found.stranger = f"of its {number(len(saved), 'name')}, {known} are there; `{min(saved)}` is one"
+        gone = sorted({*saved} - there, key=natural)
+        if saved and len(gone) > _FEW * len(saved):
+            share = f"{len(saved) - len(gone)} of its {number(len(saved), 'name')}"
+            found.stranger = f"it has {share}, and no `{gone[0]}`"
             return found
         if prefix:
             found.title += f", {prefix}*"
         for section, names in sections.items():
             _compare(found, contents, reading, section, names)
-        shared = {kind_of(name) for pair in contents.tied.items() for name in pair}
-        for name in sorted({*saved} - there - shared, key=natural):
+        ties = (set(map(kind_of, pair)) for pair in contents.tied.items())
+        shared = {name for pair in ties if pair & there for name in pair}
+        whole = whole or len(sections["tensors"])
+        for name in (name for name in gone if name not in shared and len(sections["tensors"]) == whole):
             pattern, held = contents.line("tensors", name) or (name, Held(_ANY))
             found.rows.append(Difference("tensors", name, str(held), "", (name,), 1, pattern))
         _untied(found, contents, reading, sections["tensors"])
@@ -235,8 +239,9 @@ def _aligned(contents: Contents, reading: Reading) -> Iterator[tuple[str, dict[s
         below = _prefixes(own, contents.names)
     if reading.saved and "optimizer" in contents.lines:
         states = _prefixes(own, contents.names, of_state=True)
-    best = [prefix for prefix, names in below.items() if len(names) == max(map(len, below.values()))]
-    for prefix in [""] if "" in best or not best else best:
+    most = max(map(len, below.values()), default=0)
+    best = sorted((prefix for prefix in below if len(below[prefix]) > _FEW * most), key=lambda p: (-len(below[p]), p))
+    for prefix in best or [""]:
         sections = {
             name: {own.removeprefix(prefix): own for own in held if own.startswith(prefix)}
             for name, held in reading.sections.items()

@@ -71,9 +71,7 @@ class Reading:
     saved: bool = False
 
 
-def read(
-    subject: Any, optimizer: Any = None, shapes: bool = False, devices: bool = False, title: str | None = None
-) -> Reading:
+def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: bool = False) -> Reading:
     """What a model holds; or a mapping of tensors, models and other mappings, such as a checkpoint.
 
     Raises:
@@ -82,7 +80,7 @@ def read(
     if not isinstance(subject, nn.Module | Mapping):
         raise TypeError(f"{type(subject).__name__} is no model, and no mapping of tensors as a state_dict is")
     model = isinstance(subject, nn.Module)
-    found = Reading(title or type(subject).__name__, saved=not model)
+    found = Reading(type(subject).__name__, saved=not model)
     held, names, gradients = found.sections.setdefault("tensors", {}), dict[int, str](), dict[str, Held]()
     for full, mark, tensor in _tensors(subject, "", ()):
         name = quoted(full)
