@@ -229,8 +229,8 @@ def _computes(model: Any, batch: Any) -> dict[str, Held]:
     """The dtypes in which modules compute, by their paths."""
     from ..dryrun.dryrun import computes_in  # with all of the audit
 
-    found = computes_in(model, batch).items()
-    return {quoted(path): Held(" and ".join(map(name_of, dtypes))) for path, dtypes in found if dtypes}
+    found = ((path.partition(".")[2] or "(root)", dtypes) for path, dtypes in computes_in(model, batch).items())
+    return {quoted(path): Held(" and ".join(sorted(map(name_of, dtypes)))) for path, dtypes in found if dtypes}
 
 
 def _as_read(contents: Contents, beside: Contents | None) -> Reading:
