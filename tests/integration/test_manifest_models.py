@@ -302,6 +302,7 @@ def test_ranks_have_the_same_manifest(rank, wrapper):
 
 @on_ranks
 def test_a_sharded_model_is_held_to_its_manifest(rank):
+    """Parameters of two dtypes under FSDP2, as in https://github.com/NVIDIA-NeMo/Automodel/pull/2419."""
     model = WRAPPERS["FSDP2"](Narrow())
     dtypeguard.guard(model, state=manifest(Narrow()), mode="strict")
     model(torch.ones(2, 4, dtype=BF16))
