@@ -183,7 +183,7 @@ class _Door:
     >>> import torch, dtypeguard
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3).half())
     >>> print(dtypeguard.manifest(model).lines["tensors"])
-    [('1.num_batches_tracked', 'int64'), ('1.*', 'float16'), ('*', 'float32')]
+    [('*.num_batches_tracked', 'int64'), ('0.*', 'float32'), ('*', 'float16')]
     """
 
     def __call__(
