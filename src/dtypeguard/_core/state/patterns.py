@@ -54,12 +54,12 @@ def fewest(values: Mapping[str, str], broad: bool = False, usual: str | None = N
         return []
     numbers = Counter(values.values())
     usual = min(numbers, key=lambda value: (-numbers[value], value)) if usual is None else usual
-    items = _items(values)
+    items, alone = _items(values)
     rest = {name: value for name, value in items.items() if value != usual}
     found: dict[str, str] = {}
     candidates: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name, value in items.items():
-        for pattern in _candidates(name):
+        for pattern in dict.fromkeys((*_candidates(name), *_candidates(alone.get(name, name)))):
             candidates[pattern][value].append(name)
     pure = {pattern: covered for pattern, by in candidates.items() if len(by) == 1 for covered in by.values()}
     sign = 1 if broad else -1
@@ -70,7 +70,7 @@ def fewest(values: Mapping[str, str], broad: bool = False, usual: str | None = N
             rest |= dict.fromkeys(names, rest.pop(kind))
             pure |= {name: [name] for name in names}
         numbers_of = {pattern: sum(name in rest for name in covered) for pattern, covered in pure.items()}
-        best = min(pure, key=lambda pattern: (-numbers_of[pattern], sign * len(pattern), pattern))
+        best = min(pure, key=lambda p: (-numbers_of[p], sum(map(str.isdecimal, p)), sign * len(p), p))
         value, fits = rest[next(name for name in pure[best] if name in rest)], matcher(best)
         doubtful = []
         if any(fits(name) for name, other in values.items() if other != value):
@@ -78,12 +78,12 @@ def fewest(values: Mapping[str, str], broad: bool = False, usual: str | None = N
             doubtful = [best] if best in rest else []
         else:
             found[best] = value
-            rest = {name: other for name, other in rest.items() if not (other == value and fits(name))}
+            rest = {name: other for name, other in rest.items() if other != value or not fits(alone.get(name, name))}
     return [*sorted(found.items(), key=lambda line: natural(line[0])), ("*", usual)]
 
 
-def _items(values: Mapping[str, str]) -> dict[str, str]:
-    """The kinds of names, each with its value; where the names of a kind differ, the names."""
+def _items(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The kinds of names, each with its value; where the names of a kind differ, the names. And kinds of one name."""
     kinds: dict[str, dict[str, str]] = defaultdict(dict)
     for name, value in values.items():
         kinds[kind_of(name)][name] = value
@@ -91,7 +91,7 @@ def _items(values: Mapping[str, str]) -> dict[str, str]:
     for kind, names in kinds.items():
         alike = set(names.values())
         items.update({kind: alike.pop()} if len(alike) == 1 else names)
-    return dict(sorted(items.items()))
+    return dict(sorted(items.items())), {kind: next(iter(names)) for kind, names in kinds.items() if len(names) == 1}
 
 
 def _candidates(name: str) -> Iterator[str]:
