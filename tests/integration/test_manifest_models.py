@@ -242,6 +242,18 @@ def test_buffers_that_a_checkpoint_wrapper_hides(tmp_path):
     assert lines(lock.diff(pushed)) == [("moe.expert_bias", "float32", "bfloat16")]
 
 
+def test_an_export_that_says_float32_and_is_bfloat16(tmp_path):
+    """https://github.com/pytorch/torchtitan/pull/4166: weights were converted unless float32 was asked for."""
+    lock = manifest(llama())  # of what the export should hold
+
+    def export(model, dtype, path):
+        state = model.state_dict()
+        torch.save({n: t.to(dtype) for n, t in state.items()} if dtype is not F32 else state, path)
+
+    export(llama().to(BF16), F32, tmp_path / "last.pt")
+    assert lines(lock.diff(tmp_path / "last.pt")) == [("*", "float32", "bfloat16")]
+
+
 def test_optimizer_state_narrowed_in_a_checkpoint(tmp_path):
     """https://github.com/vllm-project/speculators/pull/899, and of float32 parameters beside bfloat16 ones."""
     model = llama()
