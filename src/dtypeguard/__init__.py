@@ -41,6 +41,7 @@ if _TYPE_CHECKING:
     from ._tools.audit import audit as audit
     from ._tools.compare import compare as compare
     from ._tools.describe import describe as describe
+    from ._tools.diff import diff as diff
     from ._tools.dryrun import dryrun as dryrun
     from ._tools.manifest import manifest as manifest
 
@@ -70,6 +71,7 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "check",
     "compare",
     "describe",
+    "diff",
     "distributed",
     "dryrun",
     "enforce",
@@ -98,6 +100,7 @@ _HOMES = {
     ),
     "_tools.compare": ("compare",),
     "_tools.describe": ("describe",),
+    "_tools.diff": ("diff",),
     "_core.doors.enforce": ("check", "enforce"),
     "_core.doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
     "_core.doors.guarded": ("guarded",),

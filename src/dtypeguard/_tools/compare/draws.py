@@ -1,12 +1,16 @@
 """Random numbers that several runs of a model share: dropout in another dtype would draw another mask."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..._core.base import private
 from ..._core.base.modes import Mode
+from ..._core.base.numbers import Mark, Numbers
 from ..._core.base.numbers import drawn as draw
 
 
@@ -61,6 +65,29 @@ class Draws(Mode):
         if share is not None:
             out[0].copy_(args[0] * drawn * (1 / (1 - share) if share < 1 else 0.0))
         return out
+
+
+@contextlib.contextmanager
+def drawing(numbers: Numbers, mark: Mark, draws: Draws) -> Iterator[None]:
+    """Random numbers as in the first run; the program's own generators stay as they are."""
+    numbers.back(mark)
+    with numbers.here() as patches, draws.on():
+        # Where a hook or a gradient is, the fast path is off anyway.
+        patches.instead(torch.backends.mha, "get_fastpath_enabled", lambda following: False)
+        patches.instead(F, "scaled_dot_product_attention", _plainly)
+        try:
+            yield
+        finally:
+            draws.again()
+
+
+def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+             is_causal: bool = False, **kwargs: Any) -> Any:  # fmt: skip
+    """Fused attention drops out with a mask that nobody sees."""
+    if not dropout_p or query.is_cpu:  # where there is no fused one that drops out
+        return following(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
+    math: Any = torch.ops.aten._scaled_dot_product_attention_math
+    return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
 
 
 def _attends(func: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..._core.base.dtypes import FLOATING, name_of
 from ..._core.base.errors import CompareError
@@ -17,7 +16,7 @@ from ..._core.base.numbers import Numbers
 from ..._core.base.progress import tell
 from ..._core.contract.containers import tensors_in
 from .batches import Batch
-from .draws import Draws
+from .draws import Draws, drawing
 
 Loss = Callable[..., Any]
 # What PyTorch raises for operands of dtypes that it does not take.
@@ -167,7 +166,8 @@ class Subject:
         """The tensors that one run returns, with the random numbers of the first run of the same batch."""
         self.runs += 1
         tell(lambda: f"run {self.runs}")
-        with self._region(low), self._drawn(number), mode.on() if mode else contextlib.nullcontext():
+        drawn = drawing(self._numbers, self._mark, self.draws[number])
+        with self._region(low), drawn, mode.on() if mode else contextlib.nullcontext():
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
                 out = self.loss(out, batch)
@@ -177,28 +177,6 @@ class Subject:
         """The region to compare; one that the caller is in has no part in it."""
         enabled = low and self.region is not None
         return torch.autocast(self.device.type, dtype=self.region if enabled else None, enabled=enabled)
-
-    @contextlib.contextmanager
-    def _drawn(self, number: int) -> Iterator[None]:
-        """Random numbers as in the first run; the program's own generators stay as they are."""
-        self._numbers.back(self._mark)
-        with self._numbers.here() as patches, self.draws[number].on():
-            # Where a hook or a gradient is, the fast path is off anyway.
-            patches.instead(torch.backends.mha, "get_fastpath_enabled", lambda following: False)
-            patches.instead(F, "scaled_dot_product_attention", _plainly)
-            try:
-                yield
-            finally:
-                self.draws[number].again()
-
-
-def _plainly(following: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0,
-             is_causal: bool = False, **kwargs: Any) -> Any:  # fmt: skip
-    """Fused attention drops out with a mask that nobody sees."""
-    if not dropout_p or query.is_cpu:  # where there is no fused one that drops out
-        return following(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)
-    math: Any = torch.ops.aten._scaled_dot_product_attention_math
-    return math(query, key, value, attn_mask, dropout_p, is_causal, **kwargs)[0]
 
 
 def compiling(model: nn.Module) -> Callable[[nn.Module], nn.Module] | None:

@@ -1,0 +1,3 @@
+"""`diff`: where two programs part, and whether it is rounding."""
+
+from .diff import diff as diff

@@ -1,0 +1,280 @@
+"""What `diff` found."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from ..._core.base.dtypes import name_of
+from ..._core.base.frames import internal, shown
+from ..._show.result import Result
+from .distances import worse
+from .match import Match
+from .measure import Found, Point
+
+Verdict = Literal["same", "rounding", "a rounds worse", "b rounds worse", "another function"]
+_COLUMNS, _SHOWN = 80, 12
+_BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One module of b, and what it adds to the distance of the two programs.
+
+    Attributes:
+        name: the module of b; the model itself has none.
+        a: the modules of a that it stands for.
+        how: what they were matched by: "name", "names" (as `diff` was told), "weights", "what is in it", "order".
+        verdict: of this module alone, on a's inputs.
+        at: the place: a module that gets other inputs, with the argument; nothing where it is the result.
+        site: the line of b.
+        apart: the distance in float64, in parts of the norm.
+        bound: how much of that rounding explains.
+        error_a: the distance of a's module to float64.
+        error_b: that of b's.
+        roundings: how many roundings of each number these errors are.
+        adds: the distance of the two as they are, on the same inputs.
+        outputs: the distance of the module's results, each on its own inputs.
+        state: parameters and buffers of b that differ from a's.
+    """
+
+    name: str
+    a: tuple[str, ...]
+    how: str
+    verdict: Verdict
+    at: str
+    site: str
+    apart: float
+    bound: float
+    error_a: float
+    error_b: float
+    roundings: tuple[float, float]
+    adds: float
+    outputs: float | None
+    state: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.site})" if self.site else self.place
+
+    @property
+    def place(self) -> str:
+        """The module, or the part of its own code that differs."""
+        name = self.name or "the model itself"
+        return f"{name}, before {self.at}" if self.at else name
+
+
+class ProgramDiff(Result):
+    """Where two programs part, and whether it is rounding. `print` shows it.
+
+    Attributes:
+        verdict: "same", bit for bit; "rounding", of one function; "a rounds worse" or "b rounds worse";
+            "another function", which is what still differs in float64.
+        where: the row of the first module that parts as the verdict says; None where nothing does.
+        rows: one for each module of b that was matched, what adds most first.
+        error_a: the distance of a's outputs to float64, in parts of their norm.
+        error_b: that of b's.
+        distance: the distance of the two outputs.
+        gradients: of `loss=`, a `Gradient` for each parameter of b.
+        tokens: where the outputs are logits of tokens, a `Token` for each one whose probability is known.
+        unmatched: modules of a, and of b, that stand for none of the other.
+        notes: what limits the result.
+        runs: how often a and b ran.
+    """
+
+    kind = "diff"
+
+    def __init__(self, titles: tuple[str, str], rows: list[DiffRow], first: DiffRow | None, verdict: Verdict,
+                 found: Found, runs: tuple[int, int]) -> None:  # fmt: skip
+        self.titles, self._found, self.runs = titles, found, runs
+        self.where, self.verdict = first, verdict
+        self.order = rows
+        self.rows = sorted(rows, key=_added)
+        (self.error_a, self.error_b), self.distance = found.errors, found.distance
+        self.unmatched, self.notes = found.alone, found.notes
+        self.gradients: tuple[Any, ...] = ()
+        self.tokens: tuple[Any, ...] = ()
+
+    @property
+    def felt(self) -> bool:
+        """Whether the outputs of one are further from float64 than the other's."""
+        return bool(worse(*self._found.output_roundings))
+
+    def told(self) -> Iterator[str]:
+        """The lines that stand before the rows."""
+        first = self.where
+        if self.verdict == "same":
+            yield "same: the outputs are equal, bit for bit"
+        elif self.verdict == "another function" and first is not None:
+            yield f"another function: first in {first.place}"
+            yield f"  in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
+        elif self.verdict == "rounding" or first is None:
+            yield f"{self.verdict}: in float64 both compute the same"
+        else:
+            yield f"{self.verdict}: first in {first.place}"
+            mine, other = first.roundings if first.verdict.startswith("a ") else first.roundings[::-1]
+            yield f"  an error of {count(mine)} instead of {count(other)}; in float64 both compute the same"
+        if first is not None:
+            if first.site:
+                yield f"  {first.site}"
+            yield from (f"  {line}" for line in first.state)
+        wide = name_of(self._found.precision)
+        yield (
+            f"outputs {number(self.distance)} apart; from {wide} a {number(self.error_a)}, b {number(self.error_b)}"
+        )
+        if self.verdict.endswith("worse") and not self.felt:
+            yield "the outputs do not feel it: both are as far from float64"
+
+    def __str__(self) -> str:
+        lines = [part for line in self.told() for part in _folded(line)]
+        table = [("module", "in float64", "roundings a, b", "adds", "outputs")]
+        own = [row for row in self.rows if row.verdict != "same"]
+        table += [
+            (row.name or "(the model)", number(row.apart) + "!" * (row.verdict == "another function"),
+             f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds), number(row.outputs))
+            for row in own[:_SHOWN]
+        ]  # fmt: skip
+        if own:
+            widths = [max(len(row[n]) for row in table) for n in range(1, 5)]
+            room = min(_COLUMNS - sum(widths) - 10, max(len(row[0]) for row in table))
+            lines += [
+                "  ".join([f"  {_cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))])
+                for row in table
+            ]
+        if own[_SHOWN:]:
+            lines.append(f"  {len(own) - _SHOWN} more")
+        lines += [part for note in (*self._extra(), *self.notes) for part in _folded(note)]
+        return "\n".join(lines)
+
+    def _extra(self) -> Iterator[str]:
+        for rows in (self.gradients, self.tokens):
+            if rows:
+                yield from type(rows[0]).summary(rows)
+        how: dict[str, int] = {}
+        for row in self.order:
+            if row.name:
+                how[row.how] = how.get(row.how, 0) + 1
+        if how:
+            yield "matched by " + ", ".join(f"{kind} {n}" for kind, n in how.items())
+        for side, names in zip("ab", self.unmatched, strict=True):
+            if names:
+                some = ", ".join(names[:3]) + ", ..." * (len(names) > 3)
+                yield f"{len(names)} of {side} stand alone, and are part of what is around them: {some}"
+
+    def __repr__(self) -> str:
+        return f"<ProgramDiff of {self.titles[0]} and {self.titles[1]}: {self.verdict}>"
+
+    def _data(self) -> dict[str, Any]:
+        names = ("verdict", "where", "error_a", "error_b", "distance", "rows", "gradients", "tokens", "notes", "runs")
+        return {
+            "a": self.titles[0], "b": self.titles[1], **{name: getattr(self, name) for name in names},
+            "unmatched": {"a": self.unmatched[0], "b": self.unmatched[1]}, "reference": self._found.precision,
+        }  # fmt: skip
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .page import parts_of
+
+        return parts_of(self)
+
+
+def number(value: float | None) -> str:
+    """A distance: `4.7e-03`, `0`."""
+    if value is None:
+        return ""
+    return "not finite" if not math.isfinite(value) else f"{value:.1e}" if value else "0"
+
+
+def short(value: float) -> str:
+    """A number of roundings: `2.0`, `310`, `4e+05`."""
+    if not math.isfinite(value):
+        return "inf"
+    return f"{value:.1f}" if value < 99.5 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
+
+
+def count(value: float) -> str:
+    return f"{short(value)} rounding{'s' * (short(value) != '1.0')}"
+
+
+def rows_of(found: Found, model: nn.Module | None) -> tuple[list[DiffRow], DiffRow | None, Verdict]:
+    """One row for each match in the order of b, the first that parts, and the verdict."""
+    every: dict[Match, list[Point]] = {match: [] for match, _ in found.calls.values()}
+    for point in found.points:
+        every[point.match].append(point)
+    verdict, first = _verdict(found)
+    modules = {} if model is None else dict(model.named_modules())
+    rows, told = [], None
+    for match, points in every.items():
+        point = first if first is not None and first.match == match else _most(points)
+        if point is None:
+            continue
+        row = DiffRow(
+            name=match.b, a=match.a, how=match.how, verdict=_of(point), at=point.before,
+            site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
+            error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings, adds=point.distance,
+            outputs=found.growth.get(match.b), state=tuple(found.states.get(match.b, ())),
+        )  # fmt: skip
+        rows.append(row)
+        if point is first:
+            told = row
+    return rows, told, verdict
+
+
+def _verdict(found: Found) -> tuple[Verdict, Point | None]:
+    another = next((point for point in found.points if point.another), None)
+    if another is not None:
+        return "another function", another
+    sides = {side: next((p for p in found.points if p.worse == side), None) for side in "ab"}
+    both = all(sides.values())
+    side = worse(*found.output_roundings) if both else next((s for s, point in sides.items() if point), "")
+    if side == "a":
+        return "a rounds worse", sides["a"]
+    if side == "b":
+        return "b rounds worse", sides["b"]
+    if not found.distance and not any(point.distance for point in found.points):
+        return "same", None
+    return "rounding", None
+
+
+def _of(point: Point) -> Verdict:
+    if point.another:
+        return "another function"
+    if point.worse:
+        return "a rounds worse" if point.worse == "a" else "b rounds worse"
+    return "rounding" if point.distance else "same"
+
+
+def _most(points: Iterable[Point]) -> Point | None:
+    """The point that tells most of a module."""
+    return max(
+        points, default=None,
+        key=lambda p: (p.another, p.apart if p.another else 0, bool(p.worse), abs(p.roundings[1] - p.roundings[0]), p.distance),
+    )  # fmt: skip
+
+
+def _added(row: DiffRow) -> tuple[bool, float, bool, float]:
+    another, more = row.verdict == "another function", row.verdict.endswith("worse")
+    return not another, -row.apart if another else 0.0, not more, -row.adds
+
+
+def _line(point: Point, module: nn.Module | None) -> str:
+    """Where the code is: of the module's forward for a result, else the line that calls."""
+    code = getattr(getattr(type(module), "forward", None), "__code__", None)
+    if point.before or code is None or internal(code.co_filename):
+        return point.site
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _folded(text: str) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()) + 4)
+    return textwrap.wrap(text, _COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _cut(name: str, width: int) -> str:
+    """The end of a name says most."""
+    return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
+
+
+for _public in (ProgramDiff, DiffRow):
+    _public.__module__ = "dtypeguard.results"
