@@ -303,7 +303,8 @@ class Scan(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate = torch.sigmoid(self.gate(x))
-        decay = torch.exp(-(self.decay.exp() if self.o.get("decay") else F.softplus(self.decay)))
+        decay = self.decay if self.o.get("half") else self.decay.float()
+        decay = torch.exp(-(decay.exp() if self.o.get("decay") else F.softplus(decay)))
         state, states = torch.zeros_like(x[:, 0], dtype=x.dtype if self.o.get("half") else torch.float32), []
         for step in range(x.shape[1]):
             now = x[:, step] * gate[:, step]

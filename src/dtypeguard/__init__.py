@@ -41,6 +41,7 @@ if _TYPE_CHECKING:
     from ._tools.audit import audit as audit
     from ._tools.compare import compare as compare
     from ._tools.describe import describe as describe
+    from ._tools.diff import capture as capture
     from ._tools.diff import diff as diff
     from ._tools.dryrun import dryrun as dryrun
     from ._tools.manifest import manifest as manifest
@@ -67,6 +68,7 @@ __all__ = [  # a star import loads all of it, but not `testing`, which needs hyp
     "StateError",
     "amp",
     "audit",
+    "capture",
     "casts",
     "check",
     "compare",
@@ -100,7 +102,7 @@ _HOMES = {
     ),
     "_tools.compare": ("compare",),
     "_tools.describe": ("describe",),
-    "_tools.diff": ("diff",),
+    "_tools.diff": ("capture", "diff"),
     "_core.doors.enforce": ("check", "enforce"),
     "_core.doors.guard": ("GuardedModule", "guard", "is_guarded", "unguard"),
     "_core.doors.guarded": ("guarded",),

@@ -15,19 +15,20 @@ def as_json(data: dict[str, Any], path: str | os.PathLike[str] | None) -> str:
     return text
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text, all or nothing: an old file stays as it is until the new one is complete.
+def write(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a text or bytes, all or nothing: an old file stays as it is until the new one is complete.
 
     Raises:
         OSError: where it cannot be written.
     """
     file = Path(os.path.realpath(path))  # a link stays one
+    data = content.encode("utf-8") if isinstance(content, str) else content
     if not _replaceable(file):
-        file.write_text(text, encoding="utf-8")
+        file.write_bytes(data)
         return
     draft = _draft(file)
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(data)
         if file.exists():
             shutil.copymode(file, draft)
         os.replace(draft, file)

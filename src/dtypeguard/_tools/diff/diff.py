@@ -5,15 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..._core.base.errors import CompareError
 from ..._core.base.options import explained
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..calls import call_of
 from ..compare.batches import Batch
 from ..compare.draws import Draws
+from .capture import Recorded, load, part, recorded, save
 from .match import Names
 from .measure import measure
 from .result import ProgramDiff, rows_of
@@ -56,15 +55,56 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     """
     given, draws = _batch(batch), Draws()
     with torch.inference_mode(False), task("diff"):
-        sides = Side("a", _program("a", a), given, draws), Side("b", _program("b", b), given, draws)
-        found = measure(*sides, names)
+        sides = _side("a", a, given, draws), _side("b", b, given, draws)
+        if isinstance(sides[0], Recorded) or isinstance(sides[1], Recorded):
+            records = [side if isinstance(side, Recorded) else recorded(side) for side in sides]
+            found = part(records[0], records[1], names)
+        else:
+            found = measure(*sides, names)
         if not draws.same:
             found.notes.append("the programs draw random numbers at different places, and differ by these too")
         if found.precision is torch.float32:
-            found.notes.append("the reference is float32: an operation refuses float64, so small differences of the "
+            found.notes.append("the reference is float32, as an operation refuses float64: small differences of the "
                                "function look like rounding")  # fmt: skip
-        rows, first, verdict = rows_of(found, sides[1].model)
-        return ProgramDiff((sides[0].title, sides[1].title), rows, first, verdict, found, (sides[0].runs, sides[1].runs))
+        model = sides[1].model if isinstance(sides[1], Side) else None
+        rows, first, verdict = rows_of(found, model)
+        runs = tuple(side.runs if isinstance(side, Side) else 0 for side in sides)
+        return ProgramDiff((sides[0].title, sides[1].title), rows, first, verdict, found, (runs[0], runs[1]))
+
+
+@explained
+@unrecorded
+def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
+    """Write what the modules of a model get and return, for `diff` on another machine, engine or version.
+
+    The file is of safetensors: loading it runs no code. Of large tensors it has samples, so it is about one percent of
+    the activations. The model runs twice, once in float64; the model and the batch stay as they are.
+
+    Args:
+        model: a model or a function.
+        batch: as for `diff`, which needs the same one.
+        path: of the file.
+
+    Raises:
+        CompareError: the model does not run on the batch.
+        OSError: the file cannot be written.
+
+    >>> import tempfile, os, torch, dtypeguard
+    >>> model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.randn(4, 8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     dtypeguard.capture(model, x, path)
+    ...     dtypeguard.diff(path, model, x).verdict
+    'same'
+    """
+    with torch.inference_mode(False), task("capture"):
+        save(recorded(Side("model", _program("model", model), _batch(batch), Draws())), path)
+
+
+def _side(name: str, value: Any, batch: Batch, draws: Draws) -> Side | Recorded:
+    if isinstance(value, str | os.PathLike):
+        return load(value)
+    return Side(name, _program(name, value), batch, draws)
 
 
 def _program(name: str, value: Any) -> Any:

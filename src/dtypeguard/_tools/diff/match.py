@@ -2,6 +2,8 @@
 
 import difflib
 import fnmatch
+import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,27 +39,44 @@ class Match:
 
 @dataclass
 class Model:
-    """The modules of one model, and their calls in order."""
+    """The modules of one model, and their calls in order.
 
-    model: nn.Module
+    Attributes:
+        kinds: the class of each module, by its path.
+        shapes: of the weights that each holds itself.
+        held: these weights; of a capture nobody has them.
+        digests: of the weights of each module, where a capture is compared.
+    """
+
     passages: dict[Key, Passage]
-    modules: dict[str, nn.Module] = field(init=False)
+    kinds: dict[str, str]
+    shapes: dict[str, list[tuple[int, ...]]]
+    held: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     calls: dict[str, int] = field(init=False)
+    leaves: list[Key] = field(init=False)
+
+    @classmethod
+    def of(cls, model: nn.Module, passages: dict[Key, Passage]) -> "Model":
+        modules = {unwrapped(path): module for path, module in walk(model)}
+        held = {
+            path: {name: t for _, name, t in tensors_of(module) if t.is_floating_point() and t.ndim}
+            for path, module in modules.items()
+        }
+        shapes = {path: sorted(tuple(t.shape) for t in own.values()) for path, own in held.items()}
+        return cls(passages, {path: type(module).__name__ for path, module in modules.items()}, shapes, held)
 
     def __post_init__(self) -> None:
-        self.modules = {unwrapped(path): module for path, module in walk(self.model)}
         self.calls = {path: number + 1 for path, number in self.passages}
-        self.leaves = [key for key in self.passages if not any(self.modules[key[0]].children())]
+        inner = {path.rpartition(".")[0] for path in self.kinds if path}
+        self.leaves = [key for key in self.passages if key[0] not in inner]
 
     def weights(self, path: str) -> dict[str, Tensor]:
-        """The floating tensors that a module holds itself."""
-        return {name: t for _, name, t in tensors_of(self.modules[path]) if t.is_floating_point() and t.ndim}
-
-    def shapes(self, path: str) -> list[tuple[int, ...]]:
-        return sorted(tuple(t.shape) for t in self.weights(path).values())
+        return self.held.get(path, {})
 
     def sizes(self, path: str) -> list[int]:
-        return sorted(t.numel() for t in self.weights(path).values())
+        """How many numbers each of its weights has."""
+        return sorted(math.prod(shape) for shape in self.shapes[path])
 
     def results(self, key: Key) -> list[tuple[int, ...]]:
         return [tuple(t.shape) for _, t in self.passages[key].outputs]
@@ -83,8 +102,8 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
     if names is not None:
         for path, other in _mapped(a, b, names):
             take(path, other, "names")
-    for path in a.modules:
-        if path in b.modules and a.sizes(path) == b.sizes(path):
+    for path in a.kinds:
+        if path in b.kinds and a.sizes(path) == b.sizes(path):
             take(path, path, "name")
     for match in _by_weights(a, b, taken, set(found)):
         found[match.b] = match
@@ -105,7 +124,7 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
 def _mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     """What the caller says: a function of names, or patterns with stars."""
     used: set[str] = set()
-    for path in a.modules:
+    for path in a.kinds:
         if not path:
             continue
         other = names(path) if callable(names) else None
@@ -117,15 +136,15 @@ def _mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
                     other = _filled(target, parts)
         if other is None:
             continue
-        if other not in b.modules:
-            near = difflib.get_close_matches(other, b.modules, 1)
+        if other not in b.kinds:
+            near = difflib.get_close_matches(other, b.kinds, 1)
             raise CompareError(
                 f"diff: names gives {other!r} for a's module {path!r}, and b has no such module"
                 + (f": did you mean {near[0]!r}?" if near else "")
             )
         yield path, other
     if not callable(names) and (wrong := [pattern for pattern in names if pattern not in used]):
-        near = difflib.get_close_matches(wrong[0], a.modules, 1)
+        near = difflib.get_close_matches(wrong[0], a.kinds, 1)
         raise CompareError(
             f"diff: names has {wrong[0]!r}, and a has no such module" + (f": did you mean {near[0]!r}?" if near else "")
         )
@@ -158,31 +177,37 @@ def _by_weights(a: Model, b: Model, taken: set[str], done: set[str]) -> Iterator
     dtype = min((w.dtype for w in (*mine.values(), *other.values())), key=lambda dtype: -torch.finfo(dtype).eps)
     table: dict[int, list[tuple[str, int]]] = defaultdict(list)
     for path, weight in mine.items():
-        for turned in (False, True):
+        for turned in (False, True)[: weight.ndim]:
             for row, key in enumerate(_keys(weight, turned, dtype)):
                 table[key].append((path, -row - 1 if turned else row))
     used: set[str] = set()
     for path, weight in other.items():
-        for turned in (False, True):
+        for turned in (False, True)[: weight.ndim]:
             parts = _parts(_keys(weight, turned, dtype), table, used)
             if parts is None:
                 continue
             paths = list(dict.fromkeys(part for part, _ in parts))
-            counts = [len(_keys(mine[p], rows_turned(parts, p), dtype)) for p in paths]
-            if sum(counts) != len(parts):
-                continue  # b has a part of a's only
-            starts = dict(zip(paths, [sum(counts[:n]) for n in range(len(counts))], strict=True))
+            counts = [len(_keys(mine[p], _turned(parts, p), dtype)) for p in paths]
+            starts = dict(zip(paths, itertools.accumulate(counts, initial=0), strict=False))
             places = [starts[p] + (row if row >= 0 else -row - 1) for p, row in parts]
-            same = places == sorted(places)
-            if not same and (weight.ndim > 2 or weight.ndim == 1):
-                continue
-            kind = "weights" if len(paths) == 1 else f"weights, {len(paths)} in one"
-            used.update(paths)
+            same = places == list(range(sum(counts)))
+            whole = sum(counts) == len(places)
+            channels = [_last(a, p) for p in paths] == counts and _last(b, path) == len(places)
+            if not (same and len(paths) == 1 or channels):
+                continue  # its rows are no channels of the result
+            if whole or len(paths) > 1:
+                used.update(paths)
+            kind = "weights" if len(paths) == 1 and whole else "rows of weights"
             yield Match(path, tuple(paths), kind, None if same and len(paths) == 1 else torch.tensor(places))
             break
 
 
-def rows_turned(parts: list[tuple[str, int]], path: str) -> bool:
+def _last(model: Model, path: str) -> int:
+    """The length of the last axis of a module's result."""
+    return next((shape[-1] for shape in model.results((path, 0)) if shape), 0)
+
+
+def _turned(parts: list[tuple[str, int]], path: str) -> bool:
     return next(row for part, row in parts if part == path) < 0
 
 
@@ -253,14 +278,14 @@ def _by_order(a: Model, b: Model, calls: Calls) -> Iterator[tuple[Key, Key]]:
 
 
 def _likeness(model: Model, key: Key, strict: bool) -> str:
-    name = type(model.modules[key[0]]).__name__ if strict else ""
-    return f"{name} {model.shapes(key[0])} {model.results(key)}"
+    name = f"{model.kinds[key[0]]} {model.digests.get(key[0], '')}" if strict else ""
+    return f"{name} {model.shapes[key[0]]} {model.results(key)}"
 
 
 def _by_leaves(a: Model, b: Model, taken: set[str], found: dict[str, Match]) -> Iterator[tuple[str, str]]:
     """Modules that hold the same leaves, the outer ones first."""
     held: dict[frozenset[str], list[str]] = defaultdict(list)
-    leaves = {path: found[path].a for path, _ in b.leaves if path in found and b.weights(path)}
+    leaves = {path: found[path].a for path, _ in b.leaves if path in found and b.shapes[path]}
     for path in b.calls:
         inner = frozenset(p for leaf, paths in leaves.items() if leaf.startswith(f"{path}.") for p in paths)
         if inner and path not in found:

@@ -1,8 +1,10 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ class Point:
 
     Attributes:
         match: the modules; for what a module gets, those that call it.
+        key: the call of b.
         before: the module that gets it, with its argument; empty for a result.
         site: the line of b that calls the module.
         apart: the distance of the two programs in float64.
@@ -33,6 +36,7 @@ class Point:
     """
 
     match: Match
+    key: Key
     before: str
     site: str
     apart: float
@@ -96,59 +100,100 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
     if a.model is not None and b.model is not None and modules:
-        models = Model(a.model, tapes[0].passages), Model(b.model, tapes[1].passages)
+        models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = matched(*models, names)
-        stand = {match for match, _ in calls.values()}
-        alone = (
-            sorted(set(models[0].calls) - {path for match in stand for path in match.a}),
-            sorted(set(models[1].calls) - {match.b for match in stand}),
-        )
-        states = _shared(*models, stand, values)
+        alone = unmatched(*models, calls)
+        states = _shared(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_grown(calls, *tapes))
     tapes[1].passages.clear()
-    low, kept = Tape(), {key for _, keys in calls.values() for key in keys}
-
-    def of_b(key: Key) -> tuple[Named, Named] | None:
-        return expected(calls[key], tapes[0]) if key in calls else None
-
-    def of_a(key: Key) -> tuple[Named, Named] | None:
-        return (tapes[0].passages[key].inputs, tapes[0].passages[key].outputs) if key in kept else None
-
-    paths = {key[0] for key in kept}, {key[0] for key in calls}
-    if len(calls) > 1:
-        b.run(b.copy(), low, paths[1], of_b)
-    else:
-        low.passages[ROOT] = b.whole(outs[1])
+    low = b.whole(outs[1])
     for precision in (torch.float64, torch.float32):
         with contextlib.suppress(*([] if precision is torch.float32 else REFUSALS)):
-            wide = _wide(sides, values, precision, paths, (of_a, of_b))
+            free = _wide(sides, values, precision, calls if modules else {}, None)
             break
-    free = [
-        side.run(side.wide(precision, held), Tape(), (), wide=Wide(precision))
-        for side, held in zip(sides, values, strict=True)
-    ] if len(calls) > 1 else [[t for _, t in tape.passages[ROOT].outputs] for tape in wide]
-    for key, (match, keys) in calls.items():
-        if len(keys) == 1 and key in low.passages:
-            theirs, mine = tapes[0].passages[keys[0]].inputs, low.passages[key].inputs
-            given = [name for name, _ in theirs]
-            missing = [name for name in given if name not in dict(mine)] if len(given) > len(mine) else []
-            states.setdefault(match.b, []).extend(f"gets no {name}, as a's does" for name in missing if not key[1])
-    points = list(_points(calls, tapes[0], low, *wide, torch.finfo(precision).eps))
-    reference = free[1] if any(point.another for point in points) else free[0]
-    errors = between(outs[0], free[0]), between(outs[1], reference)
-    units = [rounding(t, out.dtype) for side in outs for t, out in zip(free[0], side, strict=False)]
+    eps = torch.finfo(precision).eps
+    if modules:
+        points = _forced(sides, calls, tapes[0], values, precision, states)
+        regions = _regions(calls, points, free, b)
+        if regions:  # what stands for each other computes other things, that come to the same
+            blurred = {calls[parent][0].b for parent in regions.values()}
+            calls = {key: call for key, call in calls.items() if key not in regions}
+            points = _forced(sides, calls, tapes[0], values, precision, states, blurred)
+    else:
+        points = list(_points(calls, tapes[0], Tape({ROOT: low}), *free, eps, {}))
+    ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
+    reference = ends[any(point.another for point in points)]
+    errors = between(outs[0], ends[0]), between(outs[1], reference)
+    units = [rounding(t, out.dtype) for side in outs for t, out in zip(ends[0], side, strict=False)]
     unit = min((u for u in units if u), default=0.0)
     felt = roundings(errors[0], unit), roundings(errors[1], unit)
     return Found(calls, points, errors, between(outs[1], outs[0]), growth, alone, states, precision, felt)
 
 
-def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype,
-          paths: tuple[set[str], set[str]], given: tuple[Given, Given]) -> tuple[Tape, Tape]:  # fmt: skip
-    """What both programs do in a wide dtype with a's tensors."""
-    tapes = Tape(), Tape()
-    for side, tape, held, listened, its in zip(sides, tapes, values, paths, given, strict=True):
-        side.run(side.wide(precision, held), tape, listened, its, Wide(precision))
-    return tapes
+def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
+          tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
+    """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
+    made = Tape(), Tape()
+    for side, one, held, paths, given in zip(sides, made, values, _paths(calls), _given(calls, tape), strict=True):
+        side.run(side.wide(precision, held), one, paths, given, Wide(precision, apart=tape is not None))
+    return made
+
+
+def _paths(calls: Calls) -> tuple[set[str], set[str]]:
+    """The modules to listen to, of a and of b."""
+    return {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
+
+
+def _given(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
+    """What the calls of a and of b are to get and to return, as a has it."""
+    kept = {key for _, keys in calls.values() for key in keys}
+
+    def of_a(key: Key) -> tuple[Named, Named] | None:
+        return (tape.passages[key].inputs, tape.passages[key].outputs) if tape is not None and key in kept else None
+
+    def of_b(key: Key) -> tuple[Named, Named] | None:
+        return expected(calls[key], tape) if tape is not None and key in calls else None
+
+    return of_a, of_b
+
+
+def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values], precision: torch.dtype,
+            states: dict[str, list[str]], blurred: Collection[str] = ()) -> list[Point]:  # fmt: skip
+    """Both programs with a's tensors.
+
+    Args:
+        blurred: modules of b whose weights were computed from a's, and rounded.
+    """
+    low = Tape()
+    sides[1].run(sides[1].copy(), low, _paths(calls)[1], _given(calls, tape)[1])
+    wide = _wide(sides, values, precision, calls, tape)
+    for key, (match, keys) in calls.items():
+        if len(keys) == 1 and key in low.passages and not key[1]:
+            theirs, mine = tape.passages[keys[0]].inputs, dict(low.passages[key].inputs)
+            missing = [name for name, _ in theirs if name not in mine] if len(theirs) > len(mine) else []
+            told = [f"gets no {name}, as a's does" for name in missing]
+            states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
+    spacing = {path: max(torch.finfo(p.dtype).eps for p in sides[1].weights) for path in blurred}
+    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps, spacing))
+
+
+def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side) -> dict[Key, Key]:
+    """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
+
+    Weights that were computed from others are rounded: so much of what differs inside may differ in the result.
+    """
+    spacing = max((torch.finfo(p.dtype).eps for p in b.weights), default=0.0)
+    found = {}
+    for point in points:
+        parent = free[1].passages[point.key].parent if point.another and point.key in free[1].passages else None
+        if parent is None or parent not in calls or any(one not in free[0].passages for one in calls[parent][1]):
+            continue
+        mine, its = free[1].passages[parent], expected(calls[parent], free[0])[1]
+        pairs = paired(mine.outputs, its)
+        apart = max((distance(dict(mine.outputs)[name], its[n][1]) for name, n in pairs.items()), default=math.inf)
+        if apart <= min(point.apart, 1e3) * spacing:
+            found[point.key] = parent
+    return found
 
 
 def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
@@ -179,12 +224,14 @@ def expected(call: tuple[Match, tuple[Key, ...]], tape: Tape) -> tuple[Named, Na
     if len(results) != len(parts) or any(r.shape[:-1] != results[0].shape[:-1] for r in results):
         return first.inputs, []
     whole = torch.cat(results, -1)
-    if whole.shape[-1] != len(match.channels):
+    if whole.shape[-1] <= int(match.channels.max()):
         return first.inputs, []
     return first.inputs, [("result", whole[..., match.channels.to(whole.device)])]
 
 
-def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float) -> Iterator[Point]:
+def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float,
+            spacing: Mapping[str, float]) -> Iterator[Point]:  # fmt: skip
+    """All places at which both have the same tensor, in b's order."""
     found: list[tuple[int, Point]] = []
     for key, call in calls.items():
         low, wide, reference = b.passages.get(key), wide_b.passages.get(key), wide_a.passages.get(call[1][0])
@@ -194,27 +241,44 @@ def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: flo
         for place, (x_b, y_b) in enumerate(((low.inputs, wide.inputs), (low.outputs, wide.outputs))):
             if place == 0 and low.parent not in calls:
                 continue
+            owner = calls[low.parent][0] if place == 0 and low.parent is not None else call[0]
             ulps, coarse = map(max, zip(reference.bounds[place], wide.bounds[place], strict=True))
             seconds, others = dict(x_b), dict(y_b)
             for name, number in paired(x_b, mine[place]).items():
-                first, second, other = mine[place][number][1], seconds[name], others.get(name)
+                other = others.get(name)
                 truth = truths[place][number][1] if number < len(truths[place]) else None
                 if truth is None or other is None or other.numel() != truth.numel():
                     continue
-                errors = distance(first, truth), distance(second, other, truth)
-                unit = min(rounding(truth, tensor.dtype) for tensor in (first, second))
-                point = Point(
-                    match=calls[low.parent][0] if place == 0 and low.parent is not None else call[0],
-                    before=f"{key[0]}({name})" if place == 0 else "",
-                    site=low.site,
-                    apart=distance(other, truth),
-                    bound=bound(errors, (roundoff(first), roundoff(second)), ulps, max(coarse, eps)),
-                    errors=errors,
-                    roundings=(roundings(errors[0], unit), roundings(errors[1], unit)),
-                    distance=distance(second, first, truth),
-                )
+                point = point_of(
+                    (mine[place][number][1], seconds[name]), (truth, other), ulps, max(coarse, eps, spacing.get(owner.b, 0.0)),
+                    match=owner, key=key, before=f"{key[0]}({name})" if place == 0 else "", site=low.site,
+                )  # fmt: skip
                 found.append((low.times[place], point))
     yield from (point for _, point in sorted(found, key=lambda one: one[0]))
+
+
+def point_of(low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: float, eps: float, **where: Any) -> Point:
+    """A point from the tensors of a and b, as they are and in a wide dtype."""
+    truth = wide[0]
+    errors = distance(low[0], truth), distance(low[1], wide[1], truth)
+    unit = min(rounding(truth, tensor.dtype) for tensor in low)
+    return Point(
+        **where,
+        apart=distance(wide[1], truth),
+        bound=bound(errors, (roundoff(low[0]), roundoff(low[1])), ulps, eps),
+        errors=errors,
+        roundings=(roundings(errors[0], unit), roundings(errors[1], unit)),
+        distance=distance(low[1], low[0], truth),
+    )
+
+
+def unmatched(a: Model, b: Model, calls: Calls) -> tuple[list[str], list[str]]:
+    """The modules of a, and of b, that were called and stand for none of the other."""
+    stand = {match for match, _ in calls.values()}
+    return (
+        sorted(set(a.calls) - {path for match in stand for path in match.a}),
+        sorted(set(b.calls) - {match.b for match in stand}),
+    )
 
 
 def _grown(calls: Calls, a: Tape, b: Tape) -> Iterator[tuple[str, float]]:
@@ -236,15 +300,15 @@ def _shared(a: Model, b: Model, matches: set[Match], values: tuple[Values, Value
             y = its.get(name)
             if y is None or x.numel() != y.numel():
                 continue
-            narrow = max((x.dtype, y.dtype), key=lambda dtype: torch.finfo(dtype).eps)
-            first, second = (t.detach().cpu().to(narrow) for t in (x, y))
-            if x.shape == y.shape and torch.equal(first, second):
-                if x.dtype is narrow is not y.dtype:
-                    values[0][match.a[0], name] = y
-                if y.dtype is narrow is not x.dtype:
+            narrow = max(torch.finfo(t.dtype).eps for t in (x, y))
+            first, second = (t.detach().to("cpu", torch.float64) for t in (x, y))
+            if x.shape == y.shape and bool(((first - second).abs() <= narrow * second.abs()).all()):
+                if torch.finfo(x.dtype).eps <= torch.finfo(y.dtype).eps:
                     values[1][match.b, name] = x
+                else:
+                    values[0][match.a[0], name] = y
             elif x.shape == y.shape or not torch.equal(first.mT, second):
-                told = "is transposed" if x.ndim == 2 and torch.equal(first, second.mT) else (
-                    f"differs by {distance(y, x):.1e} of its norm")  # fmt: skip
+                transposed = first.ndim == 2 and torch.equal(first, second.mT)
+                told = "is transposed" if transposed else f"differs by {distance(y, x):.1e} of its norm"
                 found.setdefault(match.b, []).append(f"{name} {told}")
     return found

@@ -115,7 +115,7 @@ class ProgramDiff(Result):
         else:
             yield f"{self.verdict}: first in {first.place}"
             mine, other = first.roundings if first.verdict.startswith("a ") else first.roundings[::-1]
-            yield f"  an error of {count(mine)} instead of {count(other)}; in float64 both compute the same"
+            yield f"  its error is {count(mine)}, the other's {count(other)}; in float64 both compute the same"
         if first is not None:
             if first.site:
                 yield f"  {first.site}"

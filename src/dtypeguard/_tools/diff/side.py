@@ -63,6 +63,11 @@ class Side:
         return type(self.model).__name__ + (" (compiled)" if self.compiled else "")
 
     @property
+    def weights(self) -> list[Tensor]:
+        """The floating parameters."""
+        return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]
+
+    @property
     def hookable(self) -> bool:
         """Whether its modules can be listened to."""
         return self.model is not None and self.compiled is None

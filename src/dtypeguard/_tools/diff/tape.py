@@ -55,9 +55,9 @@ class Passage:
 class Tape(Mode):
     """Passages in the order of their calls. A tensor is copied before an operation writes to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, passages: dict[Key, Passage] | None = None) -> None:
         super().__init__()
-        self.passages: dict[Key, Passage] = {}
+        self.passages: dict[Key, Passage] = passages or {}
         self._held: dict[int, list[tuple[Named, int]]] = {}
 
     def keep(self, place: Named, tensors: Named) -> None:

@@ -23,21 +23,22 @@ class Wide(Mode):
         coarse: the spacing at 1 of narrow values that took part and have digits to lose; one for each module.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, apart: bool = True) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self._apart = dtype, apart
         self.eps = torch.finfo(dtype).eps
         self.ulps, self.coarse = [1.0], [self.eps]
 
     def enter(self) -> None:
-        """A module begins."""
-        self.ulps.append(1.0)
-        self.coarse.append(self.eps)
+        """A module begins; where modules run on each other's results, it goes on with their roundings."""
+        self.ulps.append(1.0 if self._apart else self.ulps[-1])
+        self.coarse.append(self.eps if self._apart else self.coarse[-1])
 
     def leave(self) -> None:
         """A module ends."""
-        self.ulps.pop()
-        self.coarse.pop()
+        ulps, coarse = self.ulps.pop(), self.coarse.pop()
+        if not self._apart:
+            self.ulps[-1], self.coarse[-1] = ulps, max(coarse, self.coarse[-1])
 
     def wider(self, dtype: torch.dtype) -> torch.dtype:
         """What stands for a dtype here."""
