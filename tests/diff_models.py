@@ -27,7 +27,11 @@ class Rotary(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         places = torch.arange(x.shape[1])
-        freq = places.to(x.dtype) [:, None] * self.inv_freq.to(x.dtype) if self.half else places[:, None] * self.inv_freq.float()
+        freq = (
+            places.to(x.dtype)[:, None] * self.inv_freq.to(x.dtype)
+            if self.half
+            else places[:, None] * self.inv_freq.float()
+        )
         angles = torch.cat([freq, freq], -1)
         return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
 
@@ -51,7 +55,9 @@ class LlamaAttention(nn.Module):
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         o, (b, t, d) = self.o, x.shape
-        q, k, v = (p(x).view(b, t, -1, d // self.heads).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (
+            p(x).view(b, t, -1, d // self.heads).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
         q, k = (rotate(y, cos, sin, o.get("interleaved", False)) for y in (q, k))
         groups = self.heads // self.kv
         k, v = ((y.repeat(1, groups, 1, 1) if o.get("tiled") else y.repeat_interleave(groups, 1)) for y in (k, v))
@@ -98,10 +104,8 @@ class LlamaBlock(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         if self.o.get("parallel"):
             return x + self.attn(self.norm1(x), cos, sin) + self.mlp(self.norm2(x))
-        if self.o.get("post"):
-            x = self.norm1(x + self.attn(x, cos, sin))
-        else:
-            x = x + self.attn(self.norm1(x), cos, sin)
+        post = self.o.get("post")
+        x = self.norm1(x + self.attn(x, cos, sin)) if post else x + self.attn(self.norm1(x), cos, sin)
         return x + self.o.get("residual", 1.0) * self.mlp(self.norm2(x))
 
 
@@ -149,7 +153,11 @@ class GPTAttention(nn.Module):
 class GPTBlock(nn.Module):
     def __init__(self, size: int, o: dict[str, Any]) -> None:
         super().__init__()
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(size, o.get("eps", 1e-5)), GPTAttention(size, o), nn.LayerNorm(size)
+        self.ln_1, self.attn, self.ln_2 = (
+            nn.LayerNorm(size, o.get("eps", 1e-5)),
+            GPTAttention(size, o),
+            nn.LayerNorm(size),
+        )
         self.fc, self.act = nn.Linear(size, 4 * size), nn.GELU(o.get("gelu", "tanh"))
         self.proj, self.drop = nn.Linear(4 * size, size), nn.Dropout(0.1)
 
@@ -215,7 +223,9 @@ class Port(nn.Module):
             pairs += [(mine.before, its.ln_1), (mine.after, its.ln_2), (mine.up, its.fc), (mine.down, its.proj)]
             pairs.append((mine.attention.out, its.attn.c_proj))
             names = o.get("swap", ("query", "key", "value"))
-            for name, weight, bias in zip(names, its.attn.c_attn.weight.chunk(3), its.attn.c_attn.bias.chunk(3), strict=True):
+            for name, weight, bias in zip(
+                names, its.attn.c_attn.weight.chunk(3), its.attn.c_attn.bias.chunk(3), strict=True
+            ):
                 getattr(mine.attention, name).load_state_dict({"weight": weight, "bias": bias})
         for module, source in pairs:
             module.load_state_dict(source.state_dict())
@@ -228,7 +238,10 @@ class ResBlock(nn.Module):
     def __init__(self, size: int, o: dict[str, Any]) -> None:
         super().__init__()
         self.o = o
-        self.conv1, self.bn1 = nn.Conv2d(size, size, 3, padding=1, padding_mode=o.get("padding", "zeros")), nn.BatchNorm2d(size)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(size, size, 3, padding=1, padding_mode=o.get("padding", "zeros")),
+            nn.BatchNorm2d(size),
+        )
         self.conv2, self.bn2 = nn.Conv2d(size, size, 3, padding=1), nn.BatchNorm2d(size, eps=o.get("eps", 1e-5))
         self.relu = nn.LeakyReLU(1e-3) if o.get("leaky") else nn.ReLU(inplace=True)
 

@@ -1,12 +1,14 @@
 """`diff`: planted differences are found where they are, and another order is never another function."""
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
 import diff_models as models
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import dtypeguard
@@ -124,18 +126,481 @@ PLANTED: list[tuple[Any, Any, str, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    "case", PLANTED, ids=lambda c: f"{c[0].__name__}-{c[2]}-{c[1] if isinstance(c[1], dict) else 'weights'}"
+def pair(cls: Any, switch: Any, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A model, and the same with a difference; both have one state."""
+    a = made(cls, dtype)
+    if not isinstance(switch, dict):
+        b = copy.deepcopy(a)
+        switch(b)
+        return a, b
+    b = made(cls, dtype, **switch)
+    if "untied" not in switch:
+        b.load_state_dict(a.state_dict())
+    return a, b
+
+
+BOTH = pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+CASES = pytest.mark.parametrize(
+    "case", PLANTED, ids=[f"{c[0].__name__}-{c[1] if isinstance(c[1], dict) else n}" for n, c in enumerate(PLANTED)]
 )
+
+
+@BOTH
+@CASES
 def test_planted_differences_are_found_in_their_module(case: Any, dtype: torch.dtype) -> None:
     cls, switch, where, *verdicts = case
-    a = made(cls, dtype)
-    b = made(cls, dtype, **switch) if isinstance(switch, dict) else copy.deepcopy(a)
-    if not isinstance(switch, dict):
-        switch(b)
-    if "untied" not in str(switch):
-        b.load_state_dict(a.state_dict()) if isinstance(switch, dict) else None
+    a, b = pair(cls, switch, dtype)
     found = dtypeguard.diff(a, b, cast(BATCHES[cls](), dtype))
     assert found.verdict == verdicts[dtype is torch.bfloat16], str(found)
     assert (found.where.name if found.where else where) == where, str(found)
+    assert max(found.runs) <= 6
+
+
+@BOTH
+@pytest.mark.parametrize("case", PLANTED[::4], ids=[c[2] + str(n) for n, c in enumerate(PLANTED[::4])])
+def test_a_capture_finds_the_same(case: Any, dtype: torch.dtype, tmp_path: Any) -> None:
+    cls, switch, where, *verdicts = case
+    a, b = pair(cls, switch, dtype)
+    batch = cast(BATCHES[cls](), dtype)
+    dtypeguard.capture(a, batch, tmp_path / "a.safetensors")
+    assert dtypeguard.diff(tmp_path / "a.safetensors", a, batch).verdict == "same"
+    found = dtypeguard.diff(tmp_path / "a.safetensors", b, batch)
+    assert found.verdict == verdicts[dtype is torch.bfloat16], str(found)
+    assert (found.where.name if found.where else where) == where, str(found)
+
+
+# ---------------------------------------------------------------- another order is no other function
+
+
+class Halves(nn.Module):
+    """Runs a batch in two parts."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.inner(part) for part in x.split(1)])
+
+
+def fused(model: Any) -> Any:
+    """Batch norms in convolutions."""
+    model = copy.deepcopy(model)
+    for block in model.blocks:
+        block.conv1, block.bn1 = nn.utils.fuse_conv_bn_eval(block.conv1, block.bn1), nn.Identity()
+    return model
+
+
+REORDERED: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "itself": (models.Llama, copy.deepcopy),
+    "sdpa": (models.Llama, lambda a: switched(a, sdpa=True)),
+    "chunked attention": (models.Llama, lambda a: switched(a, chunked=True)),
+    "another mask": (models.Llama, lambda a: switched(a, fill=-1e9)),
+    "a mask of the least number": (models.Llama, lambda a: switched(a, fill=-3e38)),
+    "sdpa, one projection": (models.GPT, lambda a: switched(a, sdpa=True)),
+    "split projections": (models.GPT, models.Port),
+    "halves of the batch": (models.GPT, Halves),
+    "halves of images": (models.ResNet, Halves),
+    "channels last": (models.ResNet, lambda a: copy.deepcopy(a).to(memory_format=torch.channels_last)),
+    "fused norms": (models.ResNet, fused),
+    "no writing in place": (models.ResNet, lambda a: inplace(a, False)),
+    "training": (models.GPT, lambda a: copy.deepcopy(a.train())),
+    "training with a batch norm": (models.ResNet, lambda a: copy.deepcopy(a.train())),
+    "a wrapper": (models.Cross, lambda a: nn.DataParallel(copy.deepcopy(a))),
+    "an LSTM": (models.Recurrent, copy.deepcopy),
+    "aot_eager": (models.GPT, lambda a: torch.compile(copy.deepcopy(a), backend="aot_eager")),
+    "inductor": (models.Llama, lambda a: torch.compile(copy.deepcopy(a))),
+    "function": (models.GPT, lambda a: lambda ids: a(ids)),
+    "checkpoint": (models.GPT, lambda a: lambda ids: torch.utils.checkpoint.checkpoint(a, ids, use_reentrant=False)),
+    "other dtype": (models.Llama, lambda a: copy.deepcopy(a).half()),
+    "wider": (models.Llama, lambda a: copy.deepcopy(a).float()),
+}
+
+
+def switched(a: Any, **options: Any) -> Any:
+    b = made(type(a), **options)
+    b.load_state_dict(a.state_dict())
+    return b.to(next(a.parameters()).dtype)
+
+
+def inplace(model: Any, flag: bool) -> Any:
+    model = copy.deepcopy(model)
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = flag
+    return model
+
+
+@BOTH
+@pytest.mark.parametrize("name", REORDERED)
+def test_another_order_is_rounding(name: str, dtype: torch.dtype) -> None:
+    cls, change = REORDERED[name]
+    a = made(cls, dtype)
+    state = {key: value.clone() for key, value in a.state_dict().items()}
+    b, batch = change(a), cast(BATCHES[cls](), dtype)
+    drawn = torch.get_rng_state()
+    found = dtypeguard.diff(a, b.to(dtype) if name == "split projections" else b, batch)
+    assert found.verdict != ANOTHER, str(found)
+    assert torch.equal(drawn, torch.get_rng_state())
+    assert all(torch.equal(value, a.state_dict()[key]) for key, value in state.items())
+
+
+def test_modules_are_matched_by_rows_of_weights() -> None:
+    gpt = made(models.GPT)
+    found = dtypeguard.diff(gpt, models.Port(gpt).eval(), ids())
+    rows = {row.name: row for row in found.rows}
+    assert rows["blocks.0.attention.key"].a == ("h.0.attn.c_attn",)
+    assert rows["blocks.0.attention.key"].how == "rows of weights"
+    assert rows["blocks.2.down"].a == ("h.2.proj",)
+    other = dtypeguard.diff(models.Port(gpt).eval(), gpt, ids())
+    fused = next(row for row in other.rows if row.name == "h.1.attn.c_attn")
+    assert fused.a == tuple(f"blocks.1.attention.{name}" for name in ("query", "key", "value"))
+
+
+def test_what_cannot_be_matched_is_a_region_between_what_is() -> None:
+    gpt = made(models.GPT)
+    found = dtypeguard.diff(gpt, models.Port(gpt, gelu="none").eval(), ids())
+    assert found.verdict == ANOTHER
+    assert found.where is not None and found.where.place == "blocks.1, before blocks.1.down(input)"
+    assert "diff_models.py" in found.where.site
+    swapped = dtypeguard.diff(gpt, models.Port(gpt, swap=("key", "query", "value")).eval(), ids())
+    assert swapped.where is not None and swapped.where.name == "blocks.0.attention"
+
+
+NAMES = {
+    "patterns": {"h.*": "blocks.*", "h.*.ln_1": "blocks.*.before", "h.*.fc": "blocks.*.up"},
+    "a function": lambda name: name.replace("h.", "blocks.").replace("ln_1", "before") if name.endswith("ln_1") else None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_names_are_told(names: Any) -> None:
+    gpt = made(models.GPT)
+    found = dtypeguard.diff(gpt, models.Port(gpt).eval(), ids(), names=names)
+    assert found.verdict == "rounding"
+    assert next(row for row in found.rows if row.name == "blocks.1.before").how == "names"
+
+
+# ---------------------------------------------------------------- compiled, backward, tokens
+
+
+def wrong(graph: Any, examples: Any) -> Any:
+    """A compiler that takes every GELU for a ReLU."""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and "gelu" in str(node.target):
+            node.target = lambda x, **options: x.relu()
+    graph.recompile()
+    return graph.forward
+
+
+def test_a_module_that_a_compiler_gets_wrong() -> None:
+    a = made(models.GPT)
+    found = dtypeguard.diff(a, torch.compile(copy.deepcopy(a), backend=wrong), ids())
+    assert (found.verdict, found.where and found.where.name) == (ANOTHER, "h.0.act")
+    assert found.error_b > 1e-3 > found.error_a
+    torch._dynamo.reset()
+
+
+class Straight(torch.autograd.Function):
+    """A GELU whose backward is that of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(x, approximate="tanh")
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad
+
+
+class Act(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Straight.apply(x)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def loss(out: torch.Tensor) -> torch.Tensor:
+    return out.float().logsumexp(-1).mean() + out.float()[..., 0].mean()
+
+
+@BOTH
+def test_backwards_that_part(dtype: torch.dtype) -> None:
+    a = made(models.GPT, dtype)
+    b = copy.deepcopy(a)
+    b.h[1].act = Act()
+    found = dtypeguard.diff(a, b, ids(), loss=loss)
+    assert found.verdict == ANOTHER
+    assert found.where is not None and found.where.place == "the backward of h.1.act"
+    parted = {row.name for row in found.gradients if row.verdict == ANOTHER}
+    assert "h.1.fc.weight" in parted and "h.2.fc.weight" not in parted and "h.1.proj.weight" not in parted
+    assert a.head.weight.grad is None
+
+
+@BOTH
+@pytest.mark.parametrize("change", [lambda a: switched(a, sdpa=True), models.Port], ids=["sdpa", "port"])
+def test_backwards_in_another_order_are_rounding(change: Any, dtype: torch.dtype) -> None:
+    a = made(models.GPT, dtype)
+    found = dtypeguard.diff(a, change(a).to(dtype), ids(), loss=lambda out, batch: loss(out))
+    assert found.verdict in ("rounding", "a rounds worse", "b rounds worse"), str(found)
+    assert len(found.gradients) > 35 and all(row.verdict != ANOTHER for row in found.gradients)
+
+
+def logprobs(model: nn.Module, temperature: float = 1.0) -> list[list[float]]:
+    tokens = ids()
+    with torch.no_grad():
+        said = (model(tokens).double() / temperature).log_softmax(-1)[:, :-1]
+    return said.gather(-1, tokens[:, 1:, None])[..., 0].tolist()  # type: ignore[no-any-return]
+
+
+ENGINES: dict[str, tuple[Callable[[Any], list[list[float]]], set[str]]] = {
+    "the same": (logprobs, {"rounding"}),
+    "with a first one": (lambda a: [[None, *row] for row in logprobs(a)], {"rounding"}),  # type: ignore[list-item]
+    "sdpa": (lambda a: logprobs(switched(a, sdpa=True)), {"rounding", WORSE, "a rounds worse"}),
+    "bfloat16": (lambda a: logprobs(copy.deepcopy(a).bfloat16()), {"rounding", WORSE}),
+    "temperature": (lambda a: logprobs(a, 1.2), {ANOTHER}),
+    "shifted": (lambda a: [row[1:] + row[:1] for row in logprobs(a)], {ANOTHER}),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", ENGINES)
+def test_log_probabilities_of_an_engine(name: str, dtype: torch.dtype, tmp_path: Any) -> None:
+    make, verdicts = ENGINES[name]
+    a = made(models.GPT, dtype)
+    (tmp_path / "engine.json").write_text(json.dumps(make(a)))
+    found = dtypeguard.diff(a, tmp_path / "engine.json", ids())
+    assert found.verdict in verdicts, str(found)
+    assert len(found.tokens) == 2 * 47
+
+
+def test_tokens_that_are_chosen_otherwise() -> None:
+    a = made(models.GPT)
+    same = dtypeguard.diff(a, switched(a, sdpa=True), ids())
+    assert len(same.tokens) == 2 * 47 and all(token.first_a == token.first_b for token in same.tokens)
+    other = dtypeguard.diff(a, switched(a, shift=9), ids())
+    first = next(token for token in other.tokens if token.first_a != token.first_b)
+    assert not first.coin and "which rounding does not explain" in str(other)
+    tie = copy.deepcopy(a)
+    with torch.no_grad():
+        best = int(a(ids())[0, 5].argmax())
+        tie.head.weight[(best + 1) % 50] = tie.head.weight[best]
+    low = copy.deepcopy(tie).bfloat16()
+    found = dtypeguard.diff(tie, low, ids())
+    assert any(token.coin for token in found.tokens)
+
+
+# ---------------------------------------------------------------- bad input
+
+
+class Returns(nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*self.shape) + x.mean()
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 4)
+
+
+BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "a is the class Linear: pass a model"),
+    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is a int: pass a model"),
+    "a batch that only a takes": (
+        lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
+        "b, this Linear, does not run on the batch: RuntimeError",
+    ),
+    "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is of type int"),
+    "outputs": (
+        lambda tmp: dtypeguard.diff(linear(), Returns(7), X), dtypeguard.CompareError,
+        r"nothing in common\n  a, Linear, returns float32\[2, 4\]\n  b, Returns, returns float32\[7\]",
+    ),
+    "names": (
+        lambda tmp: dtypeguard.diff(nn.Sequential(linear()), nn.Sequential(linear()), X, names={"0": "00"}),
+        dtypeguard.CompareError, "names gives '00' for a's module '0', and b has no such module: did you mean '0'",
+    ),
+    "names of a": (
+        lambda tmp: dtypeguard.diff(nn.Sequential(linear()), nn.Sequential(linear()), X, names={"x": "0"}),
+        dtypeguard.CompareError, "names has 'x', and a has no such module",
+    ),
+    "a loss": (lambda tmp: dtypeguard.diff(linear(), linear(), X, loss=3), TypeError, "`loss` is a int"),
+    "a loss of many": (
+        lambda tmp: dtypeguard.diff(linear(), linear(), X, loss=lambda out: out), TypeError, "must return one number",
+    ),
+    "an option": (
+        lambda tmp: dtypeguard.diff(linear(), linear(), X, name={}), TypeError, "no option name=: did you mean names=",
+    ),
+    "no file": (lambda tmp: dtypeguard.diff("no.safetensors", linear(), X), FileNotFoundError, "no.safetensors"),
+    "a foreign file": (lambda tmp: dtypeguard.diff(foreign(tmp), linear(), X), ValueError, "is no capture: write one"),
+    "a cut file": (lambda tmp: dtypeguard.diff(cut(tmp), linear(), X), ValueError, "is cut, or no file of safetensors"),
+    "a newer file": (lambda tmp: dtypeguard.diff(newer(tmp), linear(), X), ValueError, "is of format 99"),
+    "another batch": (
+        lambda tmp: dtypeguard.diff(captured(tmp), linear(), X + 1), dtypeguard.CompareError,
+        "input of the batch is not what the capture was made with",
+    ),
+    "a loss of a capture": (
+        lambda tmp: dtypeguard.diff(captured(tmp), linear(), X, loss=lambda out: out.sum()), ValueError, "no gradients",
+    ),
+    "too few probabilities": (
+        lambda tmp: dtypeguard.diff(made(models.GPT), probabilities(tmp, [[0.0]]), ids()), dtypeguard.CompareError,
+        "the batch has 2 sequences of 48 tokens, and the file 1 lists of 1 numbers",
+    ),
+    "no probabilities": (
+        lambda tmp: dtypeguard.diff(made(models.GPT), probabilities(tmp, {"a": 1}), ids()), ValueError,
+        "has no log probabilities",
+    ),
+    "no logits": (
+        lambda tmp: dtypeguard.diff(linear(), probabilities(tmp, [[0.0]]), X), dtypeguard.CompareError, "need logits",
+    ),
+}  # fmt: skip
+X = torch.ones(2, 4)
+
+
+def captured(tmp: Any) -> Any:
+    torch.manual_seed(0)
+    dtypeguard.capture(linear(), X, tmp / "a.safetensors")
+    return tmp / "a.safetensors"
+
+
+def foreign(tmp: Any) -> Any:
+    save_file({"weight": torch.zeros(3)}, tmp / "foreign.safetensors")
+    return tmp / "foreign.safetensors"
+
+
+def cut(tmp: Any) -> Any:
+    path = captured(tmp)
+    path.write_bytes(path.read_bytes()[:-40])
+    return path
+
+
+def newer(tmp: Any) -> Any:
+    path = captured(tmp)
+    path.write_bytes(path.read_bytes().replace(b'\\"format\\": 1,', b'\\"format\\":99,'))
+    return path
+
+
+def probabilities(tmp: Any, data: Any) -> Any:
+    (tmp / "engine.json").write_text(json.dumps(data))
+    return tmp / "engine.json"
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str, tmp_path: Any) -> None:
+    call, error, text = BAD[name]
+    with pytest.raises(error, match=text):
+        call(tmp_path)
+
+
+# ---------------------------------------------------------------- traps
+
+
+class Trap(nn.Module):
+    """Writes to what it got, keeps a cache, returns tuples in dicts, casts inside, and is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.act = nn.Linear(8, 8), nn.ReLU(inplace=True)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, cache: dict[str, Any] | None = None) -> dict[str, Any]:
+        h = self.lin(x)
+        before = h
+        h = self.act(h)
+        h = self.lin(h)
+        before += 1
+        self.seen += 1
+        cache = {} if cache is None else cache
+        cache["h"] = h
+        noise = torch.rand_like(h)
+        return {"pair": (h.half().float(), before.double()), "noise": noise, "n": self.seen.clone()}
+
+
+def test_traps() -> None:
+    torch.manual_seed(0)
+    a = Trap()
+    found = dtypeguard.diff(a, copy.deepcopy(a), torch.randn(4, 8))
+    assert found.verdict == "same" and float(a.seen) == 0
+    b = copy.deepcopy(a)
+    b.act = nn.LeakyReLU(1e-6, inplace=True)
+    found = dtypeguard.diff(a, b, torch.randn(4, 8))
+    assert (found.verdict, found.where and found.where.name) == (ANOTHER, "act")
+
+
+def test_what_refuses_float64_is_told() -> None:
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.lin.weight.dtype is torch.float64:
+                raise RuntimeError("no kernel for Double")
+            return self.lin(x)  # type: ignore[no-any-return]
+
+    a = Refuses().bfloat16()
+    found = dtypeguard.diff(a, copy.deepcopy(a), X.bfloat16())
+    assert found.verdict == "same" and "the reference is float32" in str(found)
+
+
+def test_the_text_the_page_and_the_data(tmp_path: Any) -> None:
+    a, b = pair(models.Llama, {"eps": 1e-2}, torch.float32)
+    found = dtypeguard.diff(a, b, ids(), loss=loss)
+    assert all(len(line) <= 80 for line in str(found).splitlines())
+    assert str(found).startswith("another function: first in layers.1.norm1\n  in float64 ")
+    page = found.to_html(tmp_path / "page.html")
+    assert "first: another function" in page and "layers.1.norm1" in page and "█" in page
+    data = found.to_dict()
+    assert data["kind"] == "diff" and data["where"]["name"] == "layers.1.norm1"
+    json.dumps(data)
+
+
+COMMAND = """
+import torch
+from torch import nn
+
+def make(approximate="none"):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(approximate))
+
+def port():
+    return make("tanh")
+
+def batch():
+    return torch.linspace(-1, 1, 32).reshape(4, 8)
+
+def loss(out):
+    return out.square().mean()
+"""
+
+
+def test_the_command(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from dtypeguard.__main__ import main
+
+    (tmp_path / "parting_models.py").write_text(COMMAND)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    batch = ["--batch", "parting_models:batch"]
+    assert main(["diff", "parting_models:make", "parting_models:make", *batch, "--loss", "parting_models:loss"]) == 0
+    assert (
+        main(["diff", "parting_models:make", "parting_models:port", *batch, "--html", "p.html", "--json", "p.json"])
+        == 1
+    )
+    assert capsys.readouterr().out.endswith("exit status 1: another function\n")
+    assert (tmp_path / "p.html").exists() and json.loads((tmp_path / "p.json").read_text())["where"]["name"] == "1"
+    assert main(["diff", "parting_models:make", *batch, "--capture", "a.safetensors"]) == 0
+    assert main(["diff", "parting_models:make", *batch, "--against", "a.safetensors"]) == 0
+    assert main(["diff", "parting_models:port", *batch, "--against", "a.safetensors"]) == 1
+    for wrong in (["parting_models:make"], ["parting_models:make", "parting_models:port", "--capture", "x"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["diff", *wrong, *batch])
+        assert stopped.value.code == 2
+
+
+def test_the_fixture(dtype_diff: Any) -> None:
+    a, b = pair(models.GPT, {"eps": 1e-6}, torch.float32)
+    assert dtype_diff(switched(a, sdpa=True), a, ids()).verdict == "rounding"
+    with pytest.raises(
+        pytest.fail.Exception, match="a is the original, b the port\nanother function: first in h.1.ln_1"
+    ):
+        dtype_diff(b, a, ids())

@@ -24,6 +24,7 @@ examples:
   python -m dtypeguard dryrun mypackage.net:Net --batch mypackage.net:make_batch --require bfloat16
   python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
   python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors
+  python -m dtypeguard diff mypackage.old:make_model mypackage.new:make_model --batch mypackage.data:make_batch
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
@@ -45,6 +46,14 @@ A checkpoint is a file of safetensors, torch.save or GGUF, an index of shards, o
 torch.distributed.checkpoint wrote. Only headers are read, and no code in a file is run.
 
 exit status: 1 if something differs, 2 for wrong usage and for files that cannot be read.
+"""
+_PARTED = """\
+examples:
+  python -m dtypeguard diff package.old:make package.new:make --batch package.data:make_batch
+  python -m dtypeguard diff package.old:make --batch package.data:make_batch --capture old.safetensors
+  python -m dtypeguard diff package.new:make --batch package.data:make_batch --against old.safetensors
+
+exit status: 1 if one of the two is another function, 2 for wrong usage and for what cannot be compared.
 """
 _SEVERITIES = ("info", "warning", "error")
 
@@ -99,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     _compare_options(command("compare", _compare, says, epilog=_COMPARED))
     says = "tell in which dtypes a model runs, and what comes out"
     _dryrun_options(command("dryrun", _dryrun, says))
+    says = "find where two programs part that should compute the same, and whether it is rounding"
+    _diff_options(command("diff", _diff, says, epilog=_PARTED))
     says = "write down the dtype of every tensor that a model or a checkpoint holds, or check it"
     _manifest_options(command("manifest", _manifest, says, epilog=_MANIFEST))
     rules = command("rules", _rules, "list the rules and the errors of contracts, or explain some")
@@ -186,6 +197,21 @@ def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add("--json", metavar="PATH", help="write the table as JSON")
 
 
+def _diff_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    says = "functions that return the models; or the path of a capture, or of a JSON list of log probabilities"
+    add("programs", nargs="+", metavar="package.module:make_model|path", help=says)
+    says = "a function that returns what both are called with"
+    add("--batch", required=True, metavar="package.module:make_batch", help=says)
+    says = "write what the modules of one model get and return to this file, for --against"
+    add("--capture", metavar="PATH", help=says)
+    add("--against", metavar="PATH", help="compare the model with this capture")
+    says = "a function of the output, or of output and batch: compare gradients, too"
+    add("--loss", metavar="package.module:loss", help=says)
+    add("--html", metavar="PATH", help="write the result as an HTML page")
+    add("--json", metavar="PATH", help="write the result as JSON")
+
+
 def _manifest_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
@@ -202,6 +228,12 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
     add("--devices", action="store_true", help="hold devices, too")
     add("--html", metavar="PATH", help="write an HTML page")
     add("--json", metavar="PATH", help="write JSON")
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from ._tools.diff.command import run
+
+    return run(options)
 
 
 def _manifest(options: argparse.Namespace) -> int:

@@ -19,13 +19,16 @@ from ._tools.compare.kept import Kept
 from ._tools.compare.result import Comparison, Layer, Line
 from ._tools.describe.description import Description
 from ._tools.describe.held import HeldArgument, HeldModule
+from ._tools.diff.backward import Gradient
+from ._tools.diff.result import DiffRow, ProgramDiff
+from ._tools.diff.tokens import Token
 from ._tools.dryrun.cells import DryrunCell
 from ._tools.dryrun.table import DryrunTable
 from ._tools.manifest.manifest import Manifest, StateDiff
 from .amp._watch import Watch
 
 __all__ = [
-    "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "Difference", "DryrunCell",
-    "DryrunTable", "Finding", "HeldArgument", "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Report",
-    "StateDiff", "Watch",
+    "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference", "DryrunCell",
+    "DryrunTable", "Finding", "Gradient", "HeldArgument", "HeldModule", "ImportHook", "Kept", "Layer", "Line",
+    "Manifest", "ProgramDiff", "Report", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

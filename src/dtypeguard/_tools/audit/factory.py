@@ -14,6 +14,16 @@ def made_by(name: str) -> Any:
     Raises:
         Usage: if there is none. What the function or its module raises comes out as it is.
     """
+    found = found_by(name)
+    return found() if callable(found) and not _is_model(found) else found
+
+
+def found_by(name: str) -> Any:
+    """The object `package.module:name`.
+
+    Raises:
+        Usage: if there is none. What its module raises comes out as it is.
+    """
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise Usage(f"{name!r} names no function: write package.module:function")
@@ -29,7 +39,7 @@ def made_by(name: str) -> Any:
         if not hasattr(found, part):
             raise Usage(f"{module} has no {attribute!r}")
         found = getattr(found, part)
-    return found() if callable(found) and not _is_model(found) else found
+    return found
 
 
 def _is_model(value: Any) -> bool:

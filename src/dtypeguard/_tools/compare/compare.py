@@ -132,7 +132,7 @@ def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subj
     compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
     device = _check_devices(model, batches)
-    subject = Subject(model, batches, dtype, region, device, _two(loss, batch), compiled)
+    subject = Subject(model, batches, dtype, region, device, with_batch(loss), compiled)
     _check_width(subject)
     return subject
 
@@ -145,7 +145,7 @@ def _one(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
     return low
 
 
-def _two(loss: Any, batch: Any) -> Any:
+def with_batch(loss: Any) -> Any:
     """The loss as a function of the output and the batch as the caller gave it."""
     if loss is None:
         return None

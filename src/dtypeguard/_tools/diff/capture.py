@@ -1,6 +1,7 @@
 """`capture`: what a model's modules got and returned, as a file that another machine or version is compared with."""
 
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
+from ..._show.files import write
 from ..compare.subject import REFUSALS
 from .distances import distance
 from .match import Calls, Model, Names, matched
@@ -50,18 +52,18 @@ class Recorded:
 def recorded(side: Side) -> Recorded:
     """Run a program as it is and in float64."""
     low, wide = Tape(), Tape()
-    paths = None if side.hookable else ()
+    paths = None if side.model is not None else ()
     side.run(side.copy(), low, paths)
     try:
         side.run(side.wide(torch.float64, {}), wide, paths, wide=Wide(torch.float64, apart=False))
     except REFUSALS:
         wide = Tape()
-    samples = [
+    low_samples, wide_samples = (
         {f"{path} {number} {place} {n}": sample(tensor)
          for (path, number), passage in tape.passages.items()
          for place, named in enumerate((passage.inputs, passage.outputs)) for n, (_, tensor) in enumerate(named)}
         for tape in (low, wide)
-    ]  # fmt: skip
+    )  # fmt: skip
     passages = {}
     for key, passage in low.passages.items():
         bounds = wide.passages[key].bounds if key in wide.passages else passage.bounds
@@ -70,7 +72,7 @@ def recorded(side: Side) -> Recorded:
     model = Model(passages, {"": side.title}, {"": []}) if side.model is None else Model.of(side.model, passages)
     model.digests = _digests(model)
     versions = {"torch": str(torch.__version__), "dtypeguard": sys.modules["dtypeguard"].__dict__["__version__"]}
-    return Recorded(side.title, model, *samples, versions)
+    return Recorded(side.title, model, low_samples, wide_samples, versions)
 
 
 def _meta(named: Named) -> Named:
@@ -121,10 +123,7 @@ def _mixed(numbers: Tensor) -> Tensor:
 
 def save(record: Recorded, path: str | os.PathLike[str]) -> None:
     """Write a capture, all or nothing."""
-    from safetensors.torch import save as packed
-
-    from ..._show.files import write
-
+    packed = _library("safetensors.torch").save
     passages = [
         {"key": key, "parent": p.parent, "site": p.site, "bounds": p.bounds, "times": p.times,
          **{place: [[name, list(t.shape), name_of(t.dtype)] for name, t in named]
@@ -140,6 +139,13 @@ def save(record: Recorded, path: str | os.PathLike[str]) -> None:
     write(path, packed(tensors, {"dtypeguard": json.dumps(about)}))
 
 
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise CompareError('a capture is a file of safetensors: pip install "dtypeguard[capture]"') from error
+
+
 def load(path: str | os.PathLike[str]) -> Recorded:
     """Read a capture; no code in it is run.
 
@@ -147,12 +153,11 @@ def load(path: str | os.PathLike[str]) -> Recorded:
         OSError: it cannot be opened.
         ValueError: it is no capture, is cut, or is of a newer format.
     """
-    from safetensors import SafetensorError, safe_open
-
+    library = _library("safetensors")
     with open(path, "rb"):
         pass  # what is not there is said by Python
     try:
-        with safe_open(path, "pt") as file:
+        with library.safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {}).get("dtypeguard", "null"))
             if not isinstance(about, dict) or "passages" not in about:
                 raise ValueError(f"{path} is no capture: write one with dtypeguard.capture(model, batch, path)")
@@ -161,12 +166,16 @@ def load(path: str | os.PathLike[str]) -> Recorded:
                     f"{path} is of format {about['format']}, and this version reads up to {FORMAT}: update dtypeguard"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is no dict
-    except SafetensorError as error:
+    except library.SafetensorError as error:
         raise ValueError(f"{path} is cut, or no file of safetensors: {error}") from error
     try:
         passages = dict(map(_passage, about["passages"]))
-        model = Model(passages, about["kinds"], {p: [tuple(s) for s in own] for p, own in about["shapes"].items()},
-                      digests=about["digests"])
+        model = Model(
+            passages,
+            about["kinds"],
+            {p: [tuple(s) for s in own] for p, own in about["shapes"].items()},
+            digests=about["digests"],
+        )
         kinds: dict[str, dict[str, Tensor]] = {"low": {}, "wide": {}}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(":")
@@ -182,7 +191,8 @@ def _passage(row: dict[str, Any]) -> tuple[Key, Passage]:
 
     key = (row["key"][0], row["key"][1])
     parent = None if row["parent"] is None else (row["parent"][0], row["parent"][1])
-    bounds = tuple(map(tuple, row["bounds"]))
+    (ulps, coarse), (ulps_out, coarse_out) = row["bounds"]
+    bounds = (ulps, coarse), (ulps_out, coarse_out)
     return key, Passage(key, parent, row["site"], named("inputs"), named("outputs"), bounds, tuple(row["times"]))
 
 
@@ -197,14 +207,16 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
     """
     _check_batch(a, b)
     calls = matched(a.model, b.model, names)
-    points, growth = list(_points(a, b, calls)), {}
+    points = _points(a, b, calls)
+    growth: dict[str, float] = {}
     for point in points:
         if not point.before:
             growth.setdefault(point.match.b, point.distance)
     ends = [point for point in points if point.match.b == "" and not point.before]
     if not ends:
         raise CompareError(f"diff: the outputs of a, {a.title}, and of b, {b.title}, have nothing in common")
-    notes, states = [], {}
+    notes: list[str] = []
+    states: dict[str, list[str]] = {}
     for match, _ in calls.values():
         pair = a.model.digests.get(match.a[0]), b.model.digests.get(match.b)
         if None not in pair and pair[0] != pair[1]:
@@ -215,8 +227,8 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
         notes.append("one of them did not run in float64: another function looks like rounding that is worse")
     errors = max(p.errors[0] for p in ends), max(p.errors[1] for p in ends)
     felt = max(p.roundings[0] for p in ends), max(p.roundings[1] for p in ends)
-    return Found(calls, points, errors, max(p.distance for p in ends), growth, unmatched(a.model, b.model, calls), states,
-                 torch.float64, felt, notes)  # fmt: skip
+    alone, apart = unmatched(a.model, b.model, calls), max(p.distance for p in ends)
+    return Found(calls, points, errors, apart, growth, alone, states, torch.float64, felt, notes=notes)  # fmt: skip
 
 
 def _check_batch(a: Recorded, b: Recorded) -> None:

@@ -5,18 +5,27 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..._core.base.errors import CompareError
 from ..._core.base.options import explained
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..calls import call_of
 from ..compare.batches import Batch
+from ..compare.compare import with_batch
 from ..compare.draws import Draws
+from ..compare.subject import Loss
+from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
-from .match import Names
-from .measure import measure
+from .compiled import Compiled
+from .match import Match, Names
+from .measure import Found, Point, measure
 from .result import ProgramDiff, rows_of
-from .side import Side
+from .side import ROOT, Side
+from .tape import Tape
+from .tokens import Token, against, judged, listed, logits_of, tokens_of
+from .wide import Wide
 
 
 @explained
@@ -53,23 +62,53 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     >>> d.verdict, d.where.name
     ('another function', '1')
     """
-    given, draws = _batch(batch), Draws()
+    given, draws, own = _batch(batch), Draws(), _loss(loss)
     with torch.inference_mode(False), task("diff"):
-        sides = _side("a", a, given, draws), _side("b", b, given, draws)
-        if isinstance(sides[0], Recorded) or isinstance(sides[1], Recorded):
-            records = [side if isinstance(side, Recorded) else recorded(side) for side in sides]
-            found = part(records[0], records[1], names)
+        first = _side("a", a, given, draws, own)
+        probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
+        if probabilities is not None:
+            return _engine(first, probabilities, str(b))
+        second = _side("b", b, given, draws, own)
+        if isinstance(first, Side) and isinstance(second, Side):
+            made = _live(first, second, names)
+        elif loss is not None:
+            raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
-            found = measure(*sides, names)
+            records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
+            made = _made(first, second, part(records[0], records[1], names))
         if not draws.same:
-            found.notes.append("the programs draw random numbers at different places, and differ by these too")
-        if found.precision is torch.float32:
-            found.notes.append("the reference is float32, as an operation refuses float64: small differences of the "
-                               "function look like rounding")  # fmt: skip
-        model = sides[1].model if isinstance(sides[1], Side) else None
-        rows, first, verdict = rows_of(found, model)
-        runs = tuple(side.runs if isinstance(side, Side) else 0 for side in sides)
-        return ProgramDiff((sides[0].title, sides[1].title), rows, first, verdict, found, (runs[0], runs[1]))
+            made.notes.append("the programs draw random numbers at different places, and differ by these too")
+        return made
+
+
+def _live(a: Side, b: Side, names: Names) -> ProgramDiff:
+    """Two programs that are here."""
+    found = measure(a, b, names)
+    if found.precision is torch.float32:
+        found.notes.append(
+            "the reference is float32, as an operation refuses float64: small differences of the function look like "
+            "rounding"
+        )
+    grads: tuple[Gradient, ...] = ()
+    behind: Point | None = None
+    if a.loss is not None:
+        grads, behind = gradients(a, b, found.calls, found.values, found.precision)
+    made = _made(a, b, found, behind)
+    for side in (a, b):
+        if side.compiled is not None:
+            compiled = Compiled(side, found)
+            made.add_compiled(compiled)
+            found.outputs["ab".index(side.name)] = compiled.outputs
+    made.gradients, made.tokens = grads, _tokens(found, a.batch)
+    made.runs = a.runs, b.runs
+    return made
+
+
+def _made(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
+    rows, where, verdict = rows_of(found, b.model if isinstance(b, Side) else None, behind)
+    made = ProgramDiff((a.title, b.title), rows, where, verdict, found)
+    made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (a, b))
+    return made
 
 
 @explained
@@ -101,10 +140,62 @@ def capture(model: Any, /, batch: Any, path: str | os.PathLike[str]) -> None:
         save(recorded(Side("model", _program("model", model), _batch(batch), Draws())), path)
 
 
-def _side(name: str, value: Any, batch: Batch, draws: Draws) -> Side | Recorded:
+def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) -> Side | Recorded:
     if isinstance(value, str | os.PathLike):
         return load(value)
-    return Side(name, _program(name, value), batch, draws)
+    return Side(name, _program(name, value), batch, draws, loss)
+
+
+def _tokens(found: Found, batch: Batch) -> tuple[Token, ...]:
+    """Where both return logits of the tokens of the batch."""
+    known = [logits_of(out, batch) for out in found.outputs]
+    if len(known) != 4 or any(one is None for one in known):
+        return ()
+    low_a, low_b, wide_a, wide_b = (out[one[0]] for out, one in zip(found.outputs, known, strict=True) if one)
+    return tokens_of((low_a, low_b), (wide_a, wide_b), known[0][1]) if low_a.shape == low_b.shape and known[0] else ()
+
+
+def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
+    """A model beside the log probabilities that an engine has given its tokens."""
+    if isinstance(side, Recorded):
+        raise TypeError("diff: a is a capture, and b a list of log probabilities: pass the model")
+    out = side.run(side.copy(), Tape())
+    wide = side.run(side.wide(torch.float64, {}), Tape(), wide=Wide(torch.float64))
+    known = logits_of(out, side.batch)
+    if known is None:
+        raise CompareError(
+            "diff: log probabilities need logits of shape (sequences, tokens, vocabulary) and the tokens in the batch: "
+            f"{side.title} returns {', '.join(str(list(t.shape)) for t in out)}"
+        )
+    place, ids = known
+    tokens, error_a, error_b, unit = against(rows, out[place], wide[place], ids)
+    half = side.run(side.wide(torch.bfloat16, {}), Tape(), dtype=torch.bfloat16)[place]
+    verdict, counts = judged(error_a, error_b, against(rows, half, wide[place], ids)[1], unit)
+    apart = max(abs(t.logprob_a - t.logprob_b) for t in tokens)
+    call = (Match("", ("",), ""), (ROOT,))
+    found = Found({ROOT: call}, [], (error_a, error_b), apart, {}, ([], []), {}, torch.float64, counts)
+    found.notes.append(
+        "the engine's float64 is not known: more than three bits worse than the model in bfloat16 is another function"
+    )
+    made = ProgramDiff((side.title, path), [], None, verdict, found)
+    made.runs = side.runs, 0
+    made.tokens = tokens
+    return made
+
+
+def _loss(loss: Any) -> Loss | None:
+    """The loss as a function of the output and the batch."""
+    if loss is not None and not callable(loss):
+        raise TypeError(f"diff: `loss` is a {type(loss).__name__}: pass a function of the output")
+    own = with_batch(loss)
+
+    def checked(out: Any, batch: Batch) -> Any:
+        value = own(out, batch)
+        if not (isinstance(value, Tensor) and value.numel() == 1 and value.requires_grad):
+            raise TypeError("diff: `loss` must return one number that has a gradient")
+        return value
+
+    return None if loss is None else checked
 
 
 def _program(name: str, value: Any) -> Any:

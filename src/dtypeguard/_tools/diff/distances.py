@@ -1,11 +1,14 @@
 """How far two tensors are apart, and what of it rounding explains."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from .tape import kind_of
+
+Verdict = Literal["same", "rounding", "a rounds worse", "b rounds worse", "another function"]
 
 # exp of such a number is 0 in every dtype, whatever is added to it: what masks hold is -inf, the least number or -1e4.
 _MASKED = -1e4

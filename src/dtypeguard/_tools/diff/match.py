@@ -116,8 +116,8 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
         if all(a.calls.get(one) == b.calls.get(path, 0) for one in match.a)
         for number in range(b.calls.get(path, 0))
     }
-    for key, other in _by_order(a, b, calls):
-        calls[other] = Match(other[0], (key[0],), "order"), (key,)
+    for key, call in _by_order(a, b, calls):
+        calls[call] = Match(call[0], (key[0],), "order"), (key,)
     return {key: calls[key] for key in b.passages if key in calls}
 
 
@@ -193,7 +193,7 @@ def _by_weights(a: Model, b: Model, taken: set[str], done: set[str]) -> Iterator
             same = places == list(range(sum(counts)))
             whole = sum(counts) == len(places)
             channels = [_last(a, p) for p in paths] == counts and _last(b, path) == len(places)
-            if not (same and len(paths) == 1 or channels):
+            if not ((same and len(paths) == 1) or channels):
                 continue  # its rows are no channels of the result
             if whole or len(paths) > 1:
                 used.update(paths)
@@ -244,7 +244,11 @@ def _keys(weight: Tensor, turned: bool, dtype: torch.dtype) -> list[int]:
     weight = weight.flatten(1)
     if turned:
         weight = weight.T
-    bits = weight.to("cpu", dtype).contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    bits = (
+        weight.to("cpu", dtype)
+        .contiguous()
+        .view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])
+    )
     places = torch.arange(1, bits.shape[1] + 1) * _MIXER | 1
     mixed = (bits.long() + 0x5851F42D) * places
     return (mixed ^ (mixed >> 29)).sum(1).tolist()

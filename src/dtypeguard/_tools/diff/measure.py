@@ -68,6 +68,8 @@ class Found:
         alone: modules of a, and of b, that stand for none of the other.
         states: of each module of b, what it holds that a does not.
         precision: of the reference.
+        outputs: of a and b, as they are and in the wide dtype.
+        values: what one program has rounded, as the other has it.
         output_roundings: how many roundings of each number the errors of the outputs are.
     """
 
@@ -80,6 +82,8 @@ class Found:
     states: dict[str, list[str]]
     precision: torch.dtype
     output_roundings: tuple[float, float]
+    outputs: list[list[Tensor]] = field(default_factory=list)
+    values: tuple[Values, Values] = field(default_factory=lambda: ({}, {}))
     notes: list[str] = field(default_factory=list)
 
 
@@ -90,16 +94,14 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         CompareError: one of them does not run, or they return something else.
     """
     sides, tapes = (a, b), (Tape(), Tape())
-    modules = all(side.hookable for side in sides)
-    outs = [
-        side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)
-    ]
+    modules = all(side.model is not None for side in sides)
+    outs = [side.run(side.copy(), tape, None if modules else ()) for side, tape in zip(sides, tapes, strict=True)]
     check_alike(a, b, outs)
     calls: Calls = {ROOT: (Match("", ("",), ""), (ROOT,))}
     alone: tuple[list[str], list[str]] = [], []
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
-    if a.model is not None and b.model is not None and modules:
+    if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = matched(*models, names)
         alone = unmatched(*models, calls)
@@ -124,10 +126,11 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
     reference = ends[any(point.another for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
-    units = [rounding(t, out.dtype) for side in outs for t, out in zip(ends[0], side, strict=False)]
-    unit = min((u for u in units if u), default=0.0)
+    unit = unit_of(outs, ends[0])
     felt = roundings(errors[0], unit), roundings(errors[1], unit)
-    return Found(calls, points, errors, between(outs[1], outs[0]), growth, alone, states, precision, felt)
+    return Found(
+        calls, points, errors, between(outs[1], outs[0]), growth, alone, states, precision, felt, [*outs, *ends], values
+    )
 
 
 def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
@@ -196,6 +199,12 @@ def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side
     return found
 
 
+def unit_of(outs: list[list[Tensor]], wide: list[Tensor]) -> float:
+    """What one rounding of each number makes in outputs."""
+    units = [rounding(truth, out.dtype) for side in outs for truth, out in zip(wide, side, strict=False)]
+    return min((unit for unit in units if unit), default=0.0)
+
+
 def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
     """Raise where the outputs cannot be compared."""
     told = [", ".join(f"{name_of(t.dtype)}{list(t.shape)}" for t in out) or "no tensors" for out in outs]
@@ -249,8 +258,9 @@ def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: flo
                 truth = truths[place][number][1] if number < len(truths[place]) else None
                 if truth is None or other is None or other.numel() != truth.numel():
                     continue
+                least = max(coarse, eps, spacing.get(owner.b, 0.0))
                 point = point_of(
-                    (mine[place][number][1], seconds[name]), (truth, other), ulps, max(coarse, eps, spacing.get(owner.b, 0.0)),
+                    (mine[place][number][1], seconds[name]), (truth, other), ulps, least,
                     match=owner, key=key, before=f"{key[0]}({name})" if place == 0 else "", site=low.site,
                 )  # fmt: skip
                 found.append((low.times[place], point))

@@ -2,20 +2,22 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
 from ..._show.result import Result
-from .distances import worse
+from .backward import BACKWARD, Gradient
+from .compiled import Compiled
+from .distances import Verdict, worse
 from .match import Match
-from .measure import Found, Point
+from .measure import Found, Point, between
+from .tokens import Token
 
-Verdict = Literal["same", "rounding", "a rounds worse", "b rounds worse", "another function"]
 _COLUMNS, _SHOWN = 80, 12
 _BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
 
@@ -63,6 +65,8 @@ class DiffRow:
     def place(self) -> str:
         """The module, or the part of its own code that differs."""
         name = self.name or "the model itself"
+        if self.at == BACKWARD:
+            return f"the backward of {name}"
         return f"{name}, before {self.at}" if self.at else name
 
 
@@ -87,15 +91,35 @@ class ProgramDiff(Result):
     kind = "diff"
 
     def __init__(self, titles: tuple[str, str], rows: list[DiffRow], first: DiffRow | None, verdict: Verdict,
-                 found: Found, runs: tuple[int, int]) -> None:  # fmt: skip
-        self.titles, self._found, self.runs = titles, found, runs
+                 found: Found) -> None:  # fmt: skip
+        self.titles, self._found = titles, found
+        self.runs: tuple[int, ...] = (0, 0)
         self.where, self.verdict = first, verdict
         self.order = rows
         self.rows = sorted(rows, key=_added)
         (self.error_a, self.error_b), self.distance = found.errors, found.distance
         self.unmatched, self.notes = found.alone, found.notes
-        self.gradients: tuple[Any, ...] = ()
-        self.tokens: tuple[Any, ...] = ()
+        self._compiled: Compiled | None = None
+        self.gradients: tuple[Gradient, ...] = ()
+        self.tokens: tuple[Token, ...] = ()
+
+    def add_compiled(self, compiled: Compiled) -> None:
+        """What a compiler has made of one of the two; nothing, where they are two functions anyway."""
+        side, own = compiled.side.name, compiled.errors[1]
+        if side == "a":
+            self.error_a = own
+        else:
+            self.error_b = own
+        other = self._found.outputs["ba".index(side)]
+        self.distance = between(compiled.outputs, other)
+        if self.verdict == "another function":
+            return
+        if compiled.verdict == "another function":
+            name = compiled.where or ""
+            row = next((row for row in self.order if row.name == name), None)
+            self.verdict, self.where, self._compiled = compiled.verdict, row, compiled
+        elif compiled.verdict != "same" and self.verdict == "same":
+            self.verdict = compiled.verdict
 
     @property
     def felt(self) -> bool:
@@ -107,9 +131,15 @@ class ProgramDiff(Result):
         first = self.where
         if self.verdict == "same":
             yield "same: the outputs are equal, bit for bit"
+        elif self._compiled is not None:
+            side, (eager, own) = self._compiled.side, self._compiled.errors
+            yield f"another function: {side.name} is, where {first.place if first else 'it'} alone is compiled"
+            yield f"  {number(own)} from float64, and {number(eager)} where it is not; found by {side.runs} runs"
         elif self.verdict == "another function" and first is not None:
             yield f"another function: first in {first.place}"
             yield f"  in float64 {number(first.apart)} apart, of which rounding explains {number(first.bound)}"
+        elif not self.order:
+            yield f"{self.verdict}: of log probabilities"
         elif self.verdict == "rounding" or first is None:
             yield f"{self.verdict}: in float64 both compute the same"
         else:
@@ -121,9 +151,7 @@ class ProgramDiff(Result):
                 yield f"  {first.site}"
             yield from (f"  {line}" for line in first.state)
         wide = name_of(self._found.precision)
-        yield (
-            f"outputs {number(self.distance)} apart; from {wide} a {number(self.error_a)}, b {number(self.error_b)}"
-        )
+        yield (f"outputs {number(self.distance)} apart; from {wide} a {number(self.error_a)}, b {number(self.error_b)}")
         if self.verdict.endswith("worse") and not self.felt:
             yield "the outputs do not feel it: both are as far from float64"
 
@@ -140,7 +168,9 @@ class ProgramDiff(Result):
             widths = [max(len(row[n]) for row in table) for n in range(1, 5)]
             room = min(_COLUMNS - sum(widths) - 10, max(len(row[0]) for row in table))
             lines += [
-                "  ".join([f"  {_cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))])
+                "  ".join(
+                    [f"  {_cut(row[0], room):<{room}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths, strict=True))]
+                )
                 for row in table
             ]
         if own[_SHOWN:]:
@@ -149,9 +179,10 @@ class ProgramDiff(Result):
         return "\n".join(lines)
 
     def _extra(self) -> Iterator[str]:
-        for rows in (self.gradients, self.tokens):
-            if rows:
-                yield from type(rows[0]).summary(rows)
+        if self.gradients:
+            yield from Gradient.summary(self.gradients)
+        if self.tokens:
+            yield from Token.summary(self.tokens)
         how: dict[str, int] = {}
         for row in self.order:
             if row.name:
@@ -197,8 +228,18 @@ def count(value: float) -> str:
     return f"{short(value)} rounding{'s' * (short(value) != '1.0')}"
 
 
-def rows_of(found: Found, model: nn.Module | None) -> tuple[list[DiffRow], DiffRow | None, Verdict]:
-    """One row for each match in the order of b, the first that parts, and the verdict."""
+def rows_of(
+    found: Found, model: nn.Module | None, behind: Point | None = None
+) -> tuple[list[DiffRow], DiffRow | None, Verdict]:
+    """One row for each match in the order of b, the first that parts, and the verdict.
+
+    Args:
+        found: what the runs have shown.
+        model: b.
+        behind: where the backwards part.
+    """
+    if behind is not None:
+        found.points.append(behind)
     every: dict[Match, list[Point]] = {match: [] for match, _ in found.calls.values()}
     for point in found.points:
         every[point.match].append(point)
@@ -206,9 +247,9 @@ def rows_of(found: Found, model: nn.Module | None) -> tuple[list[DiffRow], DiffR
     modules = {} if model is None else dict(model.named_modules())
     rows, told = [], None
     for match, points in every.items():
-        point = first if first is not None and first.match == match else _most(points)
-        if point is None:
+        if not points:
             continue
+        point = first if first is not None and first.match == match else max(points, key=_weight)
         row = DiffRow(
             name=match.b, a=match.a, how=match.how, verdict=_of(point), at=point.before,
             site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
@@ -245,12 +286,9 @@ def _of(point: Point) -> Verdict:
     return "rounding" if point.distance else "same"
 
 
-def _most(points: Iterable[Point]) -> Point | None:
-    """The point that tells most of a module."""
-    return max(
-        points, default=None,
-        key=lambda p: (p.another, p.apart if p.another else 0, bool(p.worse), abs(p.roundings[1] - p.roundings[0]), p.distance),
-    )  # fmt: skip
+def _weight(point: Point) -> tuple[Any, ...]:
+    more = abs(point.roundings[1] - point.roundings[0])
+    return point.another, point.apart if point.another else 0.0, bool(point.worse), more, point.distance
 
 
 def _added(row: DiffRow) -> tuple[bool, float, bool, float]:
@@ -276,5 +314,5 @@ def _cut(name: str, width: int) -> str:
     return name if len(name) <= width else f"...{name[len(name) - width + 3 :]}"
 
 
-for _public in (ProgramDiff, DiffRow):
+for _public in (ProgramDiff, DiffRow, Gradient, Token):
     _public.__module__ = "dtypeguard.results"

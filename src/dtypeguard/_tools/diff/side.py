@@ -17,7 +17,7 @@ from ..._core.contract.containers import tensors_in
 from ..calls import read_as
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
-from ..compare.subject import compiling
+from ..compare.subject import Loss, compiling
 from .tape import Key, Named, Passage, Tape, Wires
 from .wide import Wide
 
@@ -34,6 +34,7 @@ class Side:
         name: "a" or "b", as messages have it.
         program: a model or a function.
         draws: the random numbers that all runs of both programs share.
+        loss: of the output and the batch.
         runs: how often it ran.
         compiled: compiles a copy as the model is compiled; None where it is not.
         model: the model, without what wraps it; None for a function.
@@ -43,6 +44,7 @@ class Side:
     program: Any
     batch: Batch
     draws: Draws
+    loss: Loss | None = None
     runs: int = 0
     compiled: Callable[[nn.Module], nn.Module] | None = field(init=False)
     model: nn.Module | None = field(init=False)
@@ -67,41 +69,39 @@ class Side:
         """The floating parameters."""
         return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]
 
-    @property
-    def hookable(self) -> bool:
-        """Whether its modules can be listened to."""
-        return self.model is not None and self.compiled is None
-
     def copy(self) -> Any:
-        """A copy of the model as it is, compiled if it is; a function itself."""
-        return self._compiled(self._copied()) if self.model is not None else self.program
+        """A copy of the model as it is, not compiled; a function itself.
 
-    def _copied(self) -> nn.Module:
+        Raises:
+            CompareError: it cannot be copied.
+        """
+        if self.model is None:
+            return self.program
         try:
-            return copy.deepcopy(self.model)  # type: ignore[return-value]  # asked for where there is one
+            model = copy.deepcopy(self.model)
         except Exception as error:
             raise CompareError(
                 f"diff runs copies of the models, and copy.deepcopy cannot copy {self.name}, this {self.title}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-
-    def _compiled(self, model: nn.Module) -> nn.Module:
-        return model if self.compiled is None else self.compiled(model)
+        model._compiled_call_impl = None  # of `model.compile()`
+        return model
 
     def wide(self, dtype: torch.dtype, values: Values) -> Any:
         """A copy in a wide dtype, with some values of the other program."""
         if self.model is None:
             return self.program
-        model = self._copied().to(dtype)
+        model = self.copy().to(dtype)
         for path, module in walk(model):
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 other = values.get((unwrapped(path), name))
                 if other is not None and tensor is not None:
                     tensor.data.copy_(other)
-        return self._compiled(model)
+        return model
 
     def run(self, program: Any, tape: Tape, paths: Collection[str] | None = (),
-            given: Given = lambda key: None, wide: Wide | None = None) -> list[Tensor]:  # fmt: skip
+            given: Given = lambda key: None, wide: Wide | None = None, backward: bool = False,
+            dtype: torch.dtype | None = None, bare: bool = False) -> list[Tensor]:  # fmt: skip
         """What the program returns; the tape is filled with what its modules get and return.
 
         Args:
@@ -110,24 +110,30 @@ class Side:
             paths: the modules to listen to; None for all, nothing for the whole program only.
             given: what a call is to get and to return instead; None where it is its own.
             wide: the mode of a run in a wide dtype.
+            bare: whether no mode may be on, as it would have what is compiled run uncompiled.
+            dtype: of the batch, where it is not its own.
+            backward: whether to run the backward of the loss, too.
 
         Raises:
             CompareError: it does not run as it is.
         """
         self.runs += 1
         tell(lambda: f"run {self.runs} of {self.name}")
-        batch = self.batch.to(None if wide is None else wide.dtype)
+        batch = self.batch.to(dtype if wide is None else wide.dtype)
         batch = batch.map(lambda t: t.to(self.device))
         with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if self.compiled is None:  # a mode would have it run uncompiled
+            stack.enter_context(torch.set_grad_enabled(backward))
+            if not bare:
                 stack.enter_context(drawing(self._numbers, self._mark, self.draws))
                 if self.model is not None and (paths is None or paths):
                     stack.enter_context(Wires(program, tape, paths, given, wide).on())
                 if wide is not None:
                     stack.enter_context(wide.on())
             try:
-                out = list(tensors_in(program(*batch.args, **batch.kwargs)))
+                whole = program(*batch.args, **batch.kwargs)
+                if backward and self.loss is not None:
+                    self.loss(whole, batch).backward()
+                out = list(tensors_in(whole))
             except Exception as error:
                 if wide is not None:
                     raise

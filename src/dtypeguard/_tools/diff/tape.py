@@ -41,6 +41,7 @@ class Passage:
         site: the line that calls it.
         bounds: of inputs and outputs, in a wide run: the roundings that they may differ by, and the coarsest spacing.
         times: when it was entered and left.
+        grads: the gradients of inputs (0) and outputs (1), by their names, where there is a backward.
     """
 
     key: Key
@@ -50,6 +51,17 @@ class Passage:
     outputs: Named = field(default_factory=list)
     bounds: tuple[tuple[float, float], tuple[float, float]] = ((1.0, 0.0), (1.0, 0.0))
     times: tuple[int, int] = (0, 0)
+    grads: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+
+    def follow(self, place: int, tensors: Named) -> None:
+        """Keep the gradients of tensors when they come."""
+        for name, tensor in tensors:
+            if tensor.requires_grad:
+                keep: Any = functools.partial(self._came, (place, name))
+                tensor.register_hook(keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def _came(self, where: tuple[int, str], grad: Tensor) -> None:
+        self.grads[where] = grad.detach()
 
 
 class Tape(Mode):
@@ -81,7 +93,7 @@ class Tape(Mode):
 
 def _storage(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
     except (NotImplementedError, RuntimeError):  # a subclass without one
         return id(tensor)
 
@@ -141,7 +153,9 @@ class Wires:
             bound = self._bound()
             self._tape.passages[passage.key] = passage
             labelled = [*zip(_labels(module, len(args)), args, strict=False), *kwargs.items()]
-            self._tape.keep(passage.inputs, list(_tensors(labelled)))
+            tensors = list(_tensors(labelled))
+            self._tape.keep(passage.inputs, tensors)
+            passage.follow(0, tensors)
             passage.bounds = bound, bound
             passage.times = self._tick(), 0
             if self._wide is not None:
@@ -181,7 +195,9 @@ class Wires:
             if new._version != version:  # what the module writes to an argument is written to the caller's
                 self._tape.loosen(own)
                 own.copy_(new)
-        self._tape.keep(passage.outputs, list(_tensors([("result", out)])))
+        tensors = list(_tensors([("result", out)]))
+        self._tape.keep(passage.outputs, tensors)
+        passage.follow(1, tensors)
         found = self._given(passage.key)
         if found is None:
             return None

@@ -1,0 +1,46 @@
+"""The pytest plugin's fourth part: the fixture `dtype_diff`.
+
+Neither torch nor dtypeguard is imported before a test uses the fixture.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pytest
+
+
+class CheckDiff(Protocol):
+    """What the fixture `dtype_diff` gives."""
+
+    def __call__(
+        self,
+        port: Any,
+        original: Any,
+        batch: Any,
+        *,
+        names: Any = None,
+        loss: Callable[..., Any] | None = None,
+        rounding: bool = True,
+    ) -> Any:
+        """Compare two programs; fail where one is another function."""
+
+
+@pytest.fixture
+def dtype_diff() -> CheckDiff:
+    """Fail where a port computes another function than its original: `dtype_diff(port, original, batch)`.
+
+    The arguments are those of `dtypeguard.diff`, with the port for b. With `rounding=False` the test also fails where
+    the port rounds worse. The result is returned.
+    """
+
+    def check(port: Any, original: Any, batch: Any, *, names: Any = None, loss: Callable[..., Any] | None = None,
+              rounding: bool = True) -> Any:  # fmt: skip
+        import dtypeguard
+
+        __tracebackhide__ = True
+        found = dtypeguard.diff(original, port, batch, names=names, loss=loss)
+        if found.verdict == "another function" or (found.verdict == "b rounds worse" and not rounding):
+            pytest.fail(f"dtype_diff: a is the original, b the port\n{found}", pytrace=False)
+        return found
+
+    return check

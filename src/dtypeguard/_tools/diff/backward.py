@@ -1,0 +1,156 @@
+"""The gradients of two programs, and the module in whose backward they part."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.base.modules import inside, unwrapped
+from .distances import bound, distance, rounding, roundings, roundoff, worse
+from .match import Calls, Match
+from .measure import Point
+from .side import Side, Values
+from .tape import Key, Passage, Tape, paired
+from .wide import Wide
+
+BACKWARD = "(backward)"  # the place of a point
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The gradient of one parameter.
+
+    Attributes:
+        name: of the parameter in b.
+        verdict: as of a row.
+        apart: the distance of the two programs' gradients in float64, in parts of the norm.
+        bound: how much of that rounding explains.
+        error_a: the distance of a's gradient to float64.
+        error_b: that of b's.
+        roundings: how many roundings of each number these errors are.
+    """
+
+    name: str
+    verdict: str
+    apart: float
+    bound: float
+    error_a: float
+    error_b: float
+    roundings: tuple[float, float]
+
+    @staticmethod
+    def summary(rows: "Sequence[Gradient]") -> Iterator[str]:
+        """What a report says of all."""
+        wrong = [row for row in rows if row.verdict == "another function"]
+        most = max(rows, key=lambda row: max(row.error_a, row.error_b))
+        if wrong:
+            worst = max(wrong, key=lambda row: row.apart)
+            yield (
+                f"gradients: {len(wrong)} of {len(rows)} parameters differ in float64, most {worst.name}, by "
+                f"{worst.apart:.1e}"
+            )
+        yield f"gradients: the largest errors are those of {most.name}: a {most.error_a:.1e}, b {most.error_b:.1e}"
+
+
+Grads = dict[str, Tensor]
+
+
+def gradients(a: Side, b: Side, calls: Calls, values: tuple[Values, Values],
+              precision: torch.dtype) -> tuple[tuple[Gradient, ...], Point | None]:  # fmt: skip
+    """The gradients of all parameters that have a partner, and the point where they part in float64."""
+    low, wide, tapes, ulps = [], [], (Tape(), Tape()), 1.0
+    paths = {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
+    for side, tape, held, own in zip((a, b), tapes, values, paths, strict=True):
+        program, made = side.copy(), Wide(precision, apart=False)
+        side.run(program, Tape(), own, backward=True)
+        low.append(_grads(program))
+        program = side.wide(precision, held)
+        side.run(program, tape, own, wide=made, backward=True)
+        wide.append(_grads(program))
+        ulps = max(ulps, made.ulps[0])
+    eps = torch.finfo(precision).eps
+    pairs = {name: own for match in {match: None for match, _ in calls.values()}
+             for name, own in _pairs(match, *low, *wide).items()}  # fmt: skip
+    largest = max((float(own[2].norm()) for own in pairs.values()), default=0.0)
+    # What is zero but for rounding, as the gradient of a bias before a softmax, has no digits to compare.
+    rows = [_row(name, own, ulps, eps) for name, own in pairs.items() if float(own[2].norm()) > ulps * eps * largest]
+    return tuple(rows), _first(calls, tapes, rows, ulps * eps)
+
+
+def _grads(program: Any) -> Grads:
+    named = program.named_parameters() if isinstance(program, nn.Module) else ()
+    return {unwrapped(name): p.grad for name, p in named if p.grad is not None}
+
+
+def _pairs(match: Match, *grads: Grads) -> dict[str, list[Tensor]]:
+    """Of each parameter of b: a's gradient and b's, then both in float64."""
+    names = [name for name in grads[1] if name.rpartition(".")[0] == match.b]
+    found = {}
+    for name in names:
+        own = name.rpartition(".")[2]
+        sides = []
+        for mine, its in ((grads[0], grads[1]), (grads[2], grads[3])):
+            parts = [mine[at] for path in match.a if (at := inside(path, own)) in mine]
+            if len(parts) != len(match.a) or name not in its:
+                break
+            whole = parts[0] if match.channels is None else torch.cat(parts, 0)[match.channels]
+            if whole.shape != its[name].shape and whole.mT.shape == its[name].shape:
+                whole = whole.mT
+            if whole.shape != its[name].shape:
+                break
+            sides += [whole, its[name]]
+        if len(sides) == 4:
+            found[name] = sides
+    return found
+
+
+def _row(name: str, tensors: list[Tensor], ulps: float, eps: float) -> Gradient:
+    first, second, truth, other = tensors
+    errors = distance(first, truth), distance(second, other, truth)
+    unit = min(rounding(truth, t.dtype) for t in (first, second))
+    counts = roundings(errors[0], unit), roundings(errors[1], unit)
+    apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps)
+    side = worse(*counts)
+    verdict = "another function" if not apart <= most else f"{side} rounds worse" if side else "rounding"
+    return Gradient(name, verdict, apart, most, *errors, counts)
+
+
+def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: float) -> Point | None:
+    """The innermost module whose result has the same gradient in both, and whose inputs or parameters have not."""
+    wrong = {row.name.rpartition(".")[0]: row for row in rows if row.verdict == "another function"}
+    if not wrong:
+        return None
+    limit = min(row.apart for row in wrong.values())
+    found: dict[Key, Point] = {}
+    for key, (match, keys) in calls.items():
+        mine, its = tapes[1].passages[key], tapes[0].passages[keys[0]]
+        inner, outer = (_apart(mine, its, place) for place in (0, 1))
+        own = wrong[match.b].apart if match.b in wrong else 0.0
+        if outer is not None and outer <= min(max(least, limit * 1e-3), limit) and max(inner or 0.0, own) > limit / 2:
+            found[key] = Point(
+                match, key, BACKWARD, mine.site, max(inner or 0.0, own), least, (0.0, 0.0), (0.0, 0.0), 0.0
+            )
+    outside = {parent for key in found for parent in _above(key, tapes[1].passages)}
+    left = [key for key in found if key not in outside]
+    last = max(left, key=lambda key: tapes[1].passages[key].times[1], default=None)
+    return None if last is None else found[last]
+
+
+def _above(key: Key, passages: Mapping[Key, Passage]) -> Iterator[Key]:
+    parent = passages[key].parent
+    while parent is not None:
+        yield parent
+        parent = passages[parent].parent
+
+
+def _apart(mine: Passage, its: Passage, place: int) -> float | None:
+    """The distance of the gradients of what a call got, or returned; None where neither has any."""
+    if any(where == place for where, _ in its.grads) and not any(where == place for where, _ in mine.grads):
+        return math.inf
+    named = [[(n, t) for n, t in (p.inputs, p.outputs)[place] if (place, n) in p.grads] for p in (mine, its)]
+    pairs = paired(*named)
+    found = [distance(mine.grads[place, n], its.grads[place, named[1][m][0]]) for n, m in pairs.items()]
+    return max(found, default=None)

@@ -1,0 +1,53 @@
+"""`python -m dtypeguard diff`: where two programs part, or a capture of one."""
+
+import argparse
+from typing import Any
+
+from ..._core.base.errors import CompareError
+from ..._core.base.usage import Usage
+from ..audit.command import try_files
+from ..audit.factory import found_by, made_by
+from .diff import capture, diff
+
+
+def run(options: argparse.Namespace) -> int:
+    """The status is 1 if one of the two is another function.
+
+    Raises:
+        Usage: what is wrong with the options, or cannot be compared.
+    """
+    try_files(options, "capture", "json", "html")
+    given = [*options.programs, *filter(None, [options.against])]
+    wanted = 1 if options.capture else 2
+    if len(given) != wanted:
+        raise Usage(
+            "diff compares two programs: name two, or one and --against PATH"
+            if wanted == 2
+            else "--capture writes what one program does: name one"
+        )
+    if options.capture and (options.json or options.html or options.loss):
+        raise Usage("--capture compares nothing: leave out --json, --html and --loss")
+    batch = made_by(options.batch)
+    programs = [_program(name) for name in options.programs]
+    try:
+        if options.capture:
+            capture(programs[0], batch, options.capture)
+            return 0
+        a, b = (options.against, *programs) if options.against else programs
+        loss = None if options.loss is None else found_by(options.loss)
+        found = diff(a, b, batch, loss=loss)
+    except (CompareError, TypeError, ValueError, OSError) as error:
+        raise Usage(str(error)) from error
+    print(found)
+    if options.json:
+        found.to_json(options.json)
+    if options.html:
+        found.to_html(options.html)
+    if found.verdict == "another function":
+        print("exit status 1: another function")
+    return int(found.verdict == "another function")
+
+
+def _program(name: str) -> Any:
+    """A path, or what `package.module:name` makes."""
+    return made_by(name) if ":" in name else name

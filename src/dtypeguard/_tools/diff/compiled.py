@@ -1,0 +1,72 @@
+"""A compiled program beside itself uncompiled, and the module that the compiler makes another function of."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..._core.base.modules import unwrapped, walk
+from .distances import Verdict, roundings, worse
+from .measure import Found, between, unit_of
+from .side import Side
+from .tape import Tape
+
+# A compiler fuses and reorders, which is no more than rounding: three bits are as many as float16 has over bfloat16.
+BITS = 8.0
+
+
+class Compiled:
+    """Runs of a compiled program.
+
+    Attributes:
+        side: the program.
+        errors: the distance of its outputs to float64, not compiled and compiled.
+        verdict: of the compiler.
+        where: the module that is wrong when it alone is compiled; None where that is not known.
+    """
+
+    def __init__(self, side: Side, found: Found) -> None:
+        place = "ab".index(side.name)
+        self.side = side
+        self._eager, self._wide = found.outputs[place], found.outputs[place + 2]
+        self._unit = unit_of([self._eager], self._wide)
+        self._least = max(between(self._eager, self._wide), self._unit)
+        self.outputs = self._run([""])
+        self.errors = between(self._eager, self._wide), between(self.outputs, self._wide)
+        self.verdict: Verdict = "same" if not between(self.outputs, self._eager) else "rounding"
+        if self._wrong(self.outputs):
+            self.verdict = "another function"
+        elif worse(*(roundings(error, self._unit) for error in self.errors)) == "b":
+            self.verdict = "b rounds worse" if side.name == "b" else "a rounds worse"
+        self.where = self._found() if self.verdict == "another function" else None
+
+    def _run(self, paths: Sequence[str]) -> list[Tensor]:
+        """The outputs with some modules compiled."""
+        model, compiled = self.side.copy(), self.side.compiled
+        assert compiled is not None
+        modules = {unwrapped(path): (path, module) for path, module in walk(model)}
+        for path in paths:
+            where, module = modules[path]
+            made = compiled(module)
+            if not where:
+                model = made
+            elif made is not module:
+                parent, _, name = where.rpartition(".")
+                setattr(model.get_submodule(parent), name, made)
+        return self.side.run(model, Tape(), bare=True)
+
+    def _wrong(self, outputs: list[Tensor]) -> bool:
+        return not between(outputs, self._wide) <= BITS * self._least
+
+    def _found(self) -> str | None:
+        """The innermost module that is wrong when it alone is compiled, by halves."""
+        tape = Tape()
+        self.side.run(self.side.copy(), tape, None)
+        found = ""
+        while True:
+            inner = [key[0] for key, p in tape.passages.items() if p.parent and p.parent[0] == found and not key[1]]
+            while len(inner) > 1:
+                half = inner[: len(inner) // 2]
+                inner = half if self._wrong(self._run(half)) else inner[len(inner) // 2 :]
+            if not inner or not self._wrong(self._run(inner)):
+                return found
+            found = inner[0]

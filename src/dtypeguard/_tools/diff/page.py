@@ -1,0 +1,68 @@
+"""Where two programs part, in a notebook's cell and on a page."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from ..._show.fragment import badge, facts, folded, joined, lines, listed, table
+from ..._show.text import number as counted
+
+if TYPE_CHECKING:
+    from .result import DiffRow, ProgramDiff
+
+_COLOURS = {"same": "good", "rounding": "good", "another function": "error"}
+_DECADES, _WIDTH = 9, 18  # of a bar: from 1e-9 to 1
+
+
+def parts_of(found: "ProgramDiff") -> tuple[Any, ...]:
+    """What shows a result: the verdict, then both programs side by side from their inputs to their outputs."""
+    from .result import number, short
+
+    first, *rest = found.told()
+    colour = _COLOURS.get(found.verdict, "warning")
+    rows = [
+        (
+            ", ".join(row.a) or "(the model)", joined(row.name or "(the model)", _mark(row, found)), row.at or None,
+            number(row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
+            number(row.outputs), bar(row.outputs), row.site, row.how,
+        )
+        for row in found.order
+    ]  # fmt: skip
+    head = ("a", "b", "before", "in float64", "roundings a, b", "adds", "outputs apart", "growth", "line", "matched by")
+    grads = [
+        (row.name, badge(row.verdict, _COLOURS.get(row.verdict, "warning")), number(row.apart), number(row.error_a),
+         number(row.error_b))
+        for row in found.gradients
+    ]  # fmt: skip
+    tokens = [
+        (row.sequence, row.position, row.token, f"{row.logprob_a:.4f}", f"{row.logprob_b:.4f}", f"{row.logprob:.4f}")
+        for row in sorted(found.tokens, key=lambda row: -abs(row.logprob_a - row.logprob_b))[:20]
+    ]
+    alone = [
+        folded(f"{counted(len(names), 'module')} of {side} alone", listed(names))
+        for side, names in zip("ab", found.unmatched, strict=True) if names
+    ]  # fmt: skip
+    return (
+        joined(badge(found.verdict, colour), f"{found.titles[0]} and {found.titles[1]}"),
+        lines(first, *(text.strip() for text in rest)),
+        facts(*found._extra(), *found.notes),
+        table("modules, from inputs to outputs", head, rows, "module"),
+        table("gradients", ("parameter", "", "in float64", "error of a", "error of b"), grads, "parameter"),
+        table("log probabilities that are most apart",
+              ("sequence", "position", "token", "a", "b", "float64"), tokens, "token"),
+        *alone,
+    )  # fmt: skip
+
+
+def _mark(row: "DiffRow", found: "ProgramDiff") -> Any:
+    """What a module is, where it is not the same; of the first that parts it is said."""
+    if row is found.where:
+        return badge(f"first: {row.verdict}", _COLOURS.get(found.verdict, "warning"))
+    return None if row.verdict in ("same", "rounding") else badge(row.verdict, _COLOURS.get(row.verdict, "warning"))
+
+
+def bar(value: float | None) -> str:
+    """A distance as a bar, by its decades."""
+    if not value or value != value:
+        return ""
+    share = 1.0 if math.isinf(value) else min(1.0, max(0.0, 1 + math.log10(value) / _DECADES))
+    return "█" * max(1, round(_WIDTH * share))

@@ -1,0 +1,162 @@
+"""Log probabilities by token: of two models, or of a model and of a list that an engine wrote."""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._core.base.errors import CompareError
+from ..compare.batches import Batch
+from .distances import Verdict, roundings, worse
+
+# An engine may compute in bfloat16, and keep more in it than the model does: three bits more are no rounding.
+_BITS = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the batch, and what both programs said of it.
+
+    Attributes:
+        sequence, position: which one it is.
+        token: its number.
+        logprob_a, logprob_b: the logarithm of its probability.
+        logprob: the same in float64.
+        first_a, first_b: the token that each would have chosen; None where only probabilities are known.
+        margin: between the two likeliest tokens, in float64; in parts of what rounding changes in these logits.
+    """
+
+    sequence: int
+    position: int
+    token: int
+    logprob_a: float
+    logprob_b: float
+    logprob: float
+    first_a: int | None
+    first_b: int | None
+    margin: float | None
+
+    @property
+    def coin(self) -> bool:
+        """Whether rounding decides which token comes first."""
+        return self.margin is not None and self.margin <= 1
+
+    @staticmethod
+    def summary(rows: "Sequence[Token]") -> Iterator[str]:
+        """What a report says of all."""
+        apart = [abs(row.logprob_a - row.logprob_b) for row in rows]
+        worst = max(range(len(rows)), key=apart.__getitem__)
+        row = rows[worst]
+        yield (
+            f"tokens: log probabilities {sum(apart) / len(apart):.1e} apart on average, most {apart[worst]:.1e}, of "
+            f"token {row.token} at {row.sequence}, {row.position}"
+        )
+        other = next((row for row in rows if row.first_a != row.first_b), None)
+        if other is not None and other.margin is not None:
+            told = "a coin flip" if other.coin else "which rounding does not explain"
+            yield (
+                f"tokens: the first that is chosen otherwise is after {other.sequence}, {other.position - 1}: "
+                f"{other.first_a} and {other.first_b}, with a margin of {other.margin:.1g} roundings: {told}"
+            )
+
+
+def logits_of(out: list[Tensor], batch: Batch) -> tuple[int, Tensor] | None:
+    """The place of the logits in an output, and the tokens of the batch; None where there are none of them."""
+    for _, ids in batch.tensors():
+        if ids.ndim == 2 and ids.dtype in (torch.int64, torch.int32) and ids.shape[1] > 1 and int(ids.min()) >= 0:
+            for place, tensor in enumerate(out):
+                fits = tensor.is_floating_point() and tensor.ndim == 3 and tensor.shape[:2] == ids.shape
+                if fits and int(ids.max()) < tensor.shape[2]:
+                    return place, ids
+    return None
+
+
+def tokens_of(outs: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ids: Tensor) -> tuple[Token, ...]:
+    """Of each token but the first, what the logits before it say."""
+    low = [t.detach().double().cpu()[:, :-1] for t in outs]
+    truth, other = (t.detach().double().cpu()[:, :-1] for t in wide)
+    aim = ids.cpu()[:, 1:].long()
+    said = [t.log_softmax(-1).gather(-1, aim[..., None])[..., 0].tolist() for t in (*low, truth)]
+    firsts = [t.argmax(-1).tolist() for t in low]
+    top = truth.topk(2, -1)
+    noise = (low[0] - truth).abs() + (low[1] - other).abs()
+    near = noise.gather(-1, top.indices).sum(-1).clamp(min=torch.finfo(torch.float64).tiny)
+    margins = ((top.values[..., 0] - top.values[..., 1]) / near).tolist()
+    return tuple(
+        Token(s, p + 1, int(aim[s, p]), said[0][s][p], said[1][s][p], said[2][s][p], firsts[0][s][p], firsts[1][s][p],
+              margins[s][p])
+        for s in range(aim.shape[0]) for p in range(aim.shape[1])
+    )  # fmt: skip
+
+
+def listed(path: str | os.PathLike[str]) -> list[list[float]] | None:
+    """Log probabilities from a file: a list of numbers, or of lists of them; None where it is no JSON.
+
+    Raises:
+        ValueError: it is JSON, and something else.
+    """
+    with open(path, "rb") as file:
+        if file.read(1) not in (b"[", b"{"):
+            return None
+        file.seek(0)
+        try:
+            data: Any = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"{path} is cut, or no JSON: {error}") from error
+    rows = [data] if isinstance(data, list) and not any(isinstance(row, list) for row in data) else data
+    good = isinstance(rows, list) and all(
+        isinstance(row, list) and all(n is None or isinstance(n, int | float) for n in row) for row in rows
+    )
+    if not good:
+        raise ValueError(f"{path} has no log probabilities: write a list of numbers, or a list for each sequence")
+    return [[math.nan if n is None else float(n) for n in row] for row in rows]
+
+
+def against(
+    rows: list[list[float]], logits: Tensor, wide: Tensor, ids: Tensor
+) -> tuple[tuple[Token, ...], float, float, float]:
+    """Tokens with an engine's log probabilities; the errors of the model and of the engine, and of one rounding.
+
+    Raises:
+        CompareError: there are not as many numbers as tokens.
+    """
+    count, length = ids.shape
+    if len(rows) != count or any(len(row) not in (length, length - 1) for row in rows):
+        told = ", ".join(str(len(row)) for row in rows[:4])
+        raise CompareError(
+            f"diff: the batch has {count} sequences of {length} tokens, and the file {len(rows)} lists of {told} "
+            "numbers: one for each token, with or without the first"
+        )
+    low, truth = (t.detach().double().cpu()[:, :-1] for t in (logits, wide))
+    aim = ids.cpu()[:, 1:].long()
+    mine, its = (t.log_softmax(-1).gather(-1, aim[..., None])[..., 0] for t in (low, truth))
+    engine = torch.tensor([row[-(length - 1) :] for row in rows], dtype=torch.float64)
+    once = truth.to(logits.dtype).double().log_softmax(-1).gather(-1, aim[..., None])[..., 0]
+    known = engine.isfinite()
+    errors = [float((t - its)[known].square().mean().sqrt()) for t in (mine, engine, once)]
+    tokens = tuple(
+        Token(s, p + 1, int(aim[s, p]), float(mine[s, p]), float(engine[s, p]), float(its[s, p]), None, None, None)
+        for s in range(count) for p in range(length - 1) if known[s, p]
+    )  # fmt: skip
+    return tokens, errors[0], errors[1], errors[2]
+
+
+def judged(a: float, b: float, half: float, unit: float) -> tuple[Verdict, tuple[float, float]]:
+    """The verdict on an engine whose float64 nobody knows, and the errors as roundings.
+
+    Args:
+        a: the error of the model.
+        b: that of the engine.
+        half: that of the model in bfloat16.
+        unit: what one rounding of the logits makes.
+    """
+    counts = roundings(a, unit), roundings(b, unit)
+    if b > _BITS * max(a, half):
+        return "another function", counts
+    side = worse(*counts)
+    return ("a rounds worse" if side == "a" else "b rounds worse" if side else "rounding"), counts
