@@ -10,8 +10,8 @@ STAMP := .venv/.installed
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
-# Built for CUDA: where its libraries are missing, every package that looks for torchvision fails to import. One test uses it.
-APART := torchvision==0.28.0
+# Built for CUDA: where its libraries are missing, every package that looks for torchvision fails to import. Two tests use it.
+APART := torchvision==0.28.0 timm==1.0.31
 SUITE_GROUPS := --group tests --group integration
 
 # Without bytecode each process of a run compiles all of the library and of its tests anew.

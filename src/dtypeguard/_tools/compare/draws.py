@@ -45,7 +45,7 @@ class Draws(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = draw(func, args, kwargs or {})
-        if torch.Tag.nondeterministic_seeded not in func.tags or private.current_node() is not None:
+        if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) or private.current_node() is not None:
             return out
         if func is torch.ops.aten.native_dropout.default:
             drawn, share = out[1], args[1]

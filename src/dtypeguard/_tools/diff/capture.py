@@ -1,5 +1,6 @@
 """`capture`: what a model's modules got and returned, as a file that another machine or version is compared with."""
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -38,7 +39,7 @@ class Recorded:
         title: of the program.
         model: its modules and calls; tensors are on meta.
         low: a sample of each tensor, by its call, 0 or 1 for inputs and outputs, and number.
-        wide: the same in float64; empty where the program does not run in it.
+        wide: the same in float64, or float32; empty where the program does not run in it.
         versions: of torch and dtypeguard.
     """
 
@@ -54,12 +55,13 @@ def recorded(side: Side) -> Recorded:
     low, wide = Tape(), Tape()
     paths = None if side.model is not None else ()
     side.run(side.copy(), low, paths)
-    try:
-        side.run(side.wide(torch.float64, {}), wide, paths, wide=Wide(torch.float64, apart=False))
-    except REFUSALS:
+    for precision in (torch.float64, torch.float32):
+        with contextlib.suppress(*REFUSALS):
+            side.run(side.wide(precision, {}), wide, paths, wide=Wide(precision, apart=False))
+            break
         wide = Tape()
     low_samples, wide_samples = (
-        {f"{path} {number} {place} {n}": sample(tensor)
+        {f"{path} {number} {place} {n}": sample(tensor, tape is wide and tensor.is_floating_point())
          for (path, number), passage in tape.passages.items()
          for place, named in enumerate((passage.inputs, passage.outputs)) for n, (_, tensor) in enumerate(named)}
         for tape in (low, wide)
@@ -92,8 +94,8 @@ def _bytes(tensor: Tensor) -> bytes:
     return hashlib.sha256(raw.numpy().tobytes()).digest()
 
 
-def sample(tensor: Tensor) -> Tensor:
-    """Some entries of a tensor, the same of each of its size; of a large one of float64 also random projections."""
+def sample(tensor: Tensor, projected: bool) -> Tensor:
+    """Some entries of a tensor, the same of each of its size; of a large one also random projections."""
     flat = tensor.detach().reshape(-1).cpu()
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
@@ -102,9 +104,9 @@ def sample(tensor: Tensor) -> Tensor:
         return flat.clone()
     count = min(max(size // _SHARE, _LEAST), _MOST)
     entries = flat[_mixed(torch.arange(count)) % size]
-    if flat.dtype is not torch.float64:
+    if not projected:
         return entries.clone()
-    full = flat.nan_to_num(0, 0, 0).masked_fill(flat <= _FLOOR, 0.0)
+    full = flat.double().nan_to_num(0, 0, 0).masked_fill(flat <= _FLOOR, 0.0)
     bits = _mixed(torch.arange(size))
     sums = [(full * (1 - 2 * ((bits >> 7 * n) & 1))).sum() * math.sqrt(count / size) / 2 for n in range(_SIGNS)]
     return torch.cat([entries, torch.stack(sums)])

@@ -19,6 +19,7 @@ from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled
+from .distances import without_padding
 from .match import Match, Names
 from .measure import Found, Point, measure
 from .result import ProgramDiff, rows_of
@@ -63,7 +64,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
     ('another function', '1')
     """
     given, draws, own = _batch(batch), Draws(), _loss(loss)
-    with torch.inference_mode(False), task("diff"):
+    with torch.inference_mode(False), task("diff"), without_padding(_mask(given)):
         first = _side("a", a, given, draws, own)
         probabilities = listed(b) if isinstance(b, str | os.PathLike) else None
         if probabilities is not None:
@@ -78,6 +79,9 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
             made = _made(first, second, part(records[0], records[1], names))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
+        mask = _mask(given)
+        if mask is not None and not bool(mask.all()):
+            made.notes.append(f"{int((mask == 0).sum())} places that the attention mask leaves out were not compared")
         return made
 
 
@@ -144,6 +148,12 @@ def _side(name: str, value: Any, batch: Batch, draws: Draws, loss: Loss | None) 
     if isinstance(value, str | os.PathLike):
         return load(value)
     return Side(name, _program(name, value), batch, draws, loss)
+
+
+def _mask(batch: Batch) -> Tensor | None:
+    """The attention mask, as transformers has it: 1 for tokens, 0 for padding."""
+    mask = batch.kwargs.get("attention_mask")
+    return mask if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point() else None
 
 
 def _tokens(found: Found, batch: Batch) -> tuple[Token, ...]:

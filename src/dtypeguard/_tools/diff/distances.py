@@ -1,6 +1,9 @@
 """How far two tensors are apart, and what of it rounding explains."""
 
+import contextlib
 import math
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -18,6 +21,20 @@ _ONCE, _HALF = 1.0, 0.5
 _TYPICAL = 0.4
 
 
+# What is computed of padding means nothing: attention of a row that is masked as a whole is anything.
+_valid: ContextVar[Tensor | None] = ContextVar("dtypeguard.diff.valid", default=None)
+
+
+@contextlib.contextmanager
+def without_padding(mask: Tensor | None) -> Iterator[None]:
+    """In here, tensors by sequence and position are compared where an attention mask is not 0."""
+    token = _valid.set(None if mask is None or bool(mask.all()) else mask.bool().cpu())
+    try:
+        yield
+    finally:
+        _valid.reset(token)
+
+
 def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
     """The norm of the difference of two tensors, in parts of the norm of the second one, or of a third.
 
@@ -25,6 +42,9 @@ def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
     both tensors hold what a mask holds, they are equal.
     """
     x, y = x.detach().to("cpu").reshape(y.shape), y.detach().to("cpu")
+    valid = _valid.get()
+    if valid is not None and y.shape[:2] == valid.shape:
+        x, y, scale = x[valid], y[valid], None if scale is None else scale.detach().to("cpu").reshape(y.shape)[valid]
     if kind_of(x) in ("int", "bool"):
         return float((x != y).double().mean()) if x.numel() else 0.0
     wide = torch.complex128 if kind_of(x) == "complex" else torch.float64

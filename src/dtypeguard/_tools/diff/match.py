@@ -127,14 +127,14 @@ def _mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     for path in a.kinds:
         if not path:
             continue
-        other = names(path) if callable(names) else None
+        other, inner = names(path) if callable(names) else None, False
         if not callable(names):
             for pattern, target in names.items():
                 parts = _stars(pattern, path)
                 if parts is not None:
                     used.add(pattern)
-                    other = _filled(target, parts)
-        if other is None:
+                    other, inner = _filled(target, parts), bool(parts[-1])
+        if other is None or (inner and other not in b.kinds):  # below what a pattern names, names may differ
             continue
         if other not in b.kinds:
             near = difflib.get_close_matches(other, b.kinds, 1)

@@ -310,9 +310,9 @@ def _shared(a: Model, b: Model, matches: set[Match], values: tuple[Values, Value
             y = its.get(name)
             if y is None or x.numel() != y.numel():
                 continue
-            narrow = max(torch.finfo(t.dtype).eps for t in (x, y))
+            narrow = max((torch.finfo(t.dtype) for t in (x, y)), key=lambda info: info.eps)
             first, second = (t.detach().to("cpu", torch.float64) for t in (x, y))
-            if x.shape == y.shape and bool(((first - second).abs() <= narrow * second.abs()).all()):
+            if x.shape == y.shape and bool(((first - second).abs() <= narrow.eps * (second.abs() + narrow.tiny)).all()):
                 if torch.finfo(x.dtype).eps <= torch.finfo(y.dtype).eps:
                     values[1][match.b, name] = x
                 else:
