@@ -62,6 +62,7 @@ KERNELS = [
     "dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=["float32", "bfloat16"]
 )
 @pytest.mark.parametrize(("name", "kernel"), KERNELS)
+@pytest.mark.filterwarnings("ignore:_compile flag:DeprecationWarning", "ignore:flex_attention called:UserWarning")
 def test_another_kernel_is_rounding(name: str, kernel: str, dtype: torch.dtype) -> None:
     a, b = build(name, dtype), build(name, dtype, kernel)
     b.load_state_dict(a.state_dict())
@@ -79,7 +80,7 @@ CHANGED: list[tuple[str, dict[str, Any], str]] = [
     ("GPT2", {"layer_norm_epsilon": 1e-6}, "transformer.h.0.ln_1"),
     ("GPT2", {"scale_attn_by_inverse_layer_idx": True}, "transformer.h.1.attn"),
     ("Bert", {"hidden_act": "gelu_new"}, "bert.encoder.layer.0.intermediate.intermediate_act_fn"),
-    ("T5", {"relative_attention_max_distance": 16}, "encoder.block.0.layer.0.SelfAttention"),
+    ("T5", {"relative_attention_max_distance": 40}, "encoder.block.0.layer.0.SelfAttention"),
 ]
 
 

@@ -101,10 +101,12 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     alone: tuple[list[str], list[str]] = [], []
     values: tuple[Values, Values] = {}, {}
     states: dict[str, list[str]] = {}
+    loose: tuple[list[str], ...] = [], []
     if a.model is not None and b.model is not None:
         models = Model.of(a.model, tapes[0].passages), Model.of(b.model, tapes[1].passages)
         calls = matched(*models, names)
         alone = unmatched(*models, calls)
+        loose = tuple([path for path in own if model.shapes[path]] for own, model in zip(alone, models, strict=True))
         states = _shared(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_grown(calls, *tapes))
     tapes[1].passages.clear()
@@ -116,7 +118,7 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     eps = torch.finfo(precision).eps
     if modules:
         points = _forced(sides, calls, tapes[0], values, precision, states)
-        regions = _regions(calls, points, free, b)
+        regions = _regions(calls, points, free, b, loose)
         if regions:  # what stands for each other computes other things, that come to the same
             blurred = {calls[parent][0].b for parent in regions.values()}
             calls = {key: call for key, call in calls.items() if key not in regions}
@@ -180,16 +182,25 @@ def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Va
     return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps, spacing))
 
 
-def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side) -> dict[Key, Key]:
+def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
+             loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
     """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
 
-    Weights that were computed from others are rounded: so much of what differs inside may differ in the result.
+    So it is where weights of several modules are one: a norm in a convolution. Weights that were computed from others
+    are rounded: so much of what differs inside may differ in the result.
+
+    Args:
+        loose: modules of a, and of b, that have weights and stand for none of the other.
     """
     spacing = max((torch.finfo(p.dtype).eps for p in b.weights), default=0.0)
     found = {}
     for point in points:
         parent = free[1].passages[point.key].parent if point.another and point.key in free[1].passages else None
         if parent is None or parent not in calls or any(one not in free[0].passages for one in calls[parent][1]):
+            continue
+        paths = calls[parent][1][0][0], parent[0]
+        if not any(not path or one.startswith(f"{path}.") for path, own in zip(paths, loose, strict=True)
+                   for one in own):  # fmt: skip
             continue
         mine, its = free[1].passages[parent], expected(calls[parent], free[0])[1]
         pairs = paired(mine.outputs, its)

@@ -1,22 +1,18 @@
 """Where two programs part, in a notebook's cell and on a page."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._show.fragment import badge, facts, folded, joined, lines, listed, table
 from ..._show.text import number as counted
-
-if TYPE_CHECKING:
-    from .result import DiffRow, ProgramDiff
+from .words import number, short
 
 _COLOURS = {"same": "good", "rounding": "good", "another function": "error"}
 _DECADES, _WIDTH = 9, 18  # of a bar: from 1e-9 to 1
 
 
-def parts_of(found: "ProgramDiff") -> tuple[Any, ...]:
+def parts_of(found: Any) -> tuple[Any, ...]:
     """What shows a result: the verdict, then both programs side by side from their inputs to their outputs."""
-    from .result import number, short
-
     first, *rest = found.told()
     colour = _COLOURS.get(found.verdict, "warning")
     rows = [
@@ -53,7 +49,7 @@ def parts_of(found: "ProgramDiff") -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _mark(row: "DiffRow", found: "ProgramDiff") -> Any:
+def _mark(row: Any, found: Any) -> Any:
     """What a module is, where it is not the same; of the first that parts it is said."""
     if row is found.where:
         return badge(f"first: {row.verdict}", _COLOURS.get(found.verdict, "warning"))

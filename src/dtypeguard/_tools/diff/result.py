@@ -1,6 +1,5 @@
 """What `diff` found."""
 
-import math
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from .distances import Verdict, worse
 from .match import Match
 from .measure import Found, Point, between
 from .tokens import Token
+from .words import count, number, short
 
 _COLUMNS, _SHOWN = 80, 12
 _BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
@@ -208,24 +208,6 @@ class ProgramDiff(Result):
         from .page import parts_of
 
         return parts_of(self)
-
-
-def number(value: float | None) -> str:
-    """A distance: `4.7e-03`, `0`."""
-    if value is None:
-        return ""
-    return "not finite" if not math.isfinite(value) else f"{value:.1e}" if value else "0"
-
-
-def short(value: float) -> str:
-    """A number of roundings: `2.0`, `310`, `4e+05`."""
-    if not math.isfinite(value):
-        return "inf"
-    return f"{value:.1f}" if value < 99.5 else f"{value:.0f}" if value < 1e5 else f"{value:.0e}"
-
-
-def count(value: float) -> str:
-    return f"{short(value)} rounding{'s' * (short(value) != '1.0')}"
 
 
 def rows_of(
