@@ -461,6 +461,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(made(models.GPT), probabilities(tmp, {"a": 1}), ids()), ValueError,
         "has no log probabilities",
     ),
+    "no values": (
+        lambda tmp: dtypeguard.diff(nn.Linear(4, 4, device="meta"), linear(), X), dtypeguard.CompareError,
+        "a, this Linear, is on meta",
+    ),
     "no logits": (
         lambda tmp: dtypeguard.diff(linear(), probabilities(tmp, [[0.0]]), X), dtypeguard.CompareError, "need logits",
     ),
@@ -537,6 +541,54 @@ def test_traps() -> None:
     b.act = nn.LeakyReLU(1e-6, inplace=True)
     found = dtypeguard.diff(a, b, torch.randn(4, 8))
     assert (found.verdict, found.where and found.where.name) == (ANOTHER, "act")
+
+
+class Asserts(nn.Module):
+    """Asks for its dtype, in inference mode, and writes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.act = nn.Linear(4, 4), nn.ReLU(inplace=True)
+
+    @torch.inference_mode()
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.act(self.lin(x).float())
+        assert h.dtype is torch.float32
+        return h, h.to_sparse()
+
+
+class Spectrum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x)
+
+
+def normed() -> nn.Module:
+    return nn.utils.parametrizations.weight_norm(copy.deepcopy(PLAIN))
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+
+
+PLAIN = nn.Linear(4, 4)
+ALIKE: dict[str, tuple[Any, Any]] = {
+    "one that asks for float32": (Asserts(), copy.deepcopy),
+    "complex results": (Spectrum(), copy.deepcopy),
+    "three arguments that are one": (encoder(), copy.deepcopy),
+    "the very same": (PLAIN, lambda a: a),
+    "weights of other parameters": (PLAIN, lambda a: normed()),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_two_that_are_alike(name: str) -> None:
+    a, change = ALIKE[name]
+    assert dtypeguard.diff(a, change(a), torch.rand(2, 3, 4)).verdict in (
+        "same",
+        WORSE if "weights" in name else "same",
+    )
 
 
 def test_what_refuses_float64_is_told() -> None:

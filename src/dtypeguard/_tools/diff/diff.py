@@ -90,7 +90,7 @@ def _live(a: Side, b: Side, names: Names) -> ProgramDiff:
     found = measure(a, b, names)
     if found.precision is torch.float32:
         found.notes.append(
-            "the reference is float32, as an operation refuses float64: small differences of the function look like "
+            "the reference is float32, as one does not run in float64: small differences of the function look like "
             "rounding"
         )
     grads: tuple[Gradient, ...] = ()

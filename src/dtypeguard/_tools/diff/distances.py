@@ -50,7 +50,11 @@ def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
     wide = torch.complex128 if kind_of(x) == "complex" else torch.float64
     x, y = x.to(wide), y.to(wide)
     base = y if scale is None else scale.detach().to("cpu", wide).reshape(y.shape)
-    if not x.is_complex():
+    gap, size = float(torch.linalg.vector_norm(x - y)), float(torch.linalg.vector_norm(base))
+    usual = math.isfinite(gap) and math.isfinite(size)
+    if not usual or (gap and not x.is_complex() and x.amin() <= _MASKED):
+        if x.is_complex():
+            x, y, base = (torch.view_as_real(t) for t in (x, y, base))
         masked = (x <= _MASKED) & (y <= _MASKED)
         same = (x == y) | (x.isnan() & y.isnan()) | masked
         if same.all():
@@ -59,7 +63,7 @@ def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
             return math.inf
         left = masked | ~y.isfinite() | ~base.isfinite()
         x, y, base = (t.masked_fill(left, 0.0) for t in (x, y, base))
-    gap, size = float(torch.linalg.vector_norm(x - y)), float(torch.linalg.vector_norm(base))
+        gap, size = float(torch.linalg.vector_norm(x - y)), float(torch.linalg.vector_norm(base))
     return gap / size if size else (math.inf if gap else 0.0)
 
 

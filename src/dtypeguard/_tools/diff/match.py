@@ -60,8 +60,7 @@ class Model:
     def of(cls, model: nn.Module, passages: dict[Key, Passage]) -> "Model":
         modules = {unwrapped(path): module for path, module in walk(model)}
         held = {
-            path: {name: t for _, name, t in tensors_of(module) if t.is_floating_point() and t.ndim}
-            for path, module in modules.items()
+            path: {name: t for _, name, t in tensors_of(module) if _is_plain(t)} for path, module in modules.items()
         }
         shapes = {path: sorted(tuple(t.shape) for t in own.values()) for path, own in held.items()}
         return cls(passages, {path: type(module).__name__ for path, module in modules.items()}, shapes, held)
@@ -80,6 +79,11 @@ class Model:
 
     def results(self, key: Key) -> list[tuple[int, ...]]:
         return [tuple(t.shape) for _, t in self.passages[key].outputs]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has values of its own to compare: a quantized one has others inside."""
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.is_floating_point() and tensor.ndim > 0
 
 
 Calls = dict[Key, tuple[Match, tuple[Key, ...]]]  # of b, with those of a

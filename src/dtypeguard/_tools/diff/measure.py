@@ -1,8 +1,7 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
-import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from ..compare.subject import REFUSALS
 from .distances import bound, distance, rounding, roundings, roundoff, worse
 from .match import Calls, Match, Model, Names, matched
 from .side import ROOT, Given, Side, Values
@@ -110,29 +108,64 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         states = _shared(*models, {match for match, _ in calls.values()}, values)
     growth = dict(_grown(calls, *tapes))
     tapes[1].passages.clear()
-    low = b.whole(outs[1])
-    for precision in (torch.float64, torch.float32):
-        with contextlib.suppress(*([] if precision is torch.float32 else REFUSALS)):
-            free = _wide(sides, values, precision, calls if modules else {}, None)
-            break
-    eps = torch.finfo(precision).eps
+    notes: list[str] = []
+    precision, free = _free(sides, values, calls if modules else {})
+    points: list[Point] = []
     if modules:
-        points = _forced(sides, calls, tapes[0], values, precision, states)
-        regions = _regions(calls, points, free, b, loose)
-        if regions:  # what stands for each other computes other things, that come to the same
-            blurred = {calls[parent][0].b for parent in regions.values()}
-            calls = {key: call for key, call in calls.items() if key not in regions}
-            points = _forced(sides, calls, tapes[0], values, precision, states, blurred)
-    else:
-        points = list(_points(calls, tapes[0], Tape({ROOT: low}), *free, eps, {}))
+        try:
+            points = _forced(sides, calls, tapes[0], values, precision, states)
+            regions = _regions(calls, points, free, b, loose)
+            if regions:  # what stands for each other computes other things, that come to the same
+                calls = {key: call for key, call in calls.items() if key not in regions}
+                points = _forced(sides, calls, tapes[0], values, precision, states)
+            _blur(points, {calls[parent][0].b for parent in regions.values()} | _around(calls, loose), b)
+        except Exception as error:  # of what is matched, and is not alike
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
+    if not points:
+        calls = {ROOT: calls.get(ROOT, (Match("", ("",), ""), (ROOT,)))}
+        points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
+                              torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
     reference = ends[any(point.another for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
     unit = unit_of(outs, ends[0])
     felt = roundings(errors[0], unit), roundings(errors[1], unit)
     return Found(
-        calls, points, errors, between(outs[1], outs[0]), growth, alone, states, precision, felt, [*outs, *ends], values
+        calls,
+        points,
+        errors,
+        between(outs[1], outs[0]),
+        growth,
+        alone,
+        states,
+        precision,
+        felt,
+        [*outs, *ends],
+        values,
+        notes,
     )
+
+
+def _free(
+    sides: tuple[Side, Side], values: tuple[Values, Values], calls: Calls
+) -> tuple[torch.dtype, tuple[Tape, Tape]]:
+    """Both in the widest dtype in which both run, on their own inputs.
+
+    Raises:
+        CompareError: one of them runs in none.
+    """
+    try:
+        return torch.float64, _wide(sides, values, torch.float64, calls, None)
+    except Exception:  # an operation that refuses it, or the program, where it asks for a dtype
+        pass
+    try:
+        return torch.float32, _wide(sides, values, torch.float32, calls, None)
+    except Exception as error:
+        titles = " or ".join(side.title for side in sides)
+        raise CompareError(
+            f"diff needs a reference, and {titles} does not run in float64 or float32: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: torch.dtype, calls: Calls,
@@ -163,12 +196,8 @@ def _given(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
 
 
 def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values], precision: torch.dtype,
-            states: dict[str, list[str]], blurred: Collection[str] = ()) -> list[Point]:  # fmt: skip
-    """Both programs with a's tensors.
-
-    Args:
-        blurred: modules of b whose weights were computed from a's, and rounded.
-    """
+            states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
+    """Both programs with a's tensors."""
     low = Tape()
     sides[1].run(sides[1].copy(), low, _paths(calls)[1], _given(calls, tape)[1])
     wide = _wide(sides, values, precision, calls, tape)
@@ -178,8 +207,28 @@ def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Va
             missing = [name for name, _ in theirs if name not in mine] if len(theirs) > len(mine) else []
             told = [f"gets no {name}, as a's does" for name in missing]
             states.setdefault(match.b, []).extend(line for line in told if line not in states.get(match.b, ()))
-    spacing = {path: max(torch.finfo(p.dtype).eps for p in sides[1].weights) for path in blurred}
-    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps, spacing))
+    return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps))
+
+
+def _around(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
+    """The innermost modules of b around weights that have no partner."""
+    pairs = {match.b: match for match, _ in calls.values()}
+    found = set()
+    for side, paths in enumerate(loose):
+        own = {(match.a[0] if side == 0 else match.b): match.b for match in pairs.values()}
+        for path in paths:
+            while path and path not in own:
+                path = path.rpartition(".")[0]
+            found.add(own.get(path, ""))
+    return found
+
+
+def _blur(points: list[Point], blurred: Collection[str], b: Side) -> None:
+    """Weights that were computed from others are rounded once: no less can be told from that."""
+    spacing = max((torch.finfo(p.dtype).eps for p in b.weights), default=0.0)
+    for point in points:
+        if point.match.b in blurred:
+            point.bound = max(point.bound, spacing)
 
 
 def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
@@ -249,8 +298,7 @@ def expected(call: tuple[Match, tuple[Key, ...]], tape: Tape) -> tuple[Named, Na
     return first.inputs, [("result", whole[..., match.channels.to(whole.device)])]
 
 
-def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float,
-            spacing: Mapping[str, float]) -> Iterator[Point]:  # fmt: skip
+def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: float) -> Iterator[Point]:
     """All places at which both have the same tensor, in b's order."""
     found: list[tuple[int, Point]] = []
     for key, call in calls.items():
@@ -269,7 +317,7 @@ def _points(calls: Calls, a: Tape, b: Tape, wide_a: Tape, wide_b: Tape, eps: flo
                 truth = truths[place][number][1] if number < len(truths[place]) else None
                 if truth is None or other is None or other.numel() != truth.numel():
                     continue
-                least = max(coarse, eps, spacing.get(owner.b, 0.0))
+                least = max(coarse, eps)
                 point = point_of(
                     (mine[place][number][1], seconds[name]), (truth, other), ulps, least,
                     match=owner, key=key, before=f"{key[0]}({name})" if place == 0 else "", site=low.site,
@@ -282,7 +330,7 @@ def point_of(low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: floa
     """A point from the tensors of a and b, as they are and in a wide dtype."""
     truth = wide[0]
     errors = distance(low[0], truth), distance(low[1], wide[1], truth)
-    unit = min(rounding(truth, tensor.dtype) for tensor in low)
+    unit = min(rounding(truth, dtype) for dtype in {tensor.dtype for tensor in low})
     return Point(
         **where,
         apart=distance(wide[1], truth),

@@ -18,7 +18,7 @@ from ..calls import read_as
 from ..compare.batches import Batch
 from ..compare.draws import Draws, drawing
 from ..compare.subject import Loss, compiling
-from .tape import Key, Named, Passage, Tape, Wires
+from .tape import Key, Named, Passage, Tape, Wires, is_dense
 from .wide import Wide
 
 Given = Callable[[Key], tuple[Named, Named] | None]
@@ -55,6 +55,10 @@ class Side:
         self.model = root if isinstance(root, nn.Module) else None
         held = (*self.model.parameters(), *self.model.buffers()) if self.model is not None else ()
         self.device = next((t.device for t in held), torch.device("cpu"))
+        if self.device.type == "meta":
+            raise CompareError(
+                f"diff: {self.name}, this {self.title}, is on meta, and has no values: pass it with its weights"
+            )
         self._numbers = Numbers.taken(self.device)
         self._mark = self._numbers.mark()
 
@@ -133,7 +137,7 @@ class Side:
                 whole = program(*batch.args, **batch.kwargs)
                 if backward and self.loss is not None:
                     self.loss(whole, batch).backward()
-                out = list(tensors_in(whole))
+                out = [t for t in tensors_in(whole) if is_dense(t)]
             except Exception as error:
                 if wide is not None:
                     raise

@@ -166,6 +166,7 @@ class Wires:
             if found is None:
                 return None
             partner = paired(passage.inputs, found[0])
+            known: dict[int, Tensor] = {}
 
             def other(name: str, value: Any) -> Any:
                 if type(value) is tuple:
@@ -173,9 +174,10 @@ class Wires:
                 place = partner.get(name) if isinstance(value, Tensor) else None
                 if place is None:
                     return value
-                new = _like(found[0][place][1], value)
-                replaced.append((new, value, new._version))
-                return new
+                if id(value) not in known:  # one tensor that stands in two places is one again
+                    known[id(value)] = _like(found[0][place][1], value)
+                    replaced.append((known[id(value)], value, version_of(known[id(value)])))
+                return known[id(value)]
 
             return (
                 tuple(other(name, value) for name, value in labelled[: len(args)]),
@@ -192,7 +194,7 @@ class Wires:
         if self._wide is not None:
             self._wide.leave()
         for new, own, version in replaced:
-            if new._version != version:  # what the module writes to an argument is written to the caller's
+            if version_of(new) != version:  # what the module writes to an argument is written to the caller's
                 self._tape.loosen(own)
                 own.copy_(new)
         tensors = list(_tensors([("result", out)]))
@@ -219,6 +221,11 @@ class Wires:
         return (1.0, 0.0) if self._wide is None else (self._wide.ulps[-1], self._wide.coarse[-1])
 
 
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was written to; one of inference mode does not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def _like(tensor: Tensor, other: Tensor) -> Tensor:
     """A tensor of another one's dtype, device and shape, with its own storage."""
     return tensor.to(other.device, other.dtype, copy=True).reshape(other.shape)
@@ -240,10 +247,14 @@ def _tensors(values: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors in values, in containers too, by their paths."""
     for name, value in values:
         if isinstance(value, Tensor):
-            if value.layout is torch.strided and not value.is_nested:
+            if is_dense(value):
                 yield name, value
         else:
             yield from _tensors((f"{name}{_step(step)}", item) for step, item in children(value) or ())
+
+
+def is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def kind_of(tensor: Tensor) -> str:
