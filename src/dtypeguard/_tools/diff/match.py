@@ -131,7 +131,9 @@ def _mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     for path in a.kinds:
         if not path:
             continue
-        other, inner = names(path) if callable(names) else None, False
+        chosen: Any = names(path) if callable(names) else None
+        other: str | None = chosen
+        inner = False
         if not callable(names):
             for pattern, target in names.items():
                 parts = _stars(pattern, path)

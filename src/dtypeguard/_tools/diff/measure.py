@@ -362,9 +362,10 @@ def _shared(a: Model, b: Model, matches: set[Match], values: tuple[Values, Value
     """What differs in what modules hold. Values that one program has rounded are given to both in float64."""
     found: dict[str, list[str]] = {}
     for match in matches:
-        if len(match.a) > 1 or match.channels is not None:
+        path, *more = match.a
+        if more or match.channels is not None:
             continue
-        mine, its = a.weights(match.a[0]), b.weights(match.b)
+        mine, its = a.weights(path), b.weights(match.b)
         for name, x in mine.items():
             y = its.get(name)
             if y is None or x.numel() != y.numel():
@@ -375,7 +376,7 @@ def _shared(a: Model, b: Model, matches: set[Match], values: tuple[Values, Value
                 if torch.finfo(x.dtype).eps <= torch.finfo(y.dtype).eps:
                     values[1][match.b, name] = x
                 else:
-                    values[0][match.a[0], name] = y
+                    values[0][path, name] = y
             elif x.shape == y.shape or not torch.equal(first.mT, second):
                 transposed = first.ndim == 2 and torch.equal(first, second.mT)
                 told = "is transposed" if transposed else f"differs by {distance(y, x):.1e} of its norm"

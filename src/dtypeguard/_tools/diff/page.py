@@ -15,14 +15,7 @@ def parts_of(found: Any) -> tuple[Any, ...]:
     """What shows a result: the verdict, then both programs side by side from their inputs to their outputs."""
     first, *rest = found.told()
     colour = _COLOURS.get(found.verdict, "warning")
-    rows = [
-        (
-            ", ".join(row.a) or "(the model)", joined(row.name or "(the model)", _mark(row, found)), row.at or None,
-            number(row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
-            number(row.outputs), bar(row.outputs), row.site, row.how,
-        )
-        for row in found.order
-    ]  # fmt: skip
+    own = [row for row in found.rows if row.verdict != "same"]
     head = ("a", "b", "before", "in float64", "roundings a, b", "adds", "outputs apart", "growth", "line", "matched by")
     grads = [
         (row.name, badge(row.verdict, _COLOURS.get(row.verdict, "warning")), number(row.apart), number(row.error_a),
@@ -41,11 +34,22 @@ def parts_of(found: Any) -> tuple[Any, ...]:
         joined(badge(found.verdict, colour), f"{found.titles[0]} and {found.titles[1]}"),
         lines(first, *(text.strip() for text in rest)),
         facts(*found._extra(), *found.notes),
-        table("modules, from inputs to outputs", head, rows, "module"),
+        table("modules that differ, what adds most first", head, [_cells(row, found) for row in own], "module"),
+        folded("all modules, from inputs to outputs",
+               table("", head, [_cells(row, found) for row in found.order], "module")),
         table("gradients", ("parameter", "", "in float64", "error of a", "error of b"), grads, "parameter"),
         table("log probabilities that are most apart",
               ("sequence", "position", "token", "a", "b", "float64"), tokens, "token"),
         *alone,
+    )  # fmt: skip
+
+
+def _cells(row: Any, found: Any) -> tuple[Any, ...]:
+    """One module: both names, and what it adds."""
+    return (
+        ", ".join(row.a) or "(the model)", joined(row.name or "(the model)", _mark(row, found)), row.at or None,
+        number(row.apart), f"{short(row.roundings[0])}, {short(row.roundings[1])}", number(row.adds),
+        number(row.outputs), bar(row.outputs), row.site, row.how,
     )  # fmt: skip
 
 
