@@ -19,6 +19,8 @@ examples:
   python -m dtypeguard audit --ignore DG3 --html report.html -m mypackage.train
   python -m dtypeguard audit --write-baseline known.json train.py   # accept all findings
   python -m dtypeguard audit --baseline known.json train.py         # fail on new findings
+  python -m dtypeguard audit --diff train.py                        # show edits, proven by running it again
+  python -m dtypeguard audit --fix train.py                         # write those that are safe
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
   python -m dtypeguard rules DG309
   python -m dtypeguard dryrun mypackage.net:Net --batch mypackage.net:make_batch --require bfloat16
@@ -157,6 +159,12 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     )
     add("--json", metavar="PATH", help="write the report as JSON too; for -, the same as --format json")
     add("--html", metavar="PATH", help="write the report as an HTML page")
+    add("--diff", action="store_true", help="show edits that remove findings, each proven by running the program again")
+    add("--fix", action="store_true", help="write the edits that are safe")
+    add("--unsafe-fixes", action="store_true", help="with --fix: write those too that change numbers or memory")
+    add("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
+    says = "seconds after which a run to prove edits may end, if the findings were seen (default: 60)"
+    add("--prove-limit", type=_seconds, metavar="SECONDS", default=60.0, help=says)
     add("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -262,6 +270,13 @@ def _dryrun(options: argparse.Namespace) -> int:
 
 def _every(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return seconds
 
 
 def _list(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from ._core.repair.records import CastRecord, Casts
 from ._core.state.differences import Difference
 from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
+from ._show.report.edits import Edit, EditError, Replacement
 from ._show.report.findings import Report
 from ._show.report.report import AuditReport
 from ._tools.compare.kept import Kept
@@ -29,6 +30,6 @@ from .amp._watch import Watch
 
 __all__ = [
     "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference", "DryrunCell",
-    "DryrunTable", "Finding", "Gradient", "HeldArgument", "HeldModule", "ImportHook", "Kept", "Layer", "Line",
-    "Manifest", "ProgramDiff", "Report", "StateDiff", "Token", "Watch",
+    "DryrunTable", "Edit", "EditError", "Finding", "Gradient", "HeldArgument", "HeldModule", "ImportHook", "Kept",
+    "Layer", "Line", "Manifest", "ProgramDiff", "Replacement", "Report", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

@@ -46,6 +46,8 @@ class Rule:
         guesses: whether it tells from the code what becomes of values; an audit that follows values knows better.
         follows: ids of rules whose faults do what it tells; it is listed behind the others, and one edit mends both.
         at_birth: whether the line to edit is the one where the dtype was born, not the one that is named.
+        safe: the edits that change no right result, by the names of moves (`_tools.fix`), the best first.
+        unsafe: those that change numbers or memory on purpose.
     """
 
     id: str
@@ -59,6 +61,8 @@ class Rule:
     guesses: bool = False
     at_birth: bool = False
     follows: tuple[str, ...] = ()
+    safe: tuple[str, ...] = ()
+    unsafe: tuple[str, ...] = ()
 
     @property
     def docs(self) -> str:

@@ -61,16 +61,26 @@ class Site:
         return self._written
 
     @property
-    def columns(self) -> tuple[int, int] | None:
-        """Where that begins and ends on the site's line, in characters; None where it is not known."""
+    def span(self) -> tuple[int, int, int] | None:
+        """The column where that begins on the site's line, and where it ends: line and column, in characters.
+
+        None where it is not known.
+        """
         if self._instruction.startswith("STORE_"):
             return None
         first, last, begin, end = next(islice(self._code.co_positions(), self._lasti // 2, None), (None,) * 4)
-        if first != self.line or begin is None or end is None:
+        if first != self.line or last is None or begin is None or end is None:
             return None
-        line = linecache.getline(self.file, self.line).encode()
-        stop = end if first == last else len(line.split(b"#")[0].rstrip())
-        return len(line[:begin].decode(errors="replace")), len(line[:stop].decode(errors="replace"))
+        begins, ends = (linecache.getline(self.file, line).encode() for line in (self.line, last))
+        return len(begins[:begin].decode(errors="replace")), last, len(ends[:end].decode(errors="replace"))
+
+    @property
+    def columns(self) -> tuple[int, int] | None:
+        """Where that begins and ends on the site's line, in characters; None where it is not known."""
+        if (span := self.span) is None:
+            return None
+        begin, last, end = span
+        return begin, end if last == self.line else len(linecache.getline(self.file, self.line).split("#")[0].rstrip())
 
     @property
     def expression(self) -> str:

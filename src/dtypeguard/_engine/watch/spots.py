@@ -19,6 +19,7 @@ class Spot:
         begin: the first column of the code in `source`, counted from 0.
         end: the column after the last one.
         label: what is said of the code; may be empty.
+        stop: where the code ends, line and column, if it is known to the column; it may be on a later line.
     """
 
     file: str
@@ -28,6 +29,7 @@ class Spot:
     begin: int
     end: int
     label: str = ""
+    stop: tuple[int, int] | None = None
 
     @property
     def path(self) -> str:
@@ -71,7 +73,8 @@ def spot_of(site: Site, label: str = "") -> Spot:
     begin, end = site.columns or (0, 0)
     if not begin < end <= len(source):
         begin, end = len(source) - len(source.lstrip()), len(source)
-    return Spot(site.file, site.line, site.function, source, begin, end, label)
+    stop = site.span and site.span[1:]
+    return Spot(site.file, site.line, site.function, source, begin, end, label, stop)
 
 
 def birth_of(origin: tuple[str, ...]) -> Spot | None:

@@ -15,6 +15,7 @@ RULE = Rule(
         "`Tensor.to`, `.type`, `.half` and the like return another tensor; only `Module.to` changes what "
         "it is called on."
     ),
+    safe=("keep_result",),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
 

@@ -18,6 +18,7 @@ RULE = Rule(
     says="the same {was} tensor of {size} was cast to {dtype} {times} times, {total} in all, and it did not change",
     fix="cast it once, before the loop; in a module, register the result as a buffer, so that `.to()` reaches it",
     why="A cast reads and writes the whole tensor. Of a constant it gives the same result each time.",
+    unsafe=("cast_once",),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.Tensor.to.html",),
 )
 

@@ -18,6 +18,7 @@ RULE = Rule(
     says="`{what}` writes {source} into {dtype}: {loss}",
     fix="allocate the target with a floating dtype, or round where it is meant: `.round().to({dtype_code})`",
     why="Writing into an integer tensor truncates towards zero, without a word.",
+    unsafe=("fitting_target",),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
 

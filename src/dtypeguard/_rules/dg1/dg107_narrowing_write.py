@@ -14,6 +14,7 @@ RULE = Rule(
         "A tensor that is written to keeps its dtype, and what is written is cast to it: complex values "
         "lose their imaginary part (PyTorch warns once in a process), wide floats their digits."
     ),
+    unsafe=("fitting_target",),
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/MagriLab/KolSol/issues/30",

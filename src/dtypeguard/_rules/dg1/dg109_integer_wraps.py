@@ -25,6 +25,7 @@ RULE = Rule(
         "bits, or of int64 to a remainder, are no finding. `~` on an integer mask flips bits: 1 becomes -2, or 254 in "
         "uint8, which counts as true like -1 and 255. A float outside of an integer dtype becomes any number in it."
     ),
+    unsafe=("clamp_first", "wider_integers", "wider_target"),
     sources=("https://github.com/pytorch/pytorch/issues/24180",),
 )
 

@@ -17,6 +17,8 @@ RULE = Rule(
     says="`{what}` was refused: {reason}{operands}",
     fix="cast the operand that is odd: {advice}",
     why="PyTorch's message names neither the argument nor where its dtype comes from.",
+    safe=("float32_at_birth", "cast_operands", "cast_to_narrow"),
+    unsafe=("convert_model",),
     sources=(
         "https://github.com/pytorch/pytorch/issues/105243",
         "https://github.com/pytorch/pytorch/issues/102922",

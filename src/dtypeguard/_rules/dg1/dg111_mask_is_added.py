@@ -23,6 +23,7 @@ RULE = Rule(
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 "
         "in it makes a position a little more likely."
     ),
+    unsafe=("bool_mask",),
     sources=("https://github.com/pytorch/pytorch/issues/92554",),
 )
 

@@ -19,6 +19,7 @@ RULE = Rule(
         "and exponential noise, and samples of small probabilities, are made of the smallest numbers: their tail is "
         "cut off."
     ),
+    unsafe=("retype_inside", "widen_origins"),
     sources=("https://docs.pytorch.org/docs/stable/generated/torch.rand.html",),
 )
 

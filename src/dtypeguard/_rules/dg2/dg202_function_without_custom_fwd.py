@@ -26,6 +26,7 @@ RULE = Rule(
         "Autocast casts inside the forward of a Function, but backward runs outside of any region, on "
         "saved tensors of the dtypes that came in and a gradient of the dtype that went out."
     ),
+    safe=("custom_fwd",),
     sources=(
         "https://github.com/pytorch/pytorch/issues/47906",
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#functions-with-multiple-inputs-or-autocastable-ops",

@@ -16,6 +16,10 @@ RULE = Rule(
         "Autocast casts the operands of the operations on its lists. Writing by index, scattering and most "
         "factories are on none: a float32 canvas does not take half predictions."
     ),
+    safe=(
+        "float32_at_birth",
+        "cast_operands",
+    ),
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
         "https://github.com/open-mmlab/mmdetection3d/issues/1842",

@@ -14,6 +14,7 @@ RULE = Rule(
         "The logarithm of a half probability is infinite long before that of a float32 one, so autocast "
         "refuses `binary_cross_entropy` on a GPU."
     ),
+    unsafe=("float32_island",),
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#prefer-binary-cross-entropy-with-logits-over-binary-cross-entropy",
     ),

@@ -22,6 +22,7 @@ RULE = Rule(
         "Inside a region most tensors still are float32: autocast casts for the operations on its lists "
         "only, never for a kernel of an extension."
     ),
+    safe=("cast_for_region",),
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",
         "https://github.com/meteofrance/py4cast/issues/38",

@@ -16,6 +16,7 @@ RULE = Rule(
         "-1e9 and finfo(float32).min are no float16. In float32 the line works, under autocast or after "
         "`.half()` it does not."
     ),
+    safe=("fill_of_dtype",),
     sources=("https://github.com/huggingface/transformers/issues/17306",),
 )
 

@@ -29,6 +29,7 @@ RULE = Rule(
         "returns a gradient of its own drops it; `scaler.step` divides by the scale all the same, so this loss moves "
         "the parameters by a 65536th of what it should, and others move them as they should."
     ),
+    safe=("gradient_times_incoming",),
     sources=("https://github.com/ashawkey/stable-dreamfusion/issues/158",),
 )
 

@@ -21,6 +21,7 @@ RULE = Rule(
         "Autocast casts a weight that needs a gradient once in a region, and keeps the copy until the outermost region "
         "ends. A step of an optimizer, an average or other weights that are swapped in between are not seen by it."
     ),
+    safe=("fresh_cache",),
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#torch.autocast",
         "https://github.com/X-GenGroup/Flow-Factory/issues/186",

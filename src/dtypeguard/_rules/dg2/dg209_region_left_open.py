@@ -24,6 +24,7 @@ RULE = Rule(
         "caller: until the next item everything there is cast too. A generator of `contextlib.contextmanager` is meant "
         "to do that, and is no finding."
     ),
+    safe=("region_per_item",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.autocast", "https://peps.python.org/pep-0568/"),
 )
 

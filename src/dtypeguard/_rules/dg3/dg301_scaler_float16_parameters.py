@@ -25,6 +25,7 @@ RULE = Rule(
         "first backward. Mixed precision keeps float32 master weights, and lets autocast cast them for "
         "each operation."
     ),
+    unsafe=("float32_parameters",),
     sources=(
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
         "https://github.com/haotian-liu/LLaVA/issues/363",

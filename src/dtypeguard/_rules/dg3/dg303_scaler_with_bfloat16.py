@@ -20,6 +20,7 @@ RULE = Rule(
         "bfloat16 has the exponents of float32, so its gradients do not underflow and need no scaling. The "
         "scaler only adds an inf check and a copy, and skips steps that a bfloat16 program would take."
     ),
+    safe=("no_scaler",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

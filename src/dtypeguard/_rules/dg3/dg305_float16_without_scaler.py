@@ -21,6 +21,7 @@ RULE = Rule(
         "Gradients below 6e-8 are zero in float16, and activations' gradients often are that small. "
         "Without a scale those parts of the model silently stop learning."
     ),
+    unsafe=("scaler_on",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

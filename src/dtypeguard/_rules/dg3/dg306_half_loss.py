@@ -19,6 +19,7 @@ RULE = Rule(
         "The scaled loss and the first gradient are computed in the loss's own dtype. In float16 a scale "
         "of 65536 is infinite already, and in bfloat16 a loss has three digits."
     ),
+    safe=("float32_loss",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",),
 )
 

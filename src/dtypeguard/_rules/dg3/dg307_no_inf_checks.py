@@ -22,6 +22,7 @@ RULE = Rule(
         'PyTorch raises "No inf checks were recorded for this optimizer", which does not say that the loss '
         "was detached, or that the optimizer holds other parameters than those that the loss depends on."
     ),
+    safe=("attached_loss", "zero_grad_first"),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#working-with-multiple-models-losses-and-optimizers",
     ),

@@ -20,6 +20,7 @@ RULE = Rule(
         "The scaler divides whatever it finds in `.grad` by the scale. A loss that was not multiplied by "
         "it arrives tens of thousands of times too small, without an error."
     ),
+    safe=("scale_losses",),
     sources=("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",),
 )
 

@@ -17,6 +17,7 @@ RULE = Rule(
         "Gradients that are accumulated after `unscale_` are scaled and those before are not. PyTorch "
         "refuses the second call; leaving it out would mix both."
     ),
+    safe=("unscale_once",),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
         "https://github.com/huggingface/transformers/issues/23935",

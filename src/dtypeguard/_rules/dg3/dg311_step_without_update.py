@@ -17,6 +17,7 @@ RULE = Rule(
         "`update` moves the scale and forgets which optimizers were unscaled. Without it the next "
         "`unscale_` or `step` raises, and the scale never falls after an overflow."
     ),
+    safe=("update_at_end",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler",),
 )
 

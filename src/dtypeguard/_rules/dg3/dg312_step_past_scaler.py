@@ -18,6 +18,7 @@ RULE = Rule(
         "Stepping without the scaler applies them so, or, after `unscale_`, without looking for inf and "
         "NaN."
     ),
+    safe=("step_by_scaler",),
     sources=("https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",),
 )
 

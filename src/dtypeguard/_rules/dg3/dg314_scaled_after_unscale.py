@@ -21,6 +21,7 @@ RULE = Rule(
         "gradients that are tens of thousands of times too large, and `step` does not divide again: "
         "PyTorch applies them as they are."
     ),
+    safe=("unscale_once",),
     sources=("https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",),
 )
 

@@ -23,6 +23,7 @@ RULE = Rule(
         "An optimizer keeps the parameters that it was given. Replace a layer afterwards and it steps on "
         "tensors that nothing computes with, while the new ones never move."
     ),
+    unsafe=("optimizer_last",),
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
 

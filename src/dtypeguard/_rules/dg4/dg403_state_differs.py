@@ -23,6 +23,7 @@ RULE = Rule(
         'was. The next step fails with "expected dtype float for `end` but got dtype c10::Half", or mixes '
         "dtypes in silence."
     ),
+    unsafe=("optimizer_last", "state_like_parameters"),
     sources=("https://github.com/pytorch/pytorch/issues/7844",),
 )
 

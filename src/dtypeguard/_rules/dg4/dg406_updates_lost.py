@@ -31,6 +31,7 @@ RULE = Rule(
         "bfloat16 has 8 bits of significand: an update smaller than 1/512 of the weight is rounded away, "
         "each step anew, and the loss stops falling for no visible reason."
     ),
+    unsafe=("float32_parameters",),
     sources=(
         "https://arxiv.org/abs/2010.06192",
         "https://github.com/pytorch/torchtitan/issues/2881",

@@ -62,6 +62,7 @@ RULE = Rule(
         "spacing of bfloat16 (1/256) and float16 (1/1024) around most weights, so it stays at its first "
         "value for ever."
     ),
+    unsafe=("widen_origins",),
     sources=("https://github.com/d8ahazard/sd_dreambooth_extension/issues/1417",),
 )
 

@@ -15,6 +15,7 @@ RULE = Rule(
         "`Module.to(dtype)` converts every floating buffer. Frequencies, statistics and tables are small, "
         "and need the digits."
     ),
+    unsafe=("buffers_stay",),
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.to",
         "https://github.com/huggingface/transformers/issues/25681",

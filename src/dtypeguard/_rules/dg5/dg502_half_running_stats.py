@@ -19,6 +19,7 @@ RULE = Rule(
         "A running average moves by a tenth of the difference or less; in half most of that is rounded "
         "away, so evaluation uses statistics that stand still."
     ),
+    unsafe=("norms_in_float32",),
     sources=("https://github.com/pytorch/pytorch/issues/102922",),
 )
 

@@ -19,6 +19,7 @@ RULE = Rule(
         "`Module.to`, `.half`, `.cuda` change parameters and buffers; a tensor that is only an attribute "
         "stays where and what it was."
     ),
+    unsafe=("as_buffer",),
     sources=(
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer",
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",

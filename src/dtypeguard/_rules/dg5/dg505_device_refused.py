@@ -14,6 +14,7 @@ RULE = Rule(
         "Tensors of one operation are on one device. A state that is built in the loop, or an attribute "
         "that `.to()` does not reach, stays on the CPU."
     ),
+    safe=("same_device",),
     sources=("https://github.com/pytorch/pytorch/issues/10658",),
 )
 

@@ -20,6 +20,7 @@ RULE = Rule(
         "checkpoint takes twice its memory in a float32 model, a float32 one loses its digits in a "
         "bfloat16 model."
     ),
+    unsafe=("assign_on_load",),
     sources=(
         "https://github.com/huggingface/transformers/issues/24976",
         "https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict",

@@ -29,6 +29,8 @@ RULE = Rule(
         "`torch.set_default_dtype` holds for the whole process. A library that sets it changes what "
         "`linspace`, `zeros` and every new layer give in all programs that use it."
     ),
+    safe=("default_in_finally",),
+    unsafe=("default_given_back",),
     sources=(
         "https://github.com/ACEsuit/mace/issues/328",
         "https://github.com/huggingface/transformers/issues/28461",

@@ -11,6 +11,7 @@ RULE = Rule(
     says="`load_state_dict` writes {was} into {dtype}: the fractions of {names} of {module} are lost ({value})",
     fix="register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`",
     why=("Loading copies into the tensors that the model has; what is copied into an integer tensor is truncated."),
+    unsafe=("floating_buffer",),
     sources=("https://github.com/pytorch/pytorch/issues/126000",),
 )
 

@@ -34,6 +34,7 @@ RULE = Rule(
         "Collectives send bytes. Where ranks hold different dtypes of one size they compute nonsense "
         "without an error; where sizes differ they hang or abort."
     ),
+    unsafe=("narrow_origins",),
     sources=(
         "https://github.com/pytorch/pytorch/issues/150248",
         "https://github.com/modelscope/ms-swift/issues/9550",

@@ -22,6 +22,7 @@ RULE = Rule(
         "A float64 constant makes all that it meets float64. Runtimes that have only float32 kernels "
         "reject the graph, or run it slowly."
     ),
+    unsafe=("narrow_origins", "narrow_operands"),
     sources=("https://github.com/Megvii-BaseDetection/YOLOX/issues/1674",),
 )
 

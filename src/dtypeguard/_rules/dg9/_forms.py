@@ -17,10 +17,15 @@ def instead(row: Row) -> str | None:
         tree = ast.parse(row.site.source.rstrip(":"))
     except SyntaxError:  # of several lines, or no Python
         return None
+    found = next(rewritten(tree), None)
+    return found and f"write `{found[1]}`, which is finite and keeps its digits where the formula does not"
+
+
+def rewritten(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """The formulas in some code, outer ones first, and what to write for each."""
     for node in ast.walk(tree):
-        for written in _better(_form(node)):
-            return f"write `{written}`, which is finite and keeps its digits where the formula does not"
-    return None
+        if isinstance(node, ast.expr):
+            yield from ((node, written) for written in _better(_form(node)))
 
 
 def _better(form: Form) -> Iterator[str]:

@@ -27,6 +27,7 @@ RULE = Rule(
         " second also says what a wider dtype has in the value's place. Values that nothing is computed from any more "
         "(masked scores, gradients that a GradScaler throws away) are an info."
     ),
+    unsafe=("stable_form", "widen_operands", "retype_inside", "widen_origins"),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",

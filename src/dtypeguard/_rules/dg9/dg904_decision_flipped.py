@@ -22,6 +22,7 @@ RULE = Rule(
         "value that is looked up with `==` in a table, and would be found in the wider dtype only, is reported too. "
         "It needs an audit with `values=True`."
     ),
+    unsafe=("whole_division", "widen_rounding", "retype_inside", "widen_origins"),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),
 )  # fmt: skip
 

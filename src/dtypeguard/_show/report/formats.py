@@ -11,6 +11,7 @@ from ..._core.base.codes import DOCS
 from ..._engine.watch.rule import RULES
 from ..._engine.watch.spots import Spot
 from .causes import Cause
+from .edits import Edit
 
 # https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -18,8 +19,8 @@ _LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
 
 
-def github(causes: Iterable[Cause]) -> Iterator[str]:
-    """Workflow commands, which GitHub shows beside the lines of a pull request.
+def github(causes: Iterable[Cause], edits: Sequence[Edit] = ()) -> Iterator[str]:
+    """Workflow commands, which GitHub shows beside the lines of a pull request; an edit is a block to be suggested.
 
     Source: https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
     """
@@ -30,10 +31,22 @@ def github(causes: Iterable[Cause]) -> Iterator[str]:
             place = {"file": _uri(spot), "line": spot.line, "col": spot.begin + 1, "endColumn": spot.end}
             facts = {**{key: str(value) for key, value in place.items()}, **facts}
         listed = ",".join(f"{key}={_escaped(value, ':,')}" for key, value in facts.items())
-        yield f"::{_COMMANDS[cause.severity]} {listed}::{_escaped(_message(cause))}"
+        yield f"::{_COMMANDS[cause.severity]} {listed}::{_escaped(_message(cause) + _suggested(cause, edits))}"
 
 
-def sarif(causes: Sequence[Cause]) -> str:
+def _edit_for(cause: Cause, edits: Iterable[Edit]) -> Edit | None:
+    """The edit that removes a cause."""
+    places = {(finding.rule, finding.file, finding.line) for finding in cause.findings}
+    return next((e for e in edits if any((f.rule, f.file, f.line) in places for f in e.findings)), None)
+
+
+def _suggested(cause: Cause, edits: Iterable[Edit]) -> str:
+    edit = _edit_for(cause, edits)
+    places = [] if edit is None else [one for one in edit.replacements if one.end_line > one.line]
+    return "".join(f"\n{one.path}:{one.line}\n```suggestion\n{one.text.rstrip()}\n```" for one in places)
+
+
+def sarif(causes: Sequence[Cause], edits: Sequence[Edit] = ()) -> str:
     """A log of SARIF 2.1.0, which code scanning reads."""
     ids = sorted({cause.rule for cause in causes})
     driver = {
@@ -42,7 +55,7 @@ def sarif(causes: Sequence[Cause]) -> str:
         "informationUri": DOCS.partition("/blob/")[0],
         "rules": [_rule(rule) for rule in ids],
     }
-    results = [{**_result(cause), "ruleIndex": ids.index(cause.rule)} for cause in causes]
+    results = [{**_result(cause, _edit_for(cause, edits)), "ruleIndex": ids.index(cause.rule)} for cause in causes]
     runs = [{"tool": {"driver": driver}, "results": results}]
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": runs})
 
@@ -59,7 +72,21 @@ def _rule(rule_id: str) -> dict[str, Any]:
     }
 
 
-def _result(cause: Cause) -> dict[str, Any]:
+def _fix(edit: Edit) -> dict[str, Any]:
+    """An edit as replacements of whole lines; a region ends before its end column."""
+    changes: dict[str, list[dict[str, Any]]] = {}
+    for one in edit.replacements:
+        region = {"startLine": one.line, "startColumn": 1, "endLine": one.end_line, "endColumn": 1}
+        changes.setdefault(one.path, []).append({"deletedRegion": region, "insertedContent": {"text": one.text}})
+    return {
+        "description": {"text": edit.does},
+        "artifactChanges": [
+            {"artifactLocation": {"uri": Path(path).as_posix()}, "replacements": rows} for path, rows in changes.items()
+        ],
+    }
+
+
+def _result(cause: Cause, edit: Edit | None) -> dict[str, Any]:
     spots = cause.spots
     others = [{**_location(spot), "message": {"text": spot.label or "here too"}} for spot in spots[1:]]
     return {
@@ -68,6 +95,7 @@ def _result(cause: Cause) -> dict[str, Any]:
         "message": {"text": _message(cause)},
         "locations": [_location(spot) for spot in spots[:1]],
         **({"relatedLocations": others} if others else {}),
+        **({} if edit is None else {"fixes": [_fix(edit)]}),
     }
 
 

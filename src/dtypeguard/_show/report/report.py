@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TextIO
 
 from torch import Tensor
@@ -25,6 +25,7 @@ from ..text import number
 from .baseline import load, save
 from .causes import Cause, causes_of, counted, edits_of, verdict
 from .cell import casts_table, findings_parts, verdict_parts
+from .edits import Edit, write_edits
 from .findings import Report
 from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 
@@ -79,8 +80,10 @@ class AuditReport(Result):
 
     kind = "audit"
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, unproven: Callable[["AuditReport"], list[Edit]] | None = None) -> None:
         self._recorder: Recorder | _Ended = recorder
+        self._unproven = unproven
+        self._edits: list[Edit] | None = None
         self._began = time.perf_counter()
         self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         program, *arguments = sys.orig_argv
@@ -185,6 +188,37 @@ class AuditReport(Result):
         if bad:
             raise AssertionError(f"the audit found {number(len(causes_of(bad)), 'fault')}\n{Report(bad)}")
 
+    # ------------------------------------------------------------ as edits
+
+    @property
+    def edits(self) -> list[Edit]:
+        """One `Edit` for each change of the program that removes findings, the safe ones first.
+
+        Here they are best guesses: `edit.proven` is False, as nobody ran the program with them. The commands
+        `python -m dtypeguard audit --diff` and `--fix` run it.
+
+        Raises:
+            RuntimeError: if the audit is still running.
+            ImportError: without libcst (`pip install 'dtypeguard[fix]'`).
+        """
+        self._over("edits")
+        if self._edits is None:
+            self._edits = [] if self._unproven is None else self._unproven(self)
+        return self._edits
+
+    def apply(self, unsafe: bool = False) -> list[str]:
+        """Write the edits that are safe, with `unsafe=True` the others too, and give the files that changed.
+
+        Raises:
+            EditError: a file has changed since the program ran, or is of an installed package; nothing is written.
+            OSError: a file cannot be written.
+            RuntimeError, ImportError: as `edits`.
+        """
+        chosen = [edit for edit in self.edits if (edit.safe or unsafe) and not edit.installed]
+        files = write_edits(chosen)
+        self._edits = [edit for edit in self.edits if edit not in chosen]
+        return files
+
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
         """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
         self._over("save_baseline")
@@ -204,6 +238,7 @@ class AuditReport(Result):
         numbers = {id(finding): count for count, (finding, _) in enumerate(rows)}
         casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
+        diffs = [] if self._edits is None else [edit.data([finding for finding, _ in rows]) for edit in self._edits]
         return {
             "program": self.program,
             "command": self.command,
@@ -233,6 +268,7 @@ class AuditReport(Result):
                 }
                 for cause in causes
             ],
+            "diffs": diffs,
             "findings": found,
             "casts": casts,
             "modules": _tree(self._recorder) if isinstance(self._recorder, Recorder) else self._modules,

@@ -21,6 +21,7 @@ from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import rule_modules
 from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import POWERS, Steps
+from ..._show.report.edits import Edit
 from ..._show.report.report import AuditReport
 from ..calls import call_of
 
@@ -35,7 +36,7 @@ class Audit:
 
     def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
         self._recorder, self._models = recorder, list(models)  # until it ends
-        self._report = AuditReport(recorder)
+        self._report = AuditReport(recorder, _edits)
         self._used = False
         self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
 
@@ -68,6 +69,17 @@ class Audit:
             self._models.clear()
             del self._recorder
         return False
+
+
+def _edits(report: AuditReport) -> list[Edit]:
+    """Edits for a report; libcst is loaded when they are asked for."""
+    try:
+        from ..fix.edits import unproven
+    except ModuleNotFoundError as error:
+        if error.name != "libcst":
+            raise
+        raise ImportError("edits need libcst: pip install 'dtypeguard[fix]'") from error
+    return unproven(report)
 
 
 @overload

@@ -15,7 +15,7 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,8 +38,12 @@ def run(options: argparse.Namespace) -> int:
         Usage: for what is wrong with the options, before the program runs.
     """
     baseline = _check(options)
-    begin = _module if options.module else _script
-    program = begin(options.program, options.arguments)
+    mending = None
+    if options.diff or options.fix:
+        from ..fix.command import Mending
+
+        mending = Mending(options)
+    program = begun(options.program, options.arguments, options.module)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
             options.format, options.json = "json", None
@@ -48,7 +52,10 @@ def run(options: argparse.Namespace) -> int:
         report, status = _audited(program, options)
         if os.getpid() != process:
             return status  # a child that the program forked: the report is its parent's
-        return conclude(report, status, options, baseline, out if not out.closed else sys.stderr)
+        out = out if not out.closed else sys.stderr
+        if mending is not None:
+            mending.mend(report, status, baseline)
+        return conclude(report, status, options, baseline, out, mending)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:
@@ -118,7 +125,7 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
             try:
                 program()
             except SystemExit as stop:  # no error of the program's
-                status = _status(stop.code)
+                status = status_of(stop.code)
     except Usage:
         raise
     except BaseException as error:
@@ -129,14 +136,27 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     return report, status
 
 
-def _status(code: Any) -> int:
+def status_of(code: Any) -> int:
+    """The exit status for what `SystemExit` has; what is no number is printed."""
     if code is None or isinstance(code, int):
         return int(code or 0)  # unittest's is a bool
     print(code, file=sys.stderr)
     return 1
 
 
-def _script(path: str, arguments: list[str]) -> Program:
+def begun(name: str, arguments: list[str], module: bool, moved: Mapping[str, str] | None = None) -> Program:
+    """A program that is ready to run, and `sys` as it is to find it.
+
+    Args:
+        moved: files that are read in place of others.
+
+    Raises:
+        Usage: there is none.
+    """
+    return _module(name, arguments) if module else _script(name, arguments, moved or {})
+
+
+def _script(path: str, arguments: list[str], moved: Mapping[str, str]) -> Program:
     """`python path arguments`: a file, or a folder or archive with a `__main__` in it."""
     file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # not normalised, as `__file__` is not
     if not path or not os.path.exists(file):
@@ -148,14 +168,15 @@ def _script(path: str, arguments: list[str]) -> Program:
             raise Usage(f"cannot run {path}: there is no __main__ in it")
         _set_up(file, [path, *arguments])
         return lambda: _run_spec(spec)
+    now = moved.get(file, file)
     try:
-        with io.open_code(file) as stream:
+        with io.open_code(now) as stream:
             source = stream.read()
     except OSError as error:
         raise Usage(f"cannot read {path}: {error.strerror}") from error
     _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
+    return lambda: _execute(compile(source, now, "exec", dont_inherit=True), __file__=file, __loader__=loader)
 
 
 def _is_there(module: str) -> bool:

@@ -12,9 +12,11 @@ from ..._engine.watch.selection import reaches
 from ..._show.files import write
 from ..._show.report.baseline import Baseline, save
 from ..._show.report.causes import causes_of, counted
+from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
+from ..fix.command import Mending
 
 STDOUT = "-"
 # What runners of tests mean by their exit status.
@@ -32,8 +34,9 @@ def stands_alone(options: argparse.Namespace) -> bool:
 
 
 def conclude(
-    report: AuditReport, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO
-) -> int:
+    report: AuditReport, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO,
+    mending: Mending | None = None,
+) -> int:  # fmt: skip
     """Print and write what was asked for, and give the exit status."""
     least = "warning" if options.fail_on == "never" else options.fail_on
     findings = report.findings
@@ -41,11 +44,17 @@ def conclude(
     new = bad if baseline is None else baseline.new(bad)
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
     shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
+    if mending is not None and options.fix:  # what stays is told
+        status = status if mending.status is None else mending.status
+        new = [finding for finding in mending.left if reaches(finding.severity, least)]
+        shown = [finding for finding in mending.left if reaches(finding.severity, options.severity)]
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
     reason = _reason(report, status, new, least, options, len(bad) - len(new))
     to_file = options.output not in (None, STDOUT)
-    text, notes = _text(report, shown, options, None if to_file else out), list(_too_late(options))
+    edits = [] if mending is None else [*mending.edits, *mending.written]
+    text = _text(report, shown, options, None if to_file else out, edits)
+    notes = [*([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
     try:
@@ -72,15 +81,17 @@ def conclude(
     return ended
 
 
-def _text(report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None) -> str:
+def _text(
+    report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None, edits: list[Edit]
+) -> str:  # fmt: skip
     """What is printed, in the format that was asked for."""
     if options.format == "json":
         return report.to_json()
     if options.format == "sarif":
-        return sarif(causes_of(shown))
+        return sarif(causes_of(shown), edits)
     if options.format == "github":
-        return "\n".join(github(causes_of(shown)))
-    return report._text(Style.of(stream), shown, casts=options.casts and not options.quiet)
+        return "\n".join(github(causes_of(shown), edits))
+    return report._text(Style.of(stream), shown, casts=options.casts and not options.quiet and not options.fix)
 
 
 def _too_late(options: argparse.Namespace) -> Iterator[str]:

@@ -1,0 +1,137 @@
+"""Edits of the program's files, as data: what they change, what they remove, and how they are written."""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..._core.base.frames import installed, shown
+from ..._engine.watch.rule import Finding
+from ..files import write
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """One place that an edit changes, by the lines of the file as it was before any edit, counted from 1.
+
+    Attributes:
+        path: the file.
+        line: the first line that goes.
+        end_line: the line after the last one that goes; the same, where nothing goes.
+        text: what comes there, with its line ends.
+    """
+
+    path: str
+    line: int
+    end_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of the program that removes findings.
+
+    Attributes:
+        path: the file, from the working directory; the first one, where several are changed.
+        diff: a unified diff, as `git apply` and `patch -p1` take it. It begins where the edits before it end.
+        findings: what it removes.
+        safe: whether no right result changes with it; what is not safe changes numbers or memory on purpose.
+        proven: whether the program ran with it, and it did remove the findings and brought no new ones.
+        does: what is done, in a few words.
+        replacements: the places that change.
+    """
+
+    path: str
+    diff: str
+    findings: tuple[Finding, ...]
+    safe: bool
+    proven: bool
+    does: str
+    replacements: tuple[Replacement, ...]
+    before: Mapping[str, bytes] = field(repr=False)
+    after: Mapping[str, bytes] = field(repr=False)
+
+    def data(self, findings: list[Finding]) -> dict[str, object]:
+        """The edit as plain data; what it removes by the numbers of findings."""
+        places = {(f.rule, f.file, f.line) for f in self.findings}
+        numbers = [number for number, f in enumerate(findings) if (f.rule, f.file, f.line) in places]
+        return {
+            "path": self.path, "does": self.does, "safe": self.safe, "proven": self.proven, "diff": self.diff,
+            "findings": numbers, "replacements": list(self.replacements),
+        }  # fmt: skip
+
+    @property
+    def installed(self) -> bool:
+        """Whether a file of an installed package would change, which is never written."""
+        return any(installed(file) is not None for file in self.after)
+
+    @property
+    def removes(self) -> str:
+        """`DG101 at train.py:6 and DG102 at train.py:9`."""
+        places = dict.fromkeys(
+            f"{f.rule} at {(f.site or 'an unknown line').partition(', in ')[0]}" for f in self.findings
+        )
+        *some, last = list(places)[:4]
+        more = f" and {len(places) - 4} more" if len(places) > 4 else ""
+        return f"{', '.join(some)} and {last}{more}" if some and not more else ", ".join([*some, last]) + more
+
+
+class EditError(ValueError):
+    """An edit that cannot be written: the file is not what it was when the program ran."""
+
+
+def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """A unified diff of files, with paths from the working directory."""
+    parts: list[str] = []
+    for file, text in after.items():
+        path = shown(file)
+        name = path if not os.path.isabs(path) else path.lstrip("/")
+        for line in difflib.unified_diff(_lines(before[file]), _lines(text), f"a/{name}", f"b/{name}"):
+            parts += [line] if line.endswith("\n") else [f"{line}\n\\ No newline at end of file\n"]
+    return "".join(parts)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a file, as `patch` counts them."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + [line for line in lines[-1:] if line]
+
+
+def replacements_of(file: str, before: str, after: str, was: list[int]) -> Iterable[Replacement]:
+    """The places of a file that change; `was` tells which line each one was at first."""
+    old, new = _lines(before), _lines(after)
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            first = was[a] if a < len(was) else len(old) + 1
+            yield Replacement(shown(file), first, first + b - a, "".join(new[c:d]))
+
+
+def write_edits(edits: Iterable[Edit]) -> list[str]:
+    """Write edits that follow one another, each file at once, and give the files.
+
+    A file keeps its mode, owner, line ends, encoding and byte order mark.
+
+    Raises:
+        EditError: a file is another than it was, or is of an installed package. Nothing is written then.
+        OSError: a file cannot be written. Those before it are.
+    """
+    first: dict[str, bytes] = {}
+    last: dict[str, bytes] = {}
+    for edit in edits:
+        if edit.installed:
+            raise EditError(
+                f"{edit.path} belongs to an installed package, which is never written: send its authors the diff"
+            )
+        for file, data in edit.after.items():
+            first.setdefault(file, edit.before[file])
+            last[file] = data
+    for file, data in first.items():
+        with open(file, "rb") as stream:
+            if stream.read() != data:
+                raise EditError(f"{shown(file)} has changed since the program ran: nothing is written; run it again")
+    for file, data in last.items():
+        write(file, data)
+    return list(last)
+
+
+Edit.__module__ = EditError.__module__ = Replacement.__module__ = "dtypeguard.results"

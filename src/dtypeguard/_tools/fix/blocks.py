@@ -1,0 +1,96 @@
+"""What may be written around lines: autocast regions, and the default dtype."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+import torch
+
+from ..._core.base.dtypes import name_of
+from .moves import At, Candidate, Place, cast, joined, move, operands, used
+from .source import Change, Node, Source
+
+Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
+
+
+@move
+def float32_island(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes the line in float32, outside of the region."""
+    source, statement = at.source, at.source.statement(at.node)
+    begin, end = source.lines(statement)
+    if (
+        source.torch()
+        and isinstance(statement, cst.SimpleStatementLine)
+        and len(source.text[begin:end].splitlines()) == 1
+    ):
+        head = f"{source.indent(statement)}with {source.torch()}.autocast({source.device()}, enabled=False):"
+        step = Change(source.file, begin, begin, f"{head}{source.newline}{source.module.default_indent}")
+        yield [step, *joined([cast(one, torch.float32) for one in operands(at)])]
+
+
+@move
+def cast_for_region(place: Place, at: At) -> Iterator[Candidate]:
+    """Casts to the region's dtype what no region casts."""
+    text = f".to({at.source.torch()}.get_autocast_dtype({at.source.device()}))"
+    parts = [cast(one, torch.float32, text) for one in used(at)] if at.source.torch() else []
+    yield joined(parts)
+    yield from parts
+
+
+@move
+def region_per_item(place: Place, at: At) -> Iterator[Candidate]:
+    """Leaves the region before the generator yields."""
+    source, region = at.source, at.source.statement(at.node)
+    inner = list(region.body.body) if isinstance(region, cst.With) else []
+    loop = inner[0] if len(inner) == 1 and isinstance(inner[0], cst.For) else None
+    body = list(inner if loop is None else loop.body.body)
+    last = body[-1].body[0] if body and isinstance(body[-1], cst.SimpleStatementLine) else None
+    value = last.value if isinstance(last, cst.Expr) else None
+    given = value.value if isinstance(value, cst.Yield) else None
+    if given is None or isinstance(given, cst.From) or len(list(source.below(region, cst.Yield))) != 1:
+        return
+    kept = cst.parse_statement(f"item = {source.code(given)}")
+    made = region.with_changes(body=cst.IndentedBlock([*body[:-1], kept]), leading_lines=())  # type: ignore[list-item]
+    parts = [made, cst.parse_statement("yield item")]
+    whole = parts if loop is None else [loop.with_changes(body=cst.IndentedBlock(parts))]  # type: ignore[arg-type]
+    yield [_written(source, region, whole)]  # type: ignore[arg-type]
+
+
+def _written(source: Source, statement: Node, nodes: list[Statement], last: Node | None = None) -> Change:
+    """Statements in place of others, with their indentation; strings of several lines stay as they are."""
+    indent = source.indent(statement)
+    shell: list[Statement] = [cst.If(cst.Name("_"), cst.IndentedBlock(nodes, indent=indent))] if indent else nodes
+    code = cst.Module(shell, default_newline=source.newline, default_indent=source.module.default_indent).code
+    text = code.partition(source.newline)[2] if indent else code
+    return Change(source.file, source.lines(statement)[0], source.lines(last or statement)[1], text)
+
+
+@move
+def default_in_finally(place: Place, at: At) -> Iterator[Candidate]:
+    """Sets the default dtype back in a `finally`."""
+    yield from _restored(place, at, there=True)
+
+
+@move
+def default_given_back(place: Place, at: At) -> Iterator[Candidate]:
+    """Sets the default dtype back, or does not change it."""
+    yield from _restored(place, at, there=False)
+    yield [at.source.without(at.source.statement(at.node))]
+
+
+def _restored(place: Place, at: At, there: bool) -> Iterator[Candidate]:
+    source, statement = at.source, at.source.statement(at.node)
+    block = list(source.block(statement))
+    rest = block[block.index(statement) + 1 :]
+    back = [
+        one for one in rest if any(source.called(call) == "set_default_dtype" for call in source.below(one, cst.Call))
+    ]
+    inner = rest[: rest.index(back[0])] if back else rest
+    works = any(
+        isinstance(node, cst.Call | cst.Yield) for one in inner for node in source.below(one, cst.Call, cst.Yield)
+    )
+    if bool(back) is there and works:
+        code = f"torch.set_default_dtype(torch.{name_of(place.finding.from_dtype)})"
+        code = source.text[slice(*source.lines(back[0]))].strip() if back else code
+        last = cst.Finally(cst.IndentedBlock([cst.parse_statement(code)]))
+        tried = cst.Try(body=cst.IndentedBlock(inner), finalbody=last)  # type: ignore[arg-type]
+        yield [_written(source, inner[0], [tried], back[0] if back else inner[-1])]

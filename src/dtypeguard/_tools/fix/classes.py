@@ -1,0 +1,175 @@
+"""What may be written in a module's or a Function's class, and where modules are made, converted, moved."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+import torch
+
+from ..._core.base.dtypes import FLOATING
+from .moves import At, Candidate, Place, add_argument, keyword, move, names_in, operands, origins, retyped, spelt
+from .source import Change, Source
+
+_STEP = "    "
+
+
+def _sources(place: Place) -> list[Source]:
+    """The files that a finding speaks of."""
+    return [place.open(file) for file in dict.fromkeys(spot.file for spot in place.finding.spots)]
+
+
+@move
+def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
+    """Registers the buffer with a floating dtype."""
+    for source in _sources(place):
+        for name in place.finding.parameters:
+            for value in source.registered(name.rpartition(".")[2]):
+                yield from retyped(At(source, value), torch.float32)
+
+
+@move
+def as_buffer(place: Place, at: At) -> Iterator[Candidate]:
+    """Registers the tensor as a buffer, so that `.to()` reaches it."""
+    for source in _sources(place):
+        for name in place.finding.parameters:
+            for assign in source.of(cst.Assign):
+                if source.code(assign.targets[0].target) == f"self.{name}":
+                    value = source.code(assign.value)
+                    yield [source.replace(assign, f'self.register_buffer("{name}", {value}, persistent=False)')]
+
+
+@move
+def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps the buffer in its dtype, whatever the module is converted to."""
+    for source in _sources(place):
+        for name in place.finding.parameters:
+            for value in source.registered(name):
+                owner = next((one for one in source.up(value) if isinstance(one, cst.ClassDef)), None)
+                methods = [] if owner is None else [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
+                if methods and not any(one.name.value == "_apply" for one in methods):
+                    change = source.after_line(
+                        methods[0], "", "def _apply(self, fn, recurse=True):", f"{_STEP}kept = self.{name}",
+                        f"{_STEP}super()._apply(fn, recurse)", f"{_STEP}self.{name} = kept.to(self.{name}.device)",
+                        f"{_STEP}return self",
+                    )  # fmt: skip
+                    empty = f"{source.indent(methods[0])}{source.newline}"
+                    yield [Change(change.file, change.begin, change.end, change.text.replace(empty, source.newline, 1))]
+
+
+@move
+def like_replaced(place: Place, at: At) -> Iterator[Candidate]:
+    """Leaves the buffer its dtype."""
+    source = at.source
+    for assign in source.below(source.statement(at.node), cst.Assign):
+        target, call = source.code(assign.targets[0].target), assign.value
+        on = source.on(call) if isinstance(call, cst.Call) else None
+        if on is not None and source.code(on) == target:
+            yield _cast_where_used(source, assign, target)
+        else:
+            yield source.after(call, f".to({target}.dtype)")
+
+
+def _cast_where_used(source: Source, assign: cst.Assign, target: str) -> Candidate:
+    """A cast of a buffer that is kept: instead at each later use in the function."""
+    statement, value = source.statement(assign), source.code(assign.value)
+    holder = source.parents.get(source.parents[statement])
+    alone = isinstance(holder, cst.If) and len(source.block(statement)) == 1
+    uses = [one for one in source.below(source.scope(statement), cst.Attribute) if source.code(one) == target]
+    changes = [source.replace(one, value) for one in uses if source.extent(one)[0] >= source.lines(statement)[1]]
+    return [source.without(holder if alone and holder else statement), *changes] if changes else []
+
+
+@move
+def norms_in_float32(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps norms in float32 after the model was converted."""
+    root, _, path = (place.finding.module_path or "").partition(".")
+    inner = "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path.split(".") if part)
+    for source in _sources(place):
+        for assign in source.of(cst.Assign):
+            if any(source.called(call) == root for call in source.below(assign.value, cst.Call)):
+                name = source.code(assign.targets[0].target)
+                yield [source.after_line(source.statement(assign), f"{name}{inner}.float()")]
+
+
+@move
+def convert_model(place: Place, at: At) -> Iterator[Candidate]:
+    """Converts the whole model before it is called."""
+    name = at.node.func.value if isinstance(at.node, cst.Call) and isinstance(at.node.func, cst.Name) else ""
+    for dtype in (place.finding.from_dtype, place.finding.to_dtype):
+        if name and dtype in FLOATING and name not in at.source.modules:
+            yield [at.source.before_line(at.source.statement(at.node), f"{name}{spelt(dtype, at.source)}")]
+
+
+@move
+def assign_on_load(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps the checkpoint's dtypes."""
+    if isinstance(at.node, cst.Call):
+        yield keyword(at.source, at.node, "assign", "True")
+
+
+@move
+def same_device(place: Place, at: At) -> Iterator[Candidate]:
+    """Moves one operand to the others' device."""
+    source, node = at.source, at.node
+    function = source.scope(node)
+    params = function.params.params if isinstance(function, cst.FunctionDef) else ()
+    others = [source.code(name.node) for name in names_in(at)]
+    others = list(dict.fromkeys([*others, *(param.name.value for param in params if param.name.value != "self")]))
+    made = [*([] if place.birth is None or place.birth.source is not source else [place.birth]), *origins(at, 2)]
+    for other in others if params else ():
+        for one in made:
+            calls = [call for call in source.below(one.node, cst.Call) if source.on(call) is None and call.args]
+            yield [
+                add_argument(source, call, f"device={other}.device") for call in calls if source.scope(call) is function
+            ]
+    called = node.func if isinstance(node, cst.Call) else None
+    module = called.value if isinstance(called, cst.Name) and called.value not in source.modules else ""
+    for other in others if module else ():
+        yield [source.before_line(source.statement(node), f"{module}.to({other}.device)")]
+    texts = [f".to(next({module}.parameters()).device)"] if module else []
+    for part in operands(at):
+        for text in [*(f".to({other}.device)" for other in others), *texts, ".cpu()"]:
+            if source.code(part.node) not in text:
+                yield source.after(part.node, text)
+
+
+# ---------------------------------------------------------------- autograd
+
+
+@move
+def custom_fwd(place: Place, at: At) -> Iterator[Candidate]:
+    """Decorates the Function for autocast."""
+    source, torch_name = at.source, at.source.torch()
+    owners = [source.on(call) for call in source.below(at.node, cst.Call) if source.called(call) == "apply"]
+    names = [source.code(owner) for owner in owners if owner is not None]
+    for function in source.of(cst.ClassDef) if torch_name else ():
+        if function.name.value in names:
+            changes = []
+            for method in function.body.body:
+                if isinstance(method, cst.FunctionDef) and method.name.value in ("forward", "backward"):
+                    kind, more = ("fwd", f", cast_inputs={torch_name}.float32")
+                    if method.name.value == "backward":
+                        kind, more = "bwd", ""
+                    text = f"@{torch_name}.amp.custom_{kind}(device_type={source.device()}{more})"
+                    begin = source.offset(source.line(method.name), 0)
+                    indent = source.indent(method)
+                    changes.append(Change(source.file, begin, begin, f"{indent}{text}{source.newline}"))
+            yield changes
+
+
+@move
+def gradient_times_incoming(place: Place, at: At) -> Iterator[Candidate]:
+    """Multiplies by the gradient that comes in."""
+    source, statement = at.source, at.source.statement(at.node)
+    function = source.scope(statement)
+    params = list(function.params.params) if isinstance(function, cst.FunctionDef) else []
+    for one in source.below(statement, cst.Return) if len(params) > 1 else ():
+        parts = [element.value for element in one.value.elements] if isinstance(one.value, cst.Tuple) else [one.value]
+        given = [part for part in parts if part is not None and source.code(part) != "None"]
+        yield [change for part in given for change in source.after(part, f" * {params[1].name.value}")]
+
+
+@move
+def fresh_cache(place: Place, at: At) -> Iterator[Candidate]:
+    """Clears autocast's cache where the weights have changed."""
+    if at.source.torch():
+        yield [at.source.before_line(at.source.statement(at.node), f"{at.source.torch()}.clear_autocast_cache()")]

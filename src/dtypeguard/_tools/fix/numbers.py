@@ -1,0 +1,154 @@
+"""What may be written for numbers, integers, masks, and the targets of writes."""
+
+import ast
+from collections.abc import Iterator
+
+import libcst as cst
+import torch
+
+from ..._core.base.dtypes import FLOATING
+from ..._rules.dg9._forms import rewritten
+from .moves import (
+    WIDER_INTEGER,
+    At,
+    Candidate,
+    Place,
+    add_argument,
+    cast,
+    each_and_all,
+    move,
+    names_in,
+    operands,
+    retyped,
+    spelt,
+    used,
+)  # fmt: skip
+from .source import Change, Node
+
+
+@move
+def eps_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
+    """Takes an eps that the dtype has."""
+    source, node = at.source, at.node
+    name = next((source.code(one.node) for one in names_in(at)), None)
+    for number in source.below(node, cst.Float):
+        if 0 < number.evaluated_value < 1e-4:
+            if name is not None and source.torch():
+                yield [source.replace(number, f"max({number.value}, {source.torch()}.finfo({name}.dtype).tiny)")]
+            yield [source.replace(number, "1e-4")]
+    if isinstance(node, cst.Call) and not any(arg.keyword and arg.keyword.value == "eps" for arg in node.args):
+        yield [add_argument(source, node, "eps=1e-4")]
+
+
+@move
+def fill_of_dtype(place: Place, at: At) -> Iterator[Candidate]:
+    """Fills with the dtype's own limit."""
+    source, call = at.source, at.node
+    if not isinstance(call, cst.Call) or not source.torch():
+        return
+    owners = [f"{source.code(on)}.dtype" for on in [source.on(call)] if on is not None]
+    owners += [source.code(arg.value) for arg in call.args if arg.keyword and arg.keyword.value == "dtype"]
+    kind = "finfo" if place.finding.from_dtype in FLOATING else "iinfo"
+    for arg in call.args if owners else ():
+        code = source.code(arg.value)
+        if code.lstrip("-")[:1].isdigit() or "finfo" in code:
+            limit = "min" if code.startswith("-") or code.endswith("min") else "max"
+            yield [source.replace(arg.value, f"{source.torch()}.{kind}({owners[-1]}).{limit}")]
+
+
+@move
+def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
+    """Gives a bool mask."""
+    source, node = at.source, at.node
+    if isinstance(node, cst.Call):
+        masks = [arg for arg in node.args if arg.keyword and "mask" in arg.keyword.value]
+        for arg in masks or node.args[3:]:
+            yield cast(At(source, arg.value), torch.bool)
+    if isinstance(node, cst.BinaryOperation):
+        for mask, scores in ((node.right, node.left), (node.left, node.right)):
+            hidden, base = source.closed(mask), source.closed(scores)
+            yield [source.replace(node, f"{base}.masked_fill(~{hidden}.bool(), float('-inf'))")]
+
+
+@move
+def clamp_first(place: Place, at: At) -> Iterator[Candidate]:
+    """Clamps to the range of the integers before the cast."""
+    dtype = place.finding.to_dtype
+    if dtype in WIDER_INTEGER:
+        limits = torch.iinfo(dtype)
+        for one in operands(at):
+            yield one.source.after(one.node, f".clamp({limits.min}, {limits.max})")
+
+
+@move
+def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes in wider integers."""
+    source, node = at.source, at.node
+    if place.finding.from_dtype is torch.int64:
+        return  # there are none
+    if isinstance(node, cst.UnaryOperation):
+        yield cast(At(source, node.expression), torch.bool)
+        return
+    for one in source.below(source.statement(node), cst.AugAssign):
+        if isinstance(one.target, cst.Name | cst.Attribute):
+            target, sign = source.code(one.target), source.module.code_for_node(one.operator).strip().removesuffix("=")
+            begin, end = source.extent(one.target)[0], source.extent(one.value)[0]
+            yield [Change(source.file, begin, end, f"{target} = {target}{spelt(place.wide, source)} {sign} ")]
+    yield from each_and_all([cast(one, place.wide) for one in used(at)])
+
+
+@move
+def whole_division(place: Place, at: At) -> Iterator[Candidate]:
+    """Divides in integers."""
+    for one in at.source.below(at.node, cst.BinaryOperation):
+        if isinstance(one.operator, cst.Divide):
+            yield [at.source.replace(one.operator, "//")]
+
+
+@move
+def stable_form(place: Place, at: At) -> Iterator[Candidate]:
+    """Writes the formula so that it keeps its digits."""
+    source, statement = at.source, at.source.statement(at.node)
+    first = source.line(statement)
+    text = source.text[slice(*source.lines(statement))]
+    inside = text[:1].isspace()
+    try:
+        tree = ast.parse(f"if 1:\n{text}" if inside else text)
+    except SyntaxError:
+        return
+    lines = text.splitlines()
+
+    def offset(line: int, column: int) -> int:
+        row = line - 1 - inside
+        return source.offset(first + row, len(lines[row].encode()[:column].decode()))
+
+    for node, written in rewritten(tree):
+        ends = offset(node.lineno, node.col_offset), offset(node.end_lineno or 0, node.end_col_offset or 0)
+        yield [Change(source.file, *ends, written)]
+
+
+@move
+def fitting_target(place: Place, at: At) -> Iterator[Candidate]:
+    """Allocates the target in the dtype of what is written to it."""
+    source, node, finding = at.source, at.node, place.finding
+    dtype = finding.from_dtype if finding.from_dtype not in (None, finding.to_dtype) else torch.float32
+    statement = source.statement(node)
+    targets: list[Node] = [one.target for one in source.below(statement, cst.AssignTarget)]
+    targets += [one.target for one in source.below(statement, cst.AugAssign)]
+    receiver = source.on(node) if isinstance(node, cst.Call) else None
+    for target in [*([] if receiver is None else [receiver]), *targets]:
+        base = target.value if isinstance(target, cst.Subscript) else target
+        if isinstance(base, cst.BaseExpression) and dtype is not None:
+            for value in source.definitions(base)[:2]:
+                yield from retyped(At(source, value), dtype)
+            if base is receiver and not source.called(node).endswith("_"):
+                yield cast(At(source, base), dtype)
+
+
+@move
+def wider_target(place: Place, at: At) -> Iterator[Candidate]:
+    """Allocates the target in wider integers."""
+    known = (place.finding.from_dtype, place.finding.to_dtype)
+    for wide in [WIDER_INTEGER[dtype] for dtype in known if dtype in WIDER_INTEGER][:1]:
+        for name in names_in(At(at.source, at.source.statement(at.node))):
+            yield from (cast(At(at.source, value), wide) for value in at.source.definitions(name.node)[:1])

@@ -1,0 +1,301 @@
+"""Which edits help: candidates are tried by running the program with them, the audit judges."""
+
+import difflib
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ..._engine.watch.rule import RULES, Finding, Severity
+from ..._engine.watch.selection import reaches
+from ..._show.report.causes import Cause, causes_of
+from . import blocks, classes, numbers, training
+from .moves import MOVES, Candidate, Place
+from .source import Change, Source, apply
+
+ALL = (blocks, classes, numbers, training)  # importing them enters their moves
+_TRIES = 24  # candidates for one cause
+_DEPTH = 3  # edits that one cause may need
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b|0x[0-9a-f]+")
+_DTYPE = re.compile(
+    r"\b(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b|, dtype=(?=D)"
+)
+
+_LATER = {"DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
+
+# What is made in a wrong default dtype is mended where that was set.
+_COMES_OF = {"DG101": "DG602", "DG102": "DG602"}
+
+Texts = Mapping[str, str]
+
+
+@dataclass
+class Run:
+    """What a run of the program came to.
+
+    Attributes:
+        findings: what the audit found.
+        status: the exit status.
+        error: the exception that ended it, or nothing.
+        raised: the user's lines at which that was raised, file and number, the outermost first.
+        lines: what it printed.
+        stopped: whether it was stopped, since it had run for long enough.
+        operations: how many operations it ran.
+    """
+
+    findings: list[Finding]
+    status: int = 0
+    error: str = ""
+    raised: tuple[tuple[str, int], ...] = ()
+    lines: list[str] = field(default_factory=list)
+    stopped: bool = False
+    operations: int = 0
+
+    @property
+    def bad(self) -> list[Finding]:
+        return [finding for finding in self.findings if reaches(finding.severity, Severity.WARNING.value)]
+
+
+Runner = Callable[[Texts], Run]
+
+
+@dataclass(frozen=True)
+class State:
+    """The program with some edits: the texts of files, and for each line which one it was."""
+
+    texts: Texts
+    lines: Mapping[str, list[int]]
+
+    def was(self, file: str, line: int) -> int:
+        """The number that a line had before the edits; of a new one, that of the line before."""
+        known = self.lines.get(file, ())
+        return known[line - 1] if 0 < line <= len(known) else line
+
+    def key(self, finding: Finding) -> tuple[object, ...]:
+        return finding.rule, finding.file, self.was(finding.file or "", finding.line or 0)
+
+    def numbers(self, file: str, text: str) -> list[int]:
+        """For each line of a text which one it was at first."""
+        return self.lines.get(file) or [*range(1, text.count("\n") + 2)]
+
+    def edited(self, changes: Candidate, original: Callable[[str], str]) -> "State":
+        texts, lines = dict(self.texts), dict(self.lines)
+        for file in {change.file for change in changes}:
+            before = texts.get(file) or original(file)
+            own = [change for change in changes if change.file == file]
+            texts[file] = apply(before, own)
+            compile(texts[file], file, "exec", dont_inherit=True)
+            lines[file] = _moved(before, texts[file], lines.get(file))
+        return State(texts, lines)
+
+
+def _moved(before: str, after: str, known: list[int] | None) -> list[int]:
+    """For each line of a text which line it was in the one before, and so in the first."""
+    old, new = before.split("\n"), after.split("\n")
+    found: list[int] = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        for number in range(d - c):
+            at = min(a + number, b - 1) if kind != "insert" else max(a - 1, 0)
+            found.append(known[at] if known and at < len(known) else at + 1)
+    return found
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An edit that helps.
+
+    Attributes:
+        moves: what was done.
+        causes: what it removed.
+        before: the program without it.
+        after: the program with it.
+    """
+
+    moves: tuple[str, ...]
+    causes: tuple[Cause, ...]
+    before: State
+    after: State
+
+
+class Search:
+    """Edits for what a run of a program found."""
+
+    def __init__(
+        self, run: Runner | None, read: Callable[[str], str], first: Run, mine: Callable[[str], bool],
+        skip: frozenset[object] = frozenset(),
+    ) -> None:  # fmt: skip
+        self._run, self._read, self._mine, self._skip = run, read, mine, skip
+        self.state, self.last = State({}, {}), first
+        self.proofs: list[Proof] = []
+        self.faults: list[Exception] = []
+        self._given_up: set[object] = set()
+        self._sources: dict[tuple[str, str], Source] = {}
+
+    # ------------------------------------------------------------ sources
+
+    def _text(self, file: str, state: State) -> str:
+        return state.texts.get(file) or self._read(file)
+
+    def _source(self, file: str, state: State) -> Source:
+        text = self._text(file, state)
+        key = file, text
+        if key not in self._sources:
+            self._sources[key] = Source(file, text)
+        return self._sources[key]
+
+    def candidates(
+        self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int
+    ) -> Iterator[tuple[str, Candidate]]:
+        """What may be written for a cause, the best first; of what comes of an edit, what goes on with it."""
+        seen: list[list[Change]] = []
+        names = [name for kind in kinds for name in getattr(RULES[cause.rule], kind)]
+        for name in sorted(names, key=lambda name: name != "cast_to_wide") if depth < _DEPTH else names:
+            place = Place(cause.first, lambda file: self._source(file, state))
+            try:
+                for changes in MOVES[name](place, place.fault) if place.fault is not None else ():
+                    changes = sorted(set(changes))
+                    if changes and changes not in seen and all(self._mine(change.file) for change in changes):
+                        seen.append(changes)
+                        yield name, changes
+                        if len(seen) == _TRIES:
+                            return
+            except (OSError, cst.ParserSyntaxError, UnicodeError, SyntaxError):  # no source, or none that can be read
+                continue
+            except Exception as error:  # a move that meets what it was not made for must not end the user's command
+                self.faults.append(error)
+
+    # ------------------------------------------------------------ search
+
+    def mend(self, kinds: tuple[str, ...]) -> None:
+        """Find edits of these kinds for all causes, one after the other."""
+        self._given_up = set(self._skip)
+        while True:
+            causes = causes_of(self.last.bad)
+            rules = {cause.rule for cause in causes}
+            pending = [
+                cause for cause in causes
+                if self._key(cause) not in self._given_up and _COMES_OF.get(cause.rule) not in rules
+            ]  # fmt: skip
+            if not pending:
+                return
+            first = min(pending, key=_rank)
+            if not self._one(first, kinds):
+                self._given_up.add(self._key(first))
+
+    def _key(self, cause: Cause) -> tuple[object, ...]:
+        return self.state.key(cause.first)
+
+    def _one(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
+        solve = self._guess if self._run is None else self._solve
+        found = solve([cause], self.state, self.last, kinds, _DEPTH)
+        if found is None:
+            return False
+        moves, state, run = found
+        gone = [other for other in causes_of(self.last.bad) if not _left(other, self.state, run, state)]
+        self.proofs.append(Proof(moves, tuple(gone), self.state, state))
+        self.state, self.last = state, run
+        return True
+
+    def _guess(
+        self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
+    ) -> tuple[tuple[str, ...], State, Run] | None:
+        """The best candidate, which nobody has tried."""
+        for name, changes in self.candidates(causes[0], state, kinds, depth):
+            try:
+                edited = state.edited(changes, self._read)
+            except (SyntaxError, ValueError):
+                continue
+            rest = [finding for finding in base.findings if finding not in causes[0].findings]
+            return (name,), edited, Run(rest, base.status, base.error)
+        return None
+
+    def _solve(
+        self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
+    ) -> tuple[tuple[str, ...], State, Run] | None:
+        cause, *rest = causes
+        for name, candidates in itertools.groupby(
+            self.candidates(cause, state, kinds, depth), key=operator.itemgetter(0)
+        ):
+            later: list[tuple[State, Run, list[Cause]]] = []
+            for _, changes in candidates:
+                try:
+                    edited = state.edited(changes, self._read)
+                except (SyntaxError, ValueError):
+                    continue
+                assert self._run is not None
+                run = self._run(edited.texts)
+                new = self._judge(cause, state, base, edited, run)
+                if new is None:
+                    continue
+                new += [other for other in rest if _left(other, state, run, edited)]
+                if not new:
+                    return (name,), edited, run
+                if depth > 1 and len(new) <= 3:
+                    later.append((edited, run, new))
+            for edited, run, new in later[:3]:
+                found = self._solve(new, edited, run, kinds, depth - 1)
+                if found is not None:
+                    return (name, *found[0]), *found[1:]
+        return None
+
+    def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
+        """New causes that came with an edit; None if it does not help."""
+        if _left(cause, state, run, edited):
+            return None
+        known = {state.key(finding) for finding in base.bad}
+        new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
+        if run.error:
+            there = _same_place(state, base, edited, run)
+            if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
+                return None  # the cause was told otherwise, and is there
+            if not there and not any(other.severity == Severity.ERROR.value for other in new):
+                return None
+        if not run.error and not run.stopped and run.status not in (0, base.status):
+            return None
+        if not _alike(base, run):
+            return None
+        return new
+
+
+def _left(cause: Cause, state: State, run: Run, edited: State) -> bool:
+    """Whether something of a cause is still found."""
+    keys = {edited.key(finding) for finding in run.bad}
+    return any(state.key(finding) in keys for finding in cause.findings)
+
+
+def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
+    """Whether an exception is raised at the line at which the program without the edit raised one."""
+    places = [
+        [(file, which.was(file, line)) for file, line in one.raised[-1:]]
+        for which, one in ((state, base), (edited, run))
+    ]
+    return bool(base.error) and places[0] == places[1]
+
+
+def _alike(base: Run, run: Run) -> bool:
+    """Whether a run prints what the one before did, but for numbers and names of dtypes; more, if that ended early."""
+    if base.status and not run.status and not base.error:  # a runner of tests says less where all of them pass
+        return True
+    old, new = (list(map(_skeleton, one.lines)) for one in (base, run))
+    if _broken(run.lines) > _broken(base.lines):
+        return False
+    if run.error or run.stopped:
+        return old[: len(new)] == new or new[: len(old)] == old
+    return new[: len(old)] == old if base.error else new == old
+
+
+def _skeleton(line: str) -> str:
+    return " ".join(_NUMBER.sub("0", _DTYPE.sub("D", line)).split())
+
+
+def _broken(lines: Iterable[str]) -> int:
+    """How many infinite values and NaN were printed."""
+    return sum(len(re.findall(r"\b(?:nan|inf)\b", line)) for line in lines)
+
+
+def _rank(cause: Cause) -> tuple[bool, int]:
+    """Causes before what comes of them: values of a wrong dtype, then what they do, then what is refused for it."""
+    return bool(RULES[cause.rule].follows), _LATER.get(cause.rule, 1 if cause.rule.startswith("DG9") else 0)

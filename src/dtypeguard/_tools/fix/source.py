@@ -1,0 +1,341 @@
+"""A source file of the program: its syntax, with the place of each node, and changes to its text."""
+
+import functools
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, ParentNodeProvider, PositionProvider
+
+from ..._engine.watch.spots import Spot
+
+Node = cst.CSTNode
+N = TypeVar("N", bound=Node)
+Scope = cst.FunctionDef | cst.ClassDef | cst.Module | cst.Lambda
+_ENDS = re.compile(r"\r\n|\r|\n")  # of lines, for Python; `str.splitlines` knows more
+
+
+@dataclass(frozen=True, order=True)
+class Change:
+    """A replacement in one file: characters from `begin` to before `end` become `text`."""
+
+    file: str
+    begin: int
+    end: int
+    text: str
+
+
+def decode(data: bytes) -> tuple[str, str]:
+    """The text of a source file, with its line ends, and its encoding (PEP 263)."""
+    encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
+    return data.decode(encoding), encoding
+
+
+def apply(text: str, changes: Iterable[Change]) -> str:
+    """A text with changes; those at one place in their order.
+
+    Raises:
+        ValueError: if two of them overlap.
+    """
+    parts, last = [], 0
+    for change in sorted(changes, key=lambda change: (change.begin, change.end)):
+        if change.begin < last:
+            raise ValueError("two edits overlap")
+        parts += [text[last : change.begin], change.text]
+        last = change.end
+    return "".join([*parts, text[last:]])
+
+
+class Source:
+    """The syntax of one file.
+
+    Raises:
+        libcst.ParserSyntaxError: for a text that is no Python which libcst knows.
+    """
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file, self.text = file, text
+        self.module = cst.parse_module(text.removeprefix("\ufeff"))
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        self._ranges = wrapper.resolve(PositionProvider)
+        self.parents = wrapper.resolve(ParentNodeProvider)
+        first = len(text) - len(text.removeprefix("\ufeff"))
+        self._lines = [first, *(match.end() for match in _ENDS.finditer(text))]
+        self.newline = self.module.default_newline
+
+    # ------------------------------------------------------------ places
+
+    def code(self, node: Node) -> str:
+        """A node as it is written, with its parentheses."""
+        begin, end = self.extent(node)
+        return self.text[begin:end]
+
+    def range(self, node: Node) -> CodeRange:
+        found: CodeRange = self._ranges[node]
+        return found
+
+    def line(self, node: Node) -> int:
+        return int(self.range(node).start.line)
+
+    def offset(self, line: int, column: int) -> int:
+        return self._lines[line - 1] + column
+
+    def extent(self, node: Node) -> tuple[int, int]:
+        """Where a node begins and ends in the text, with its parentheses."""
+        place = self.range(node)
+        begin, end = self.offset(place.start.line, place.start.column), self.offset(place.end.line, place.end.column)
+        sides = (getattr(node, "lpar", ()), getattr(node, "rpar", ()))  # of some nodes a sentinel, or one alone
+        before, after = (
+            sum(len(self.module.code_for_node(one)) for one in side) if isinstance(side, list | tuple) else 0
+            for side in sides
+        )
+        return begin - before, end + after
+
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """All nodes that have a place, in the order of the text, outer ones first."""
+        places = [(node, self._ranges.get(node)) for node in self.parents]
+        known = [(node, place) for node, place in places if place is not None]
+        known.sort(key=lambda row: (row[1].start.line, row[1].start.column, -row[1].end.line, -row[1].end.column))
+        return [node for node, _ in known]
+
+    def of(self, *kinds: type[N]) -> Iterator[N]:
+        """The nodes of some kinds, in the order of the text."""
+        return (node for node in self.nodes if isinstance(node, kinds))
+
+    def at(self, spot: Spot) -> Node | None:
+        """What stands at a spot: an expression, or the statement of its line."""
+        if spot.stop is not None:
+            ends = spot.stop
+            for node in self.of(cst.BaseExpression):  # type: ignore[type-abstract]
+                place = self.range(node)
+                if (place.start.line, place.start.column) == (spot.line, spot.begin) and (
+                    place.end.line,
+                    place.end.column,
+                ) == ends:
+                    return node
+        return self.statement_at(spot.line)
+
+    def statement_at(self, line: int) -> Node | None:
+        """The innermost statement that a line belongs to."""
+        found = None
+        for node in (one for one in self.nodes if isinstance(one, cst.SimpleStatementLine | cst.BaseCompoundStatement)):
+            place = self.range(node)
+            last = place.end.line if isinstance(node, cst.SimpleStatementLine) else self.line(node.body) - 1
+            if place.start.line <= line <= max(last, place.start.line):
+                found = node
+        return found
+
+    def up(self, node: Node) -> Iterator[Node]:
+        """What a node stands in, from inside."""
+        parent = self.parents.get(node)
+        while parent is not None:
+            yield parent
+            parent = self.parents.get(parent)
+
+    def statement(self, node: Node) -> Node:
+        """The statement that a node belongs to."""
+        kinds = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+        return node if isinstance(node, kinds) else next((one for one in self.up(node) if isinstance(one, kinds)), node)
+
+    def scope(self, node: Node) -> Scope:
+        """The function, class or module that a node stands in."""
+        return next(one for one in self.up(node) if isinstance(one, Scope))
+
+    def inside(self, node: Node, outer: Node) -> bool:
+        return node is outer or any(one is outer for one in self.up(node))
+
+    def block(self, statement: Node) -> Sequence[Node]:
+        """The statements beside one, itself among them."""
+        return getattr(self.parents[statement], "body", ())
+
+    def below(self, node: Node, *kinds: type[N]) -> Iterator[N]:
+        """The nodes of some kinds in a node, itself among them."""
+        return (one for one in self.of(*kinds) if self.inside(one, node))
+
+    # ------------------------------------------------------------ changes
+
+    def replace(self, node: Node, text: str) -> Change:
+        return Change(self.file, *self.extent(node), text)
+
+    def after(self, node: Node, text: str) -> list[Change]:
+        """`.half()` behind an expression, which gets parentheses if it needs them."""
+        begin, end = self.extent(node)
+        closed = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.Tuple | cst.List)
+        bare = not closed or (isinstance(node, cst.Tuple) and not node.lpar)
+        if bare and not getattr(node, "lpar", ()):
+            return [Change(self.file, begin, begin, "("), Change(self.file, end, end, f"){text}")]
+        return [Change(self.file, end, end, text)]
+
+    def closed(self, node: Node) -> str:
+        """An expression as it is written, in parentheses if a method cannot be called on it without."""
+        open_, *_ = self.after(node, "")
+        return f"({self.code(node)})" if open_.text == "(" else self.code(node)
+
+    def indent(self, statement: Node) -> str:
+        """The white space before a statement."""
+        begin = self.lines(statement)[0]
+        return self.text[begin : self.extent(statement)[0]]
+
+    def lines(self, statement: Node) -> tuple[int, int]:
+        """From the first column of a statement's first line to the first one behind its last line."""
+        place = self.range(statement)
+        last = place.end.line if place.end.column or place.end.line == place.start.line else place.end.line - 1
+        end = self._lines[last] if last < len(self._lines) else len(self.text)
+        return self._lines[place.start.line - 1], end
+
+    def before_line(self, statement: Node, *written: str) -> Change:
+        """Lines of code before a statement, with its indentation."""
+        begin, indent = self.lines(statement)[0], self.indent(statement)
+        return Change(self.file, begin, begin, "".join(f"{indent}{line}{self.newline}" for line in written))
+
+    def after_line(self, statement: Node, *written: str) -> Change:
+        """The same behind it."""
+        end, indent = self.lines(statement)[1], self.indent(statement)
+        first = "" if self.text[:end].endswith(("\n", "\r")) else self.newline
+        text = first + "".join(f"{indent}{line}{self.newline}" for line in written)
+        return Change(self.file, end, end, text.removesuffix(self.newline) if first else text)
+
+    def without(self, statement: Node) -> Change:
+        """A statement's lines gone; `pass` where its block would be empty."""
+        begin, end = self.lines(statement)
+        alone = len(self.block(statement)) == 1 and not isinstance(self.parents[statement], cst.Module)
+        return Change(self.file, begin, end, f"{self.indent(statement)}pass{self.newline}" if alone else "")
+
+    # ------------------------------------------------------------ names
+
+    @functools.cached_property
+    def modules(self) -> dict[str, str]:
+        """What the file's imports call modules and their parts: `{"F": "torch.nn.functional"}`."""
+        code, found = self.module.code_for_node, dict[str, str]()
+        for one in self.of(cst.Import):
+            for alias in one.names:
+                whole = code(alias.name)
+                found[code(alias.asname.name) if alias.asname else whole.partition(".")[0]] = (
+                    whole if alias.asname else whole.partition(".")[0]
+                )
+        for part in self.of(cst.ImportFrom):
+            for alias in () if isinstance(part.names, cst.ImportStar) else part.names:
+                name = code(alias.asname.name) if alias.asname else code(alias.name)
+                found[name] = f"{code(part.module) if part.module else ''}.{code(alias.name)}"
+        return found
+
+    def torch(self) -> str | None:
+        """What the file calls torch."""
+        return next((name for name, module in self.modules.items() if module == "torch"), None)
+
+    def device(self) -> str:
+        """The device type of the file's own autocast regions, as they say it."""
+        calls = [call for call in self.of(cst.Call) if self.called(call) == "autocast" and call.args]
+        return self.code(calls[0].args[0].value) if calls else '"cuda"'
+
+    def called(self, call: Node) -> str:
+        """The last name of what a call calls: `zeros` of `torch.zeros(3)`."""
+        function = call.func if isinstance(call, cst.Call) else None
+        name = function.attr if isinstance(function, cst.Attribute) else function
+        return name.value if isinstance(name, cst.Name) else ""
+
+    def on(self, call: cst.Call) -> cst.BaseExpression | None:
+        """What a method is called on; None for a function of a module."""
+        function = call.func
+        if not isinstance(function, cst.Attribute):
+            return None
+        root = function.value
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        return None if isinstance(root, cst.Name) and root.value in self.modules else function.value
+
+    def definitions(self, name: Node) -> list[cst.BaseExpression]:
+        """What is assigned to a name or an attribute of `self` before it is used, the last one first."""
+        code, scope = self.module.code_for_node(name.with_changes(lpar=(), rpar=())), self.scope(name)
+        place = self.range(name).start
+        found: list[tuple[bool, tuple[int, int], cst.BaseExpression]] = []
+        for target, value, where in self._assigned:
+            if self.module.code_for_node(target.with_changes(lpar=(), rpar=())) != code:
+                continue
+            if isinstance(name, cst.Name) and where is not scope and self.inside(scope, where) is False:
+                continue
+            if self.inside(name, value):
+                continue  # `total = total + x`: what it was before
+            start = self.range(target).start
+            near = where is scope and (start.line, start.column) < (place.line, place.column)
+            found.append((near, (start.line, start.column), value))
+        found.sort(key=lambda row: row[:2], reverse=True)
+        if isinstance(name, cst.Attribute):
+            found += [(False, (0, 0), value) for value in self.registered(name.attr.value)]
+        return [value for _, _, value in found]
+
+    def registered(self, name: str) -> list[cst.BaseExpression]:
+        """What is registered as a buffer or parameter under a name."""
+        kinds = ("register_buffer", "register_parameter")
+        rows = [[arg.value for arg in call.args[:2]] for call in self.of(cst.Call) if self.called(call) in kinds]
+        return [
+            row[1]
+            for row in rows
+            if len(row) == 2 and isinstance(row[0], cst.SimpleString) and row[0].evaluated_value == name
+        ]
+
+    @functools.cached_property
+    def written(self) -> frozenset[str]:
+        """The variables whose values are changed in place."""
+        found: list[Node] = []
+        for node in self.of(cst.Call, cst.AugAssign, cst.AssignTarget):
+            if isinstance(node, cst.Call) and self.called(node).endswith("_"):
+                receiver = self.on(node)
+                found += (
+                    [receiver]
+                    if receiver is not None
+                    else [one for arg in node.args for one in self.below(arg, cst.Name)]
+                )
+            elif isinstance(node, cst.AugAssign) or (
+                isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Subscript)
+            ):
+                found.append(node.target)
+        return frozenset(map(self.root, found))
+
+    def root(self, node: Node) -> str:
+        """The variable that an expression is a part of: `average` of `average[name].mul_(0.9)`, `self.mean`."""
+        while True:
+            inner: Node | None = node.value if isinstance(node, cst.Subscript) else None
+            if isinstance(node, cst.Call):
+                inner = self.on(node)
+            elif isinstance(node, cst.Attribute) and not (
+                isinstance(node.value, cst.Name) and node.value.value == "self"
+            ):
+                inner = node.value
+            if inner is None:
+                return self.code(node)
+            node = inner
+
+    def shared(self, value: Node) -> bool:
+        """Whether what an expression gives is changed in place later, so that it must stay a copy."""
+        parent = next((one for one in self.up(value) if isinstance(one, cst.Assign)), None)
+        return parent is not None and any(self.root(target.target) in self.written for target in parent.targets)
+
+    @functools.cached_property
+    def _assigned(self) -> list[tuple[cst.BaseExpression, cst.BaseExpression, Scope]]:
+        rows: list[tuple[cst.BaseExpression, cst.BaseExpression]] = []
+        for node in self.of(cst.Assign, cst.AnnAssign, cst.NamedExpr, cst.For, cst.CompFor):
+            if isinstance(node, cst.Assign):
+                rows += [pair for target in node.targets for pair in _pairs(target.target, node.value)]
+            elif isinstance(node, cst.For | cst.CompFor):
+                rows += _pairs(node.target, node.iter)
+            elif isinstance(node, cst.AnnAssign | cst.NamedExpr) and node.value is not None:
+                rows.append((node.target, node.value))
+        return [(target, value, self.scope(target)) for target, value in rows]
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    if isinstance(target, cst.Tuple | cst.List):
+        ones = [element.value for element in target.elements]
+        others = [element.value for element in value.elements] if isinstance(value, cst.Tuple | cst.List) else []
+        for number, one in enumerate(ones):
+            yield from _pairs(one, others[number] if len(others) == len(ones) else value)
+    else:
+        yield target, value

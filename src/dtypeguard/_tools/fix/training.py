@@ -1,0 +1,272 @@
+"""What may be written in a training loop: scalers, optimizers, losses, and the order of their calls."""
+
+from collections.abc import Iterator
+
+import libcst as cst
+import torch
+
+from .moves import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
+from .source import Change, Node, Source
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+
+
+def _calls(source: Source, *names: str, near: Node | None = None) -> list[cst.Call]:
+    """Calls of methods, those of the function that a node is in first."""
+    found = [call for call in source.of(cst.Call) if source.called(call) in names]
+    return found if near is None else sorted(found, key=lambda call: source.scope(call) is not source.scope(near))
+
+
+def _has(source: Source, node: Node, *names: str) -> bool:
+    return any(source.called(call) in names for call in source.below(node, cst.Call))
+
+
+def _steps(at: At) -> list[tuple[str, str, cst.Call]]:
+    """The calls `scaler.step(optimizer)`: both names, and the call."""
+    source = at.source
+    calls = [(source.on(call), call) for call in _calls(source, "step", near=at.node)]
+    return [
+        (source.code(on), source.code(call.args[0].value), call) for on, call in calls if on is not None and call.args
+    ]
+
+
+def _scalers(at: At) -> list[str]:
+    """What the file calls its scalers."""
+    calls = [at.source.on(call) for call in _calls(at.source, "scale", "unscale_", "update", near=at.node)]
+    return list(dict.fromkeys(at.source.code(on) for on in calls if on is not None))
+
+
+def _optimizer(at: At) -> tuple[At, At] | None:
+    """The optimizer that the call at fault steps, unscales or is called on, and the call that made it."""
+    source, call = at.source, at.node
+    if not isinstance(call, cst.Call):
+        return None
+    given = call.args and source.called(call) != "load_state_dict"
+    node = call.args[0].value if given else source.on(call)
+    made = [] if node is None else source.definitions(node)
+    return (At(source, node), At(source, made[0])) if node is not None and made else None
+
+
+def _moved(source: Source, statements: list[Node], before: Node) -> Candidate:
+    """Statements of one line each, taken away and written before another one."""
+    lines = [source.text[slice(*source.lines(one))].strip() for one in statements]
+    return [*(source.without(one) for one in statements), source.before_line(before, *lines)]
+
+
+@move
+def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
+    """Unscales the gradients before they are clipped."""
+    source, statement = at.source, at.source.statement(at.node)
+    loops = [one for one in source.up(statement) if isinstance(one, cst.For)]
+    for scaler, optimizer, _ in _steps(at)[:2]:
+        code = f"{scaler}.unscale_({optimizer})"
+        calls = [call for call in _calls(source, "unscale_", near=at.node) if source.code(call) == code]
+        for before in [statement, *loops[:1]]:
+            moved = _moved(source, [source.statement(call) for call in calls[:1]], before)
+            yield moved if calls else [source.before_line(before, code)]
+
+
+@move
+def step_by_scaler(place: Place, at: At) -> Iterator[Candidate]:
+    """Steps the optimizer by the scaler."""
+    if (found := _optimizer(at)) is not None:
+        for scaler in _scalers(at):
+            yield [at.source.replace(at.node, f"{scaler}.step({at.source.code(found[0].node)})")]
+
+
+@move
+def update_at_end(place: Place, at: At) -> Iterator[Candidate]:
+    """Updates the scaler after the step."""
+    for scaler, _, call in _steps(at)[-1:]:
+        yield [at.source.after_line(at.source.statement(call), f"{scaler}.update()")]
+
+
+@move
+def scale_losses(place: Place, at: At) -> Iterator[Candidate]:
+    """Scales the loss whose backward was not scaled."""
+    source = at.source
+    for scaler in _scalers(at)[:1]:
+        for call in _calls(source, "backward", near=at.node):
+            loss = source.on(call)
+            if loss is not None and not any(
+                _has(source, one.node, "scale") for one in [At(source, loss), *origins(At(source, loss), 1)]
+            ):
+                yield _scaled(source, scaler, loss)
+
+
+def _scaled(source: Source, scaler: str, loss: Node) -> Candidate:
+    begin, end = source.extent(loss)
+    return [Change(source.file, begin, begin, f"{scaler}.scale("), Change(source.file, end, end, ")")]
+
+
+@move
+def unscale_once(place: Place, at: At) -> Iterator[Candidate]:
+    """Unscales once, after the last loss."""
+    source, calls = at.source, _calls(at.source, "unscale_", near=at.node)
+    for call in calls:
+        statement = source.statement(call)
+        group = _with_clips(source, statement)
+        if not source.inside(at.node, call):
+            if not any(source.inside(at.node, other) for other in calls):  # a step; losses were scaled after the call
+                yield _late(source, statement, group, source.statement(at.node))
+            continue
+        if len([one for one in calls if source.code(one) == source.code(call)]) > 1:
+            yield [source.without(statement)]
+        loop = next((one for one in source.up(statement) if isinstance(one, cst.For)), None)
+        block = [] if loop is None else list(source.block(loop))
+        for behind in block[block.index(loop) + 1 :][:1] if loop is not None else ():
+            yield _moved(source, group, behind)
+
+
+def _late(source: Source, statement: Node, group: list[Node], before: Node) -> Candidate:
+    """Calls written before a step; without the `if` that held nothing else."""
+    holder = source.parents.get(source.parents[statement])
+    if isinstance(holder, cst.If) and len(source.block(statement)) == len(group):
+        return [source.without(holder), _moved(source, group, before)[-1]]
+    return _moved(source, group, before)
+
+
+def _with_clips(source: Source, statement: Node) -> list[Node]:
+    """A statement, and the clips behind it."""
+    block = list(source.block(statement))
+    found = [statement]
+    for one in block[block.index(statement) + 1 :]:
+        if not _has(source, one, *_CLIPS):
+            break
+        found.append(one)
+    return found
+
+
+@move
+def attached_loss(place: Place, at: At) -> Iterator[Candidate]:
+    """Leaves out the `.detach()` on the way to the loss."""
+    losses = [At(at.source, call) for call in _calls(at.source, "scale", near=at.node)]
+    for one in [other for loss in [at, *losses] for other in [loss, *origins(loss)]]:
+        for call in one.source.below(one.node, cst.Call):
+            inner = one.source.on(call)
+            if inner is not None and one.source.called(call) == "detach":
+                yield [Change(one.source.file, one.source.extent(inner)[1], one.source.extent(call)[1], "")]
+
+
+@move
+def zero_grad_first(place: Place, at: At) -> Iterator[Candidate]:
+    """Zeroes gradients before the backward, not after it."""
+    source = at.source
+    block = list(source.block(source.statement(at.node)))
+    backward = [one for one in block if _has(source, one, "backward")]
+    zeroed = [one for one in block if _has(source, one, "zero_grad")]
+    if backward and zeroed and block.index(zeroed[0]) > block.index(backward[0]):
+        yield _moved(source, zeroed[:1], backward[0])
+
+
+@move
+def no_scaler(place: Place, at: At) -> Iterator[Candidate]:
+    """Turns the scaler off, which bfloat16 does not need."""
+    scaler = at.source.on(at.node) if isinstance(at.node, cst.Call) else None
+    for made in [] if scaler is None else at.source.definitions(scaler)[:1]:
+        if isinstance(made, cst.Call):
+            yield keyword(at.source, made, "enabled", "False")
+
+
+@move
+def scaler_on(place: Place, at: At) -> Iterator[Candidate]:
+    """Scales the loss, as float16 needs it."""
+    source, found = at.source, _optimizer(at)
+    for scaler in _scalers(at):
+        for call in _calls(source, "GradScaler"):
+            if source.code(at.node).startswith(f"{scaler}.") and any(
+                a.keyword and a.keyword.value == "enabled" for a in call.args
+            ):
+                yield keyword(source, call, "enabled", "True")
+        return
+    losses = [source.on(call) for call in _calls(source, "backward", near=at.node)]
+    for loss in losses[:1]:
+        if found is not None and loss is not None and source.torch():
+            name = source.code(found[0].node)
+            scaler = f"{name.rpartition('.')[0]}.scaler".removeprefix(".")
+            made = f"{scaler} = {source.torch()}.amp.GradScaler({source.device()})"
+            yield [
+                source.after_line(source.statement(found[1].node), made), *_scaled(source, scaler, loss),
+                source.replace(at.node, f"{scaler}.step({name})"),
+                source.after_line(source.statement(at.node), f"{scaler}.update()"),
+            ]  # fmt: skip
+
+
+@move
+def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes the loss in float32."""
+    source = at.source
+    for loss in [At(source, arg.value) for arg in at.node.args] if isinstance(at.node, cst.Call) else ():
+        for one in [*origins(loss, 1), loss]:
+            calls = list(source.below(one.node, cst.Call))
+            given = [arg.value for call in calls[:1] for arg in call.args[:1]]  # what the criterion gets
+            models = [
+                call for call in calls if isinstance(call.func, cst.Name) and call.func.value not in source.modules
+            ]
+            for node in [*models, *given, *(name.node for name in names_in(one))]:
+                yield cast(At(source, node), torch.float32)
+
+
+@move
+def float32_parameters(place: Place, at: At) -> Iterator[Candidate]:
+    """Keeps the parameters in float32."""
+    if (found := _optimizer(at)) is None:
+        return
+    source, made = at.source, found[1]
+    for one in [made, *origins(made)]:
+        for call in casts_in(one, torch.float32):
+            yield from retyped(call, torch.float32)
+    for statement in _conversions(at):
+        yield [source.without(statement)]
+    for name in names_in(made):
+        line = f"{source.code(name.node)}{spelt(torch.float32, source)}"
+        yield [source.before_line(source.statement(made.node), line)]
+
+
+@move
+def larger_eps(place: Place, at: At) -> Iterator[Candidate]:
+    """Gives the optimizer an eps that the dtype has."""
+    made = _optimizer(at)
+    if made is not None and isinstance(made[1].node, cst.Call):
+        yield keyword(at.source, made[1].node, "eps", "1e-4")
+
+
+@move
+def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
+    """Builds the optimizer after the last change of the model."""
+    if (found := _optimizer(at)) is None:
+        return
+    source, statement = at.source, at.source.statement(found[1].node)
+    block, name = list(source.block(statement)), source.code(found[0].node)
+    later = block[block.index(statement) + 1 :]
+    uses = [
+        one for one in later if any(source.code(part) == name for part in source.below(one, cst.Name, cst.Attribute))
+    ]
+    if uses and uses[0] is not later[0] and source.range(statement).start.line == source.range(statement).end.line:
+        yield _moved(source, [statement], uses[0])
+
+
+@move
+def all_parameters(place: Place, at: At) -> Iterator[Candidate]:
+    """Gives the optimizer all parameters of the model."""
+    found = _optimizer(at)
+    for call in at.source.below(found[1].node, cst.Call) if found is not None else ():
+        part = at.source.on(call) if at.source.called(call) == "parameters" else None
+        if isinstance(part, cst.Subscript | cst.Attribute) and not at.source.code(part).startswith("self."):
+            yield [at.source.replace(part, at.source.code(part.value))]
+
+
+@move
+def state_like_parameters(place: Place, at: At) -> Iterator[Candidate]:
+    """Casts the optimizer's state where the model was converted."""
+    if (found := _optimizer(at)) is not None:
+        name = at.source.code(found[0].node)
+        for statement in _conversions(at):
+            yield [at.source.after_line(statement, f"{name}.load_state_dict({name}.state_dict())")]
+
+
+def _conversions(at: At) -> list[Node]:
+    """The statements beside a line that convert something in place, as `model.half()` does."""
+    source = at.source
+    beside = [one for one in source.block(source.statement(at.node)) if isinstance(one, cst.SimpleStatementLine)]
+    return [one for one in beside if isinstance(one.body[0], cst.Expr) and is_cast(source, one.body[0].value)]
