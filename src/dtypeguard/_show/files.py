@@ -1,5 +1,6 @@
 """Results as files."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -31,6 +32,8 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
         draft.write_bytes(data)
         if file.exists():
             shutil.copymode(file, draft)
+            with contextlib.suppress(AttributeError, OSError):  # not everybody may give files away
+                os.chown(draft, file.stat().st_uid, file.stat().st_gid)
         os.replace(draft, file)
     finally:
         draft.unlink(missing_ok=True)

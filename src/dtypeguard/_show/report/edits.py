@@ -12,18 +12,22 @@ from ..files import write
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One place that an edit changes, by the lines of the file as it was before any edit, counted from 1.
+    """One place that an edit changes, in the file as it was before any edit.
 
     Attributes:
         path: the file.
-        line: the first line that goes.
-        end_line: the line after the last one that goes; the same, where nothing goes.
+        line: where what goes begins, counted from 1.
+        column: the same, in bytes of the file, counted from 0.
+        end_line: where it ends.
+        end_column: the same; where nothing goes, both ends are one.
         text: what comes there, with its line ends.
     """
 
     path: str
     line: int
+    column: int
     end_line: int
+    end_column: int
     text: str
 
 
@@ -59,6 +63,13 @@ class Edit:
             "path": self.path, "does": self.does, "safe": self.safe, "proven": self.proven, "diff": self.diff,
             "findings": numbers, "replacements": list(self.replacements),
         }  # fmt: skip
+
+    @property
+    def written(self) -> list[str]:
+        """The lines that it writes, one text for each place."""
+        blocks = self.diff.split("\n@@ ")[1:]
+        lines = ["".join(f"{line[1:]}\n" for line in block.split("\n")[1:] if line.startswith("+")) for block in blocks]
+        return [text for text in lines if text]
 
     @property
     def installed(self) -> bool:
@@ -97,13 +108,29 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in lines[:-1]] + [line for line in lines[-1:] if line]
 
 
-def replacements_of(file: str, before: str, after: str, was: list[int]) -> Iterable[Replacement]:
+def replacements_of(file: str, before: str, after: str, was: list[int], encoding: str) -> Iterable[Replacement]:
     """The places of a file that change; `was` tells which line each one was at first."""
     old, new = _lines(before), _lines(after)
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
+            gone, come = "".join(old[a:b]), "".join(new[c:d])
+            head = _alike(gone, come)
+            tail = _alike(gone[head:][::-1], come[head:][::-1])
             first = was[a] if a < len(was) else len(old) + 1
-            yield Replacement(shown(file), first, first + b - a, "".join(new[c:d]))
+            ends = [_place(gone[:head], first, encoding), _place(gone[: len(gone) - tail], first, encoding)]
+            yield Replacement(shown(file), *ends[0], *ends[1], come[head : len(come) - tail])
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _place(text: str, line: int, encoding: str) -> tuple[int, int]:
+    """Line and column behind a text that begins with a line."""
+    plain = "utf-8" if encoding == "utf-8-sig" else encoding
+    return line + text.count("\n"), len(text.rpartition("\n")[2].encode(plain))
 
 
 def write_edits(edits: Iterable[Edit]) -> list[str]:

@@ -41,9 +41,9 @@ def _edit_for(cause: Cause, edits: Iterable[Edit]) -> Edit | None:
 
 
 def _suggested(cause: Cause, edits: Iterable[Edit]) -> str:
+    """The lines that an edit writes, as blocks that a review can take over."""
     edit = _edit_for(cause, edits)
-    places = [] if edit is None else [one for one in edit.replacements if one.end_line > one.line]
-    return "".join(f"\n{one.path}:{one.line}\n```suggestion\n{one.text.rstrip()}\n```" for one in places)
+    return "" if edit is None else "".join(f"\n```suggestion\n{text.rstrip()}\n```" for text in edit.written)
 
 
 def sarif(causes: Sequence[Cause], edits: Sequence[Edit] = ()) -> str:
@@ -73,10 +73,11 @@ def _rule(rule_id: str) -> dict[str, Any]:
 
 
 def _fix(edit: Edit) -> dict[str, Any]:
-    """An edit as replacements of whole lines; a region ends before its end column."""
+    """An edit as replacements; a region ends before its end column."""
     changes: dict[str, list[dict[str, Any]]] = {}
     for one in edit.replacements:
-        region = {"startLine": one.line, "startColumn": 1, "endLine": one.end_line, "endColumn": 1}
+        begin, end = (one.line, one.column + 1), (one.end_line, one.end_column + 1)
+        region = dict(zip(("startLine", "startColumn", "endLine", "endColumn"), (*begin, *end), strict=True))
         changes.setdefault(one.path, []).append({"deletedRegion": region, "insertedContent": {"text": one.text}})
     return {
         "description": {"text": edit.does},

@@ -50,7 +50,7 @@ def _edit(proof: Proof, safe: bool, proven: bool) -> Edit:
     does = " and ".join(dict.fromkeys(said(name) for name in proof.moves))
     places = [
         one for file in changed
-        for one in replacements_of(file, before[file], after[file], old.numbers(file, before[file]))
+        for one in replacements_of(file, before[file], after[file], old.numbers(file, before[file]), codes[file])
     ]  # fmt: skip
     findings = tuple(finding for cause in proof.causes for finding in cause.findings)
     return Edit(
