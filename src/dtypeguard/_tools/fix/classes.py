@@ -6,7 +6,20 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import FLOATING
-from .moves import At, Candidate, Place, add_argument, keyword, move, names_in, operands, origins, retyped, spelt
+from .moves import (
+    At,
+    Candidate,
+    Place,
+    add_argument,
+    kept_as_it_is,
+    keyword,
+    move,
+    names_in,
+    operands,
+    origins,
+    retyped,
+    spelt,
+)  # fmt: skip
 from .source import Change, Source
 
 _STEP = "    "
@@ -22,7 +35,7 @@ def floating_buffer(place: Place, at: At) -> Iterator[Candidate]:
     """Registers the buffer with a floating dtype."""
     for source in _sources(place):
         for name in place.finding.parameters:
-            for value in source.registered(name.rpartition(".")[2]):
+            for value, _ in source.registered(name.rpartition(".")[2]):
                 yield from retyped(At(source, value), torch.float32)
 
 
@@ -42,7 +55,7 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the buffer in its dtype, whatever the module is converted to."""
     for source in _sources(place):
         for name in place.finding.parameters:
-            for value in source.registered(name):
+            for value, _ in source.registered(name):
                 owner = next((one for one in source.up(value) if isinstance(one, cst.ClassDef)), None)
                 methods = [] if owner is None else [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
                 if methods and not any(one.name.value == "_apply" for one in methods):
@@ -58,24 +71,9 @@ def buffers_stay(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def like_replaced(place: Place, at: At) -> Iterator[Candidate]:
     """Leaves the buffer its dtype."""
-    source = at.source
-    for assign in source.below(source.statement(at.node), cst.Assign):
-        target, call = source.code(assign.targets[0].target), assign.value
-        on = source.on(call) if isinstance(call, cst.Call) else None
-        if on is not None and source.code(on) == target:
-            yield _cast_where_used(source, assign, target)
-        else:
-            yield source.after(call, f".to({target}.dtype)")
-
-
-def _cast_where_used(source: Source, assign: cst.Assign, target: str) -> Candidate:
-    """A cast of a buffer that is kept: instead at each later use in the function."""
-    statement, value = source.statement(assign), source.code(assign.value)
-    holder = source.parents.get(source.parents[statement])
-    alone = isinstance(holder, cst.If) and len(source.block(statement)) == 1
-    uses = [one for one in source.below(source.scope(statement), cst.Attribute) if source.code(one) == target]
-    changes = [source.replace(one, value) for one in uses if source.extent(one)[0] >= source.lines(statement)[1]]
-    return [source.without(holder if alone and holder else statement), *changes] if changes else []
+    yield from kept_as_it_is(at)
+    for assign in at.source.below(at.source.statement(at.node), cst.Assign):
+        yield at.source.after(assign.value, f".to({at.source.code(assign.targets[0].target)}.dtype)")
 
 
 @move
@@ -141,19 +139,22 @@ def custom_fwd(place: Place, at: At) -> Iterator[Candidate]:
     source, torch_name = at.source, at.source.torch()
     owners = [source.on(call) for call in source.below(at.node, cst.Call) if source.called(call) == "apply"]
     names = [source.code(owner) for owner in owners if owner is not None]
-    for function in source.of(cst.ClassDef) if torch_name else ():
-        if function.name.value in names:
-            changes = []
-            for method in function.body.body:
-                if isinstance(method, cst.FunctionDef) and method.name.value in ("forward", "backward"):
-                    kind, more = ("fwd", f", cast_inputs={torch_name}.float32")
-                    if method.name.value == "backward":
-                        kind, more = "bwd", ""
-                    text = f"@{torch_name}.amp.custom_{kind}(device_type={source.device()}{more})"
-                    begin = source.offset(source.line(method.name), 0)
-                    indent = source.indent(method)
-                    changes.append(Change(source.file, begin, begin, f"{indent}{text}{source.newline}"))
-            yield changes
+    written = [one for one in source.of(cst.ClassDef) if torch_name and _is_function(source, one)]
+    named = [one for one in written if one.name.value in names]
+    for function in named or written:
+        changes = []
+        for method in function.body.body:
+            if isinstance(method, cst.FunctionDef) and method.name.value in ("forward", "backward"):
+                forward = method.name.value == "forward"
+                more = f", cast_inputs={torch_name}.float32" if forward else ""
+                text = f"@{torch_name}.amp.custom_{'fwd' if forward else 'bwd'}(device_type={source.device()}{more})"
+                begin, indent = source.offset(source.line(method.name), 0), source.indent(method)
+                changes.append(Change(source.file, begin, begin, f"{indent}{text}{source.newline}"))
+        yield changes
+
+
+def _is_function(source: Source, node: cst.ClassDef) -> bool:
+    return any(source.code(base.value).rpartition(".")[2] == "Function" for base in node.bases)
 
 
 @move

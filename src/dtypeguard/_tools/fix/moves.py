@@ -1,6 +1,7 @@
 """What may be written in place of an expression: each move gives candidates, the best first, and a run decides."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -252,12 +253,12 @@ def each_and_all(parts: list[Candidate]) -> Iterator[Candidate]:
 def names_in(at: At) -> list[At]:
     """The variables that an expression reads, `self.table` among them; not modules, nor what is called."""
     found: dict[str, At] = {}
-    for node in at.source.below(at.node, cst.Name, cst.Attribute):
+    for node in at.source.below(at.node, cst.Name, cst.Attribute, cst.Subscript):
         parent = at.source.parents.get(node)
         called = isinstance(parent, cst.Call) and parent.func is node
         part = isinstance(parent, cst.Attribute) and (parent.attr is node or _of_self(parent))
         named_argument = isinstance(parent, cst.Arg) and parent.keyword is node
-        whole = isinstance(node, cst.Name) or _of_self(node)
+        whole = isinstance(node, cst.Name) or _of_self(node) or at.source.is_entry(node)
         code = at.source.code(node)
         if whole and not called and not part and not named_argument and code.partition(".")[0] not in at.source.modules:
             found.setdefault(code, At(at.source, node))
@@ -299,6 +300,24 @@ def _says_dtype(at: At) -> bool:
     return isinstance(at.node, cst.Call) and dtype_argument(at.source, at.node) is not None
 
 
+def kept_as_it_is(at: At) -> Iterator[Candidate]:
+    """For `self.table = self.table.to(x.dtype)`: the table stays, and is cast at each later use in the function."""
+    source = at.source
+    for assign in source.below(source.statement(at.node), cst.Assign):
+        target, call = source.code(assign.targets[0].target), assign.value
+        on = source.on(call) if isinstance(call, cst.Call) else None
+        if on is None or source.code(on) != target:
+            continue
+        statement = source.statement(assign)
+        holder = source.parents.get(source.parents[statement])
+        alone = isinstance(holder, cst.If) and len(source.block(statement)) == 1
+        uses = [one for one in source.below(source.scope(statement), cst.Attribute) if source.code(one) == target]
+        later = [one for one in uses if source.extent(one)[0] >= source.lines(statement)[1]]
+        if later:
+            gone = source.without(holder if alone and holder else statement)
+            yield [gone, *(source.replace(one, source.code(call)) for one in later)]
+
+
 def in_function(at: At) -> list[str]:
     """`.to(x.dtype)` for the first argument of the function that an expression is in."""
     function = at.source.scope(at.node)
@@ -320,15 +339,28 @@ def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts an operand where it is used."""
-    finding = place.finding
-    refused = finding.to_dtype is None and finding.from_dtype in FLOATING
-    targets = [finding.to_dtype, finding.from_dtype, torch.int64 if refused else torch.float32]
-    if finding.from_dtype not in FLOATING:
-        targets += [torch.int64, torch.bool]
-    parts = used(at)
+    finding, parts = place.finding, used(at)
+    floating = finding.from_dtype in FLOATING
+    for text in _like_layers(at) if floating and finding.to_dtype in FLOATING else ():
+        yield from (cast(part, place.narrow, text) for part in parts)
+    targets = [finding.to_dtype, finding.from_dtype, torch.float32]
+    if not floating:
+        targets = [finding.to_dtype, torch.float32, torch.int64, torch.bool]
+    elif finding.to_dtype not in FLOATING:  # indices; what is written among integers would lose its fraction
+        targets = [torch.int64 if finding.to_dtype is None else None]
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
             yield from each_and_all([cast(part, dtype) for part in parts])
+
+
+def _like_layers(at: At) -> list[str]:
+    """`.to(self.layer.weight.dtype)` for a layer that is called in a method: code that has no dtype of its own."""
+    call = at.node
+    layer = call.func if isinstance(call, cst.Call) and isinstance(at.source.scope(call), cst.FunctionDef) else None
+    if layer is None or not _of_self(layer):
+        return []
+    code = at.source.code(layer)
+    return [f".to({code}.weight.dtype)", f".to(next({code}.parameters()).dtype)"]
 
 
 @move
@@ -385,7 +417,8 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
 def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
     """Gives a cast or a factory in the line a wider dtype."""
     for call in casts_in(at, place.wide):
-        yield from retyped(call, place.wide)
+        # What is wrong in float64 nobody would see: there a cast may only go.
+        yield from itertools.islice(retyped(call, place.wide), 1 if place.wide is torch.float64 else None)
 
 
 @move
@@ -416,6 +449,7 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
 def widen_rounding(place: Place, at: At) -> Iterator[Candidate]:
     """Stays in the wider dtype where digits were dropped."""
     if place.birth is not None:
+        yield from kept_as_it_is(place.birth)
         for call in casts_in(place.birth, place.wide):
             yield from retyped(call, torch.float32 if place.wide is torch.float64 else place.wide)
 
@@ -434,6 +468,7 @@ def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
 
 def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
     for one in origins(at):
+        yield from kept_as_it_is(one)
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
             yield from retyped(call, dtype)

@@ -26,8 +26,8 @@ _DTYPE = re.compile(
 
 _LATER = {"DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
-# What is made in a wrong default dtype is mended where that was set.
-_COMES_OF = {"DG101": "DG602", "DG102": "DG602"}
+# Where one of these is found, others may be what comes of it, and are mended there.
+_ROOTS = frozenset(["DG102", "DG501", "DG503", "DG504", "DG602"])
 
 Texts = Mapping[str, str]
 
@@ -174,10 +174,11 @@ class Search:
         self._given_up = set(self._skip)
         while True:
             causes = causes_of(self.last.bad)
-            rules = {cause.rule for cause in causes}
+            whole = "unsafe" in kinds
+            roots = [c for c in causes if c.rule in _ROOTS and not (whole and self._key(c) in self._given_up)]
             pending = [
                 cause for cause in causes
-                if self._key(cause) not in self._given_up and _COMES_OF.get(cause.rule) not in rules
+                if self._key(cause) not in self._given_up and not any(_comes_of(cause, root) for root in roots)
             ]  # fmt: skip
             if not pending:
                 return
@@ -294,6 +295,17 @@ def _skeleton(line: str) -> str:
 def _broken(lines: Iterable[str]) -> int:
     """How many infinite values and NaN were printed."""
     return sum(len(re.findall(r"\b(?:nan|inf)\b", line)) for line in lines)
+
+
+def _comes_of(cause: Cause, root: Cause) -> bool:
+    """Whether one finding names the line of the other."""
+    if root.rule == "DG602" and cause.rule in ("DG101", "DG102"):
+        return True
+    if _rank(cause) <= _rank(root):
+        return False
+    places = [(finding.site or "").partition(", in ")[0] for finding in (cause.first, root.first)]
+    born = " ".join(cause.first.origin) + cause.first.message
+    return f"{places[0]}," in root.first.message + "," or f"{places[1]}," in born
 
 
 def _rank(cause: Cause) -> tuple[bool, int]:

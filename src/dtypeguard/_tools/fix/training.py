@@ -43,8 +43,8 @@ def _optimizer(at: At) -> tuple[At, At] | None:
         return None
     given = call.args and source.called(call) != "load_state_dict"
     node = call.args[0].value if given else source.on(call)
-    made = [] if node is None else source.definitions(node)
-    return (At(source, node), At(source, made[0])) if node is not None and made else None
+    made = None if node is None else source.made(node)
+    return (At(source, node), At(source, made)) if node is not None and made is not None else None
 
 
 def _moved(source: Source, statements: list[Node], before: Node) -> Candidate:
@@ -62,8 +62,9 @@ def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
         code = f"{scaler}.unscale_({optimizer})"
         calls = [call for call in _calls(source, "unscale_", near=at.node) if source.code(call) == code]
         for before in [statement, *loops[:1]]:
-            moved = _moved(source, [source.statement(call) for call in calls[:1]], before)
-            yield moved if calls else [source.before_line(before, code)]
+            there = [source.statement(call) for call in calls]
+            beside = [one for one in there if one in source.block(before)]
+            yield _moved(source, beside[:1], before) if beside else [source.before_line(before, code)]
 
 
 @move
@@ -163,9 +164,9 @@ def zero_grad_first(place: Place, at: At) -> Iterator[Candidate]:
 def no_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Turns the scaler off, which bfloat16 does not need."""
     scaler = at.source.on(at.node) if isinstance(at.node, cst.Call) else None
-    for made in [] if scaler is None else at.source.definitions(scaler)[:1]:
-        if isinstance(made, cst.Call):
-            yield keyword(at.source, made, "enabled", "False")
+    made = None if scaler is None else at.source.made(scaler)
+    if made is not None:
+        yield keyword(at.source, made, "enabled", "False")
 
 
 @move
