@@ -3,6 +3,7 @@
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import io
 import json
 import os
 import pickle
@@ -82,8 +83,9 @@ class _Watch(threading.Thread):
         return bool(seconds >= 2 * spec["limit"]) or all((rule, line) in found for rule, _, line in spec["wanted"])
 
 
-def main() -> None:
-    spec = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+def run(spec: dict[str, Any]) -> None:
+    """Run the program, and write what came of it to a file."""
+    os.chdir(spec["folder"])
     options, root, copy = types.SimpleNamespace(**spec["options"]), spec["root"], spec["copy"]
     if copy is not None:
         ours = str(Path(__file__).parents[3])
@@ -130,6 +132,25 @@ def main() -> None:
     with open(spec["result"], "wb") as stream:
         pickle.dump(result, stream)
     sys.stdout.flush()
+
+
+def main() -> None:
+    """Run each program whose description is named on standard input, in a process that is forked for it.
+
+    So all begin with the same state, and what every program imports is imported once.
+    """
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            os.setsid()
+            spec = json.loads(Path(line.rstrip("\n")).read_text(encoding="utf-8"))
+            for number, file in enumerate((os.devnull, spec["out"], os.devnull)):
+                os.dup2(os.open(file, os.O_RDWR), number)
+            sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+            return run(spec)
+        print(pid, flush=True)
+        os.waitpid(pid, 0)
+        print("over", flush=True)
 
 
 if __name__ == "__main__":

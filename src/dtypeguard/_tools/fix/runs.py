@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pickle
+import select
 import shutil
 import signal
 import subprocess
@@ -100,8 +101,13 @@ class Runs:
         self.operations = 0  # of the run without edits, where that was stopped
         self.seconds = 0.0
         self.count = 0
+        self._server: subprocess.Popen[str] | None = None
 
     def close(self) -> None:
+        """End what runs, and leave nothing."""
+        if self._server is not None:
+            self._server.kill()
+            self._server.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
@@ -130,8 +136,10 @@ class Runs:
         spec = {
             "options": dict(self.program.options), "root": self.program.root, "copy": copy if self.apart else None,
             "moved": moved, "result": told, "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
+            "folder": self._in_copy(self.program.folder, copy) if self.apart else self.program.folder,
+            "out": os.path.join(folder, "out"),
         }  # fmt: skip
-        lines = self._started(spec, folder, copy)
+        lines = self._started(spec, folder)
         with open(told, "rb") as stream:
             result: dict[str, Any] = pickle.load(stream)  # of our own process, in a folder that only we can read
         back = {made: file for file, made in moved.items()}
@@ -143,30 +151,36 @@ class Runs:
         shutil.rmtree(folder, ignore_errors=True)
         return run
 
-    def _started(self, spec: dict[str, Any], folder: str, copy: str) -> list[str]:
+    def _started(self, spec: dict[str, Any], folder: str) -> list[str]:
         """Run it, and give what it printed."""
-        where = self._in_copy(self.program.folder, copy) if self.apart else self.program.folder
+        for name, data in (("spec", json.dumps(spec)), ("out", "")):
+            Path(folder, name).write_text(data, encoding="utf-8")
+        server = self._server = self._server or self._begun()
+        asked, told = server.stdin, server.stdout
+        assert asked is not None
+        assert told is not None
+        asked.write(f"{folder}/spec\n")
+        asked.flush()
+        pid, began = int(told.readline()), time.monotonic()
+        try:
+            longest = max(4 * self._limit, 4 * self.seconds) + _GRACE
+            if not select.select([told], [], [], longest)[0]:
+                raise subprocess.TimeoutExpired(server.args, longest)
+            told.readline()
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)  # and what it has started
+        self.seconds = max(self.seconds, time.monotonic() - began)
+        return Path(folder, "out").read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def _begun(self) -> subprocess.Popen[str]:
+        """The process that runs programs."""
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-        command = [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe", os.path.join(folder, "spec")]
-        Path(folder, "spec").write_text(json.dumps(spec), encoding="utf-8")
         environment = {"PYTHONHASHSEED": "0", **self.program.environment, "PYTHONDONTWRITEBYTECODE": "1"}
-        began = time.monotonic()
-        with open(os.path.join(folder, "out"), "w+b") as out:
-            process = subprocess.Popen(
-                command, cwd=where, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-            try:
-                process.wait(timeout=max(4 * self._limit, 4 * self.seconds) + _GRACE)
-            except BaseException:
-                raise
-            finally:
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)  # and what it has started
-                process.wait()
-            self.seconds = max(self.seconds, time.monotonic() - began)
-            out.seek(0)
-            return out.read().decode(errors="replace").splitlines()
+        return subprocess.Popen(
+            [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe"], cwd=self.program.folder, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
 
     # ------------------------------------------------------------ the copy
 

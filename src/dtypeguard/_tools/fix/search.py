@@ -236,11 +236,23 @@ class Search:
                     return (name,), edited, run
                 if depth > 1 and len(new) <= 3:
                     later.append((edited, run, new))
+            for edited, run, new in later:  # it goes on behind a line that had ended it, and finds more there
+                if base.error and not run.error and not any(self._touches(c, state, edited) for c in new):
+                    return (name,), edited, run
             for edited, run, new in later[:3]:
                 found = self._solve(new, edited, run, kinds, depth - 1)
                 if found is not None:
                     return (name, *found[0]), *found[1:]
         return None
+
+    def _touches(self, cause: Cause, state: State, edited: State) -> bool:
+        """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
+        for finding in cause.findings:
+            for spot in finding.spots:
+                old, new = (self._text(spot.file, one).split("\n") for one in (state, edited))
+                if old != new and new[spot.line - 1] not in old:
+                    return True
+        return False
 
     def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
         """New causes that came with an edit; None if it does not help."""
