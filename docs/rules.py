@@ -23,6 +23,7 @@ from dtypeguard._engine.watch.rule import RULES, Rule
 from dtypeguard._show.report.causes import causes_of
 from dtypeguard._show.report.pages import FAMILIES, Entry
 from dtypeguard._show.report.text import Style, paragraphs
+from dtypeguard._tools.fix.edits import said
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "tests"))
@@ -65,6 +66,10 @@ dtypeguard reports, for line {bad.line}:
 ```python
 {good.source}```
 
+## Edits
+
+{edits}
+
 ## When to ignore it
 
 Where it is intended, switch it off with {ways}.
@@ -95,6 +100,7 @@ def page(rule: Rule) -> str:
         prints=printed(rule, bad) or textwrap.fill(f"{rule.id} {rule.name}: {bad.message}", 110),
         instead=f"{bad.fix[:1].upper()}{bad.fix[1:]}.",
         good=good,
+        edits=edits(rule),
         ways=f'{ways}, or `ignore = ["{rule.id}"]` below `[tool.dtypeguard]` in pyproject.toml',
         also="\n".join(f"- {link}" for link in (*(f"<{source}>" for source in rule.sources), "[All rules](index.md)")),
     )
@@ -110,6 +116,19 @@ def found_by(rule: Rule) -> str:
         f"{audit} and {command} look for it in everything that a program runs{watch}. A finding names the line, what "
         "was found there, and what to write instead."
     )
+
+
+def edits(rule: Rule) -> str:
+    """What `--fix` may write for a rule."""
+    kinds = {
+        "Safe, `--fix` writes it": rule.safe,
+        "Changes numbers or memory on purpose, `--fix --unsafe-fixes` writes it": rule.unsafe,
+    }
+    lines = [f"- {what}: {', or '.join(map(said, names))}." for what, names in kinds.items() if names]
+    if not lines:
+        return "None is made for it: what is right depends on the program."
+    text = "`python -m dtypeguard audit --diff` shows an edit if the program, run with it, has the finding no more."
+    return "\n".join([text, "", *lines])
 
 
 def marked(program: Program) -> str:

@@ -3,6 +3,21 @@
     const one = (id) => document.getElementById(id);
     const all = (query, inside = document) => [...inside.querySelectorAll(query)];
 
+    for (const button of all("[data-copy]")) {
+      const said = button.textContent;
+      button.addEventListener("click", async () => {
+        const diff = one(button.dataset.copy);
+        try {
+          await navigator.clipboard.writeText(diff.textContent);
+          button.textContent = "Copied";
+        } catch {  // a page from a file may not write there: it is selected
+          getSelection().selectAllChildren(diff);
+          button.textContent = "Selected: copy it";
+        }
+        setTimeout(() => { button.textContent = said; }, 2000);
+      });
+    }
+
     // What can be found: an element with the text that belongs to it alone, short and full names of dtypes included.
     const text = (...parts) => parts.map((part) =>
       [part.textContent, ...all("[title]", part).map((e) => e.title)].join(" ").toLowerCase()).join(" ");

@@ -55,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         out = out if not out.closed else sys.stderr
         if mending is not None:
             mending.mend(report, status, baseline)
+            report._edits = [*mending.written, *mending.edits]
         return conclude(report, status, options, baseline, out, mending)
 
 

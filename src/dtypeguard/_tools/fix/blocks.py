@@ -74,11 +74,11 @@ def default_in_finally(place: Place, at: At) -> Iterator[Candidate]:
 def default_given_back(place: Place, at: At) -> Iterator[Candidate]:
     """Sets the default dtype back, or does not change it."""
     yield from _restored(place, at, there=False)
-    yield [at.source.without(at.source.statement(at.node))]
+    yield [at.source.without(at.source.line_of(at.node))]
 
 
 def _restored(place: Place, at: At, there: bool) -> Iterator[Candidate]:
-    source, statement = at.source, at.source.statement(at.node)
+    source, statement = at.source, at.source.line_of(at.node)
     block = list(source.block(statement))
     rest = block[block.index(statement) + 1 :]
     back = [

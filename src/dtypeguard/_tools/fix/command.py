@@ -90,7 +90,8 @@ class Mending:
             if self._options.prove:
                 last = self._proven(first, unsafe, known)
             else:
-                self.edits, last = searched(first, None, self._program.mine, unsafe, known)
+                self.edits, search = searched(first, None, self._program.mine, unsafe, known)
+                last = search.last
             if self._options.fix and self._write() and last is not None:
                 self.left = [f for f in last.bad if (f.rule, f.file, f.line) not in known]
                 self.status = last.status
@@ -121,10 +122,10 @@ class Mending:
                     return None
                 if control.stopped:
                     runs.operations = control.operations
-                self.edits, last = searched(control, run, self._program.mine, unsafe, known)
+                self.edits, search = searched(control, run, self._program.mine, unsafe, known)
                 made = number(len(self.edits), "edit")
                 self.notes.append(f"{made}, proven by {number(runs.count, 'run')} of {self._options.program}")
-                return last
+                return search.last
         except subprocess.TimeoutExpired:
             limit = f"--prove-limit {self._options.prove_limit:g}"
             self.notes.append(f"no edits: the program did not end when it was run again ({limit})")

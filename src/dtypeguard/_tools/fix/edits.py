@@ -22,9 +22,9 @@ def read(file: str) -> str:
 
 def searched(
     first: Run, run: Callable[..., Run] | None, mine: Callable[[str], bool], unsafe: bool = True,
-    skip: frozenset[object] = frozenset(),
-) -> tuple[list[Edit], Run]:  # fmt: skip
-    """The edits for what a run found, the safe ones first, and the run with all of them.
+    skip: frozenset[object] = frozenset(), read: Callable[[str], str] = read,
+) -> tuple[list[Edit], Search]:  # fmt: skip
+    """The edits for what a run found, the safe ones first, and the search, whose `last` run is that with all of them.
 
     Args:
         first: the run without edits.
@@ -32,21 +32,24 @@ def searched(
         mine: whether a file may be edited.
         unsafe: whether edits that are not safe are looked for too.
         skip: keys of findings that are known, and stay.
+        read: gives the text of a file.
     """
     search = Search(run, read, first, mine, skip)
     search.mend(("safe",))
     safe = len(search.proofs)
     if unsafe:
         search.mend(("safe", "unsafe"))
-    return [_edit(proof, number < safe, run is not None) for number, proof in enumerate(search.proofs)], search.last
+    return [
+        _edit(proof, number < safe, run is not None, read) for number, proof in enumerate(search.proofs)
+    ], search
 
 
-def _edit(proof: Proof, safe: bool, proven: bool) -> Edit:
+def _edit(proof: Proof, safe: bool, proven: bool, read: Callable[[str], str]) -> Edit:
     old, new = proof.before, proof.after
     changed = [file for file, text in new.texts.items() if old.texts.get(file) != text]
     before = {file: old.texts.get(file) or read(file) for file in changed}
     after = {file: new.texts[file] for file in changed}
-    codes = {file: decode(Path(file).read_bytes())[1] for file in changed}
+    codes = {file: decode(Path(file).read_bytes())[1] if Path(file).is_file() else "utf-8" for file in changed}
     does = " and ".join(dict.fromkeys(said(name) for name in proof.moves))
     places = [
         one for file in changed

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -375,7 +376,15 @@ def cast_to_narrow(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def narrow_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts what is wider where it is used."""
-    yield from each_and_all([cast(part, place.narrow) for part in used(at)])
+    parts = sorted(used(at), key=lambda part: not _looks_wide(part))
+    yield from each_and_all([cast(part, place.narrow) for part in parts])
+
+
+def _looks_wide(at: At) -> bool:
+    """Whether an expression speaks of NumPy or float64."""
+    names = [name for name, module in at.source.modules.items() if module.partition(".")[0] == "numpy"]
+    words = re.findall(r"\w+", at.source.code(at.node))
+    return any(word in (*names, "from_numpy", "float64", "double") for word in words)
 
 
 @move
@@ -493,4 +502,4 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
         if isinstance(target, cst.Name | cst.Attribute | cst.Subscript):
             begin = source.extent(call)[0]
             yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]
-        yield [source.without(source.statement(call))]
+        yield [source.without(source.line_of(call))]

@@ -14,7 +14,7 @@ from ..._engine.watch.selection import reaches
 from ..._show.report.causes import Cause, causes_of
 from . import blocks, classes, numbers, training
 from .moves import MOVES, Candidate, Place
-from .source import Change, Source, apply
+from .source import Change, Source, Unfit, apply
 
 ALL = (blocks, classes, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
@@ -162,8 +162,8 @@ class Search:
                         yield name, changes
                         if len(seen) == _TRIES:
                             return
-            except (OSError, cst.ParserSyntaxError, UnicodeError, SyntaxError):  # no source, or none that can be read
-                continue
+            except (OSError, cst.ParserSyntaxError, UnicodeError, SyntaxError, Unfit):
+                continue  # no source, or none that can be read, or it has another shape
             except Exception as error:  # a move that meets what it was not made for must not end the user's command
                 self.faults.append(error)
 

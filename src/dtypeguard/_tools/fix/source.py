@@ -30,6 +30,10 @@ class Change:
     text: str
 
 
+class Unfit(Exception):
+    """A candidate that the shape of the code does not allow."""
+
+
 def decode(data: bytes) -> tuple[str, str]:
     """The text of a source file, with its line ends, and its encoding (PEP 263)."""
     encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
@@ -124,11 +128,14 @@ class Source:
     def statement_at(self, line: int) -> Node | None:
         """The innermost statement that a line belongs to."""
         found = None
-        for node in (one for one in self.nodes if isinstance(one, cst.SimpleStatementLine | cst.BaseCompoundStatement)):
-            place = self.range(node)
-            last = place.end.line if isinstance(node, cst.SimpleStatementLine) else self.line(node.body) - 1
-            if place.start.line <= line <= max(last, place.start.line):
-                found = node
+        for node in self.nodes:
+            if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
+                place = self.range(node)
+                last = place.end.line
+                if not isinstance(node, cst.SimpleStatementLine):
+                    last = self.line(node.cases[0] if isinstance(node, cst.Match) else node.body) - 1
+                if place.start.line <= line <= max(last, place.start.line):
+                    found = node
         return found
 
     def up(self, node: Node) -> Iterator[Node]:
@@ -202,10 +209,32 @@ class Source:
         return Change(self.file, end, end, text.removesuffix(self.newline) if first else text)
 
     def without(self, statement: Node) -> Change:
-        """A statement's lines gone; `pass` where its block would be empty."""
+        """A statement's lines gone; `pass` where its block would be empty.
+
+        Raises:
+            Unfit: others stand on its line.
+        """
+        if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) > 1:
+            raise Unfit
+        whole = isinstance(statement, cst.SimpleStatementLine) or (
+            isinstance(statement, cst.If) and not statement.orelse
+        )
+        if not whole or not self.block(statement):
+            raise Unfit
         begin, end = self.lines(statement)
         alone = len(self.block(statement)) == 1 and not isinstance(self.parents[statement], cst.Module)
         return Change(self.file, begin, end, f"{self.indent(statement)}pass{self.newline}" if alone else "")
+
+    def line_of(self, node: Node) -> cst.SimpleStatementLine:
+        """The statement that a node stands in, alone on its line.
+
+        Raises:
+            Unfit: it does not.
+        """
+        statement = self.statement(node)
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) > 1:
+            raise Unfit
+        return statement
 
     # ------------------------------------------------------------ names
 

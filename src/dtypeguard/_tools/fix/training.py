@@ -6,7 +6,7 @@ import libcst as cst
 import torch
 
 from .moves import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
-from .source import Change, Node, Source
+from .source import Change, Node, Source, Unfit
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
@@ -49,6 +49,8 @@ def _optimizer(at: At) -> tuple[At, At] | None:
 
 def _moved(source: Source, statements: list[Node], before: Node) -> Candidate:
     """Statements of one line each, taken away and written before another one."""
+    if any(source.range(one).start.line != source.range(one).end.line for one in statements):
+        raise Unfit
     lines = [source.text[slice(*source.lines(one))].strip() for one in statements]
     return [*(source.without(one) for one in statements), source.before_line(before, *lines)]
 
@@ -243,7 +245,7 @@ def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
     uses = [
         one for one in later if any(source.code(part) == name for part in source.below(one, cst.Name, cst.Attribute))
     ]
-    if uses and uses[0] is not later[0] and source.range(statement).start.line == source.range(statement).end.line:
+    if uses and uses[0] is not later[0]:
         yield _moved(source, [statement], uses[0])
 
 
