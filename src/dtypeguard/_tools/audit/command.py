@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
     """
     baseline = _check(options)
     mending = None
+    if options.unsafe_fixes and not options.fix:
+        raise Usage("--unsafe-fixes goes with --fix; --diff shows all edits")
     if options.diff or options.fix:
         from ..fix.command import Mending
 

@@ -55,6 +55,8 @@ class Mending:
             raise Usage("--diff shows edits and writes nothing, --fix writes them: give one of the two")
         if importlib.util.find_spec("libcst") is None:
             raise Usage("edits need libcst: pip install 'dtypeguard[fix]'")
+        if options.prove and not hasattr(os, "fork"):
+            raise Usage("edits are proven by processes that are forked, which this system does not have: --no-prove")
         from .runs import Program, listed
 
         self.edits: list[Edit] = []

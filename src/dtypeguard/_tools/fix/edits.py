@@ -39,9 +39,7 @@ def searched(
     safe = len(search.proofs)
     if unsafe:
         search.mend(("safe", "unsafe"))
-    return [
-        _edit(proof, number < safe, run is not None, read) for number, proof in enumerate(search.proofs)
-    ], search
+    return [_edit(proof, number < safe, run is not None, read) for number, proof in enumerate(search.proofs)], search
 
 
 def _edit(proof: Proof, safe: bool, proven: bool, read: Callable[[str], str]) -> Edit:
