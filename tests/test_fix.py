@@ -21,7 +21,7 @@ from dtypeguard._core.base.quiet import quiet
 from dtypeguard._engine.watch.rule import RULES
 from dtypeguard._show.report.causes import causes_of
 from dtypeguard._tools.fix import search
-from dtypeguard._tools.fix.moves import MOVES
+from dtypeguard._tools.fix.code import MOVES
 from dtypeguard.results import EditError
 
 pytestmark = [

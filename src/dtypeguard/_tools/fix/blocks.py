@@ -6,8 +6,9 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import name_of
-from .moves import At, Candidate, Place, cast, joined, move, operands, used
-from .source import Change, Node, Source
+from .code import At, Candidate, Place, cast, joined, move, operands, used
+from .names import Source
+from .source import Change, Node
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 

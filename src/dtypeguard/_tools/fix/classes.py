@@ -6,7 +6,7 @@ import libcst as cst
 import torch
 
 from ..._core.base.dtypes import FLOATING
-from .moves import (
+from .code import (
     At,
     Candidate,
     Place,
@@ -20,7 +20,8 @@ from .moves import (
     retyped,
     spelt,
 )  # fmt: skip
-from .source import Change, Source
+from .names import Source
+from .source import Change
 
 _STEP = "    "
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from ..._core.base.frames import shown
 from ..._show.report.edits import Edit, diff_of, replacements_of
 from ..._show.report.report import AuditReport
-from .moves import MOVES
+from .code import MOVES
 from .search import Proof, Run, Search
 from .source import decode
 

@@ -1,333 +1,36 @@
 """What may be written in place of an expression: each move gives candidates, the best first, and a run decides."""
 
-import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import libcst as cst
 import torch
 
-from ..._core.base.dtypes import FLOATING, HALF, WIDER, name_of
-from ..._engine.watch.rule import Finding
-from ..._engine.watch.spots import Spot
-from .source import Change, Node, Source
-
-Candidate = list[Change]
-Move = Callable[["Place", "At"], Iterator[Candidate]]
-MOVES: dict[str, Move] = {}
-
-CASTS = {
-    torch.float32: "float", torch.float16: "half", torch.bfloat16: "bfloat16", torch.float64: "double",
-    torch.int64: "long", torch.int32: "int", torch.bool: "bool", torch.int16: "short", torch.uint8: "byte",
-}  # fmt: skip
-_CASTING = frozenset([*CASTS.values(), "to", "type", "type_as"])
-_FACTORIES = frozenset(
-    """tensor as_tensor asarray zeros ones empty full arange linspace logspace eye rand randn zeros_like ones_like
-    empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty new_tensor hann_window
-    hamming_window""".split()
+from ..._core.base.dtypes import FLOATING, HALF, name_of
+from .code import (
+    SUMS,
+    At,
+    Candidate,
+    Place,
+    cast,
+    casts_in,
+    each_and_all,
+    in_function,
+    joined,
+    kept_as_it_is,
+    leaves,
+    move,
+    names_in,
+    of_self,
+    operands,
+    origins,
+    retyped,
+    says_dtype,
+    spelt,
+    used,
 )
-_SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
-WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
-_LITERALS = (cst.Integer, cst.Float, cst.BaseString, cst.Imaginary, cst.Lambda, cst.Dict, cst.Slice)
-
-
-@dataclass(frozen=True)
-class At:
-    """An expression or a statement in its file."""
-
-    source: Source
-    node: Node
-
-
-@dataclass
-class Place:
-    """A finding, and the code that it is about."""
-
-    finding: Finding
-    open: Callable[[str], Source]
-
-    def _at(self, spot: Spot | None) -> At | None:
-        if spot is None:
-            return None
-        source = self.open(spot.file)
-        node = source.at(spot)
-        return None if node is None else At(source, node)
-
-    @functools.cached_property
-    def fault(self) -> At | None:
-        """The code at fault."""
-        return self._at(self.finding.spots[0] if self.finding.spots else None)
-
-    @functools.cached_property
-    def birth(self) -> At | None:
-        """The code that gave the values their dtype, where that is another."""
-        return self._at(self.finding.spots[1] if len(self.finding.spots) > 1 else None)
-
-    @property
-    def narrow(self) -> torch.dtype:
-        """The narrower one of the two dtypes."""
-        known = [dtype for dtype in (self.finding.from_dtype, self.finding.to_dtype) if dtype is not None]
-        return min(known, key=lambda dtype: dtype.itemsize, default=torch.float32)
-
-    @property
-    def wide(self) -> torch.dtype:
-        """The dtype that keeps what was lost."""
-        dtype = self.finding.from_dtype or self.narrow
-        return WIDER_INTEGER.get(dtype) or WIDER.get(dtype, torch.float32)
-
-
-def move(function: Move) -> Move:
-    """Enter a move into the table, by its name. It gets the finding's place, and the code at fault."""
-    MOVES[function.__name__] = function
-    return function
-
-
-# ---------------------------------------------------------------- casts
-
-
-def named(dtype: torch.dtype, source: Source) -> str:
-    """`torch.float32`, by the file's own name for torch."""
-    return f"{source.torch() or 'torch'}.{name_of(dtype)}"
-
-
-def spelt(dtype: torch.dtype, source: Source) -> str:
-    """`.half()`, or `.to(torch.int16)` for a dtype without a method."""
-    return f".{CASTS[dtype]}()" if dtype in CASTS else f".to({named(dtype, source)})"
-
-
-def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
-    """The expression, cast: where it is a cast or says a dtype already, that one is changed."""
-    source, node = at.source, at.node
-    if not isinstance(node, cst.BaseExpression):
-        return []
-    if isinstance(node, cst.Call) and text is None:
-        said = dtype_argument(source, node)
-        if said is not None:
-            whole = dtype is torch.float64 and not _says_float(source, node)
-            return [source.replace(said.value, named(torch.float32 if whole else dtype, source))]
-        if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
-            return [source.replace(node.func.attr, CASTS[dtype])]
-    return source.after(node, text or spelt(dtype, source))
-
-
-def is_cast(source: Source, node: Node) -> bool:
-    return isinstance(node, cst.Call) and source.called(node) in _CASTING and source.on(node) is not None
-
-
-def dtype_argument(source: Source, call: cst.Call) -> cst.Arg | None:
-    """The argument of a call that says a dtype."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == "dtype":
-            return arg
-    for arg in call.args if source.called(call) in ("to", "type") else ():
-        code = source.code(arg.value)
-        if arg.keyword is None and (code.endswith(".dtype") or code.startswith(f"{source.torch()}.")):
-            return arg
-    return None
-
-
-def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
-    """What makes a value have another dtype: without its cast, by the argument of its factory, by a cast."""
-    source, node = at.source, at.node
-    if not isinstance(node, cst.BaseExpression):
-        return
-    if isinstance(node, cst.Call):
-        inner = source.on(node)
-        if is_cast(source, node) and inner is not None:
-            if source.shared(node):
-                yield [_without_cast(source, inner, node, f".to({named(dtype, source)}, copy=True)")]
-            else:
-                yield [_without_cast(source, inner, node)]
-        elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
-            yield [add_argument(source, node, f"dtype={named(dtype, source)}")]
-            return
-    yield cast(at, dtype)
-
-
-def _without_cast(source: Source, inner: cst.BaseExpression, outer: cst.Call, text: str = "") -> Change:
-    """What is cast in place of the cast, or with another one; without parentheses that nothing needs then."""
-    begin, end = source.extent(inner)
-    alone = (
-        not text
-        and isinstance(source.parents[outer], cst.Assign | cst.Arg | cst.Return | cst.AnnAssign)
-        and not outer.lpar
-    )
-    if alone and len(inner.lpar) == 1 and source.text[begin] == "(" and "\n" not in source.text[begin:end]:
-        return source.replace(outer, source.text[begin + 1 : end - 1].strip())
-    return Change(source.file, end, source.extent(outer)[1] - len(outer.rpar), text)
-
-
-def add_argument(source: Source, call: cst.Call, text: str) -> Change:
-    """One more argument of a call, behind the others."""
-    if not call.args:
-        end = source.extent(call)[1] - len(call.rpar) - 1
-        return Change(source.file, end, end, text)
-    end = source.extent(call.args[-1].value)[1]
-    return Change(source.file, end, end, f", {text}")
-
-
-def keyword(source: Source, call: cst.Call, name: str, value: str) -> Candidate:
-    """A call with a keyword argument of this value."""
-    for arg in call.args:
-        if arg.keyword is not None and arg.keyword.value == name:
-            return [source.replace(arg.value, value)]
-    return [add_argument(source, call, f"{name}={value}")]
-
-
-# ---------------------------------------------------------------- what code computes with
-
-
-def operands(at: At) -> list[At]:
-    """The expressions that a piece of code computes with, but for what it writes to."""
-    source, node = at.source, at.node
-    found: list[Node] = []
-    match node:
-        case cst.BinaryOperation() | cst.BooleanOperation():
-            found = [node.left, node.right]
-        case cst.Comparison():
-            found = [node.left, *(one.comparator for one in node.comparisons)]
-        case cst.UnaryOperation():
-            found = [node.expression]
-        case cst.Call():
-            receiver = source.on(node)
-            found = [*([] if receiver is None else [receiver]), *(arg.value for arg in node.args if not arg.star)]
-            found = found[1:] if source.called(node).endswith("_") else found  # in place
-        case cst.Tuple() | cst.List():
-            found = [element.value for element in node.elements]
-        case cst.Assign() | cst.AugAssign() | cst.Return() | cst.Expr() | cst.AnnAssign():
-            found = [] if node.value is None else [node.value]
-        case cst.SimpleStatementLine():
-            found = list(node.body)
-    rows: list[At] = []
-    for one in found:
-        if isinstance(one, cst.Tuple | cst.List) or not isinstance(one, cst.BaseExpression):
-            rows += operands(At(source, one))
-        elif not _constant(source, one):
-            rows.append(At(source, one))
-    return rows
-
-
-def used(at: At) -> list[At]:
-    """The same; of a statement, those of what it computes too."""
-    found = operands(at)
-    if isinstance(at.node, cst.BaseExpression):
-        return found
-    return [*found, *(one for part in found for one in operands(part))]
-
-
-def _constant(source: Source, node: Node) -> bool:
-    """What is no tensor: a literal, a name of a module's, a dtype."""
-    if isinstance(node, cst.UnaryOperation):
-        return _constant(source, node.expression)
-    code = source.code(node)
-    known = code.partition(".")[0] in source.modules and not isinstance(node, cst.Call)
-    number = (
-        isinstance(node, cst.Call) and isinstance(node.func, cst.Name) and node.func.value in ("float", "int", "len")
-    )
-    named_so = code in ("True", "False", "None") or code.endswith((".dtype", ".device", ".shape"))
-    return isinstance(node, _LITERALS) or known or number or named_so
-
-
-def leaves(at: At) -> list[At]:
-    """The names and calls that an expression is computed from, to the last."""
-    source, node = at.source, at.node
-    method = isinstance(node, cst.Call) and source.on(node) is not None and not is_cast(source, node)
-    if isinstance(node, cst.BinaryOperation | cst.UnaryOperation | cst.Comparison) or method:
-        return [leaf for one in operands(at) for leaf in leaves(one)]
-    return [at]
-
-
-def joined(parts: list[Candidate]) -> Candidate:
-    return [change for part in parts for change in part]
-
-
-def each_and_all(parts: list[Candidate]) -> Iterator[Candidate]:
-    """Each part alone, then all of them at once."""
-    parts = [part for part in parts if part]
-    yield from parts
-    if len(parts) > 1:
-        yield joined(parts)
-
-
-def names_in(at: At) -> list[At]:
-    """The variables that an expression reads, `self.table` among them; not modules, nor what is called."""
-    found: dict[str, At] = {}
-    for node in at.source.below(at.node, cst.Name, cst.Attribute, cst.Subscript):
-        parent = at.source.parents.get(node)
-        called = isinstance(parent, cst.Call) and parent.func is node
-        part = isinstance(parent, cst.Attribute) and (parent.attr is node or _of_self(parent))
-        named_argument = isinstance(parent, cst.Arg) and parent.keyword is node
-        whole = isinstance(node, cst.Name) or _of_self(node) or at.source.is_entry(node)
-        code = at.source.code(node)
-        if whole and not called and not part and not named_argument and code.partition(".")[0] not in at.source.modules:
-            found.setdefault(code, At(at.source, node))
-    return list(found.values())
-
-
-def _of_self(node: Node) -> bool:
-    return isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name) and node.value.value == "self"
-
-
-def origins(at: At, depth: int = 3) -> list[At]:
-    """What is assigned to the variables of an expression, and to those of that, the nearest first."""
-    found: list[At] = []
-    waiting = [(at, depth)]
-    while waiting:
-        one, left = waiting.pop(0)
-        for name in names_in(one) if left else ():
-            for value in one.source.definitions(name.node)[:2] if isinstance(name.node, cst.BaseExpression) else ():
-                if not any(value is other.node for other in found):
-                    found.append(At(one.source, value))
-                    waiting.append((found[-1], left - 1))
-    return found
-
-
-def casts_in(at: At, wide: torch.dtype) -> list[At]:
-    """The casts and factories with a dtype in an expression that may have lost what `wide` keeps, outer ones first."""
-    source = at.source
-    calls = list(source.below(at.node, cst.Call))
-    floating = ["half", "bfloat16", "float"] if wide is torch.float64 else ["half", "bfloat16"]
-    return [At(source, call) for call in calls if source.called(call) in floating or _says_float(source, call)]
-
-
-def _says_float(source: Source, call: cst.Call) -> bool:
-    said = dtype_argument(source, call)
-    return said is not None and not source.code(said.value).endswith(("int64", "long", "int32", "int", "bool", "uint8"))
-
-
-def _says_dtype(at: At) -> bool:
-    return isinstance(at.node, cst.Call) and dtype_argument(at.source, at.node) is not None
-
-
-def kept_as_it_is(at: At) -> Iterator[Candidate]:
-    """For `self.table = self.table.to(x.dtype)`: the table stays, and is cast at each later use in the function."""
-    source = at.source
-    for assign in source.below(source.statement(at.node), cst.Assign):
-        target, call = source.code(assign.targets[0].target), assign.value
-        on = source.on(call) if isinstance(call, cst.Call) else None
-        if on is None or source.code(on) != target:
-            continue
-        statement = source.statement(assign)
-        holder = source.parents.get(source.parents[statement])
-        alone = isinstance(holder, cst.If) and len(source.block(statement)) == 1
-        uses = [one for one in source.below(source.scope(statement), cst.Attribute) if source.code(one) == target]
-        later = [one for one in uses if source.extent(one)[0] >= source.lines(statement)[1]]
-        if later:
-            gone = source.without(holder if alone and holder else statement)
-            yield [gone, *(source.replace(one, source.code(call)) for one in later)]
-
-
-def in_function(at: At) -> list[str]:
-    """`.to(x.dtype)` for the first argument of the function that an expression is in."""
-    function = at.source.scope(at.node)
-    params = function.params.params if isinstance(function, cst.FunctionDef) else ()
-    names = [param.name.value for param in params if param.name.value not in ("self", "cls")]
-    return [f".to({name}.dtype)" for name in names[:1]]
-
-
-# ---------------------------------------------------------------- moves
+from .source import Change
 
 
 @move
@@ -358,7 +61,7 @@ def _like_layers(at: At) -> list[str]:
     """`.to(self.layer.weight.dtype)` for a layer that is called in a method: code that has no dtype of its own."""
     call = at.node
     layer = call.func if isinstance(call, cst.Call) and isinstance(at.source.scope(call), cst.FunctionDef) else None
-    if layer is None or not _of_self(layer):
+    if layer is None or not of_self(layer):
         return []
     code = at.source.code(layer)
     return [f".to({code}.weight.dtype)", f".to(next({code}.parameters()).dtype)"]
@@ -433,7 +136,7 @@ def retype_inside(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def widen_sum(place: Place, at: At) -> Iterator[Candidate]:
     """Sums in a wider dtype."""
-    if at.source.called(at.node) in _SUMS:
+    if at.source.called(at.node) in SUMS:
         yield from (cast(one, place.wide) for one in operands(at)[:1])
 
 
@@ -481,7 +184,7 @@ def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
             yield from retyped(call, dtype)
-        if not calls and (dtype is not torch.float64 or _says_dtype(one)):  # nobody would see what is wrong in float64
+        if not calls and (dtype is not torch.float64 or says_dtype(one)):  # nobody would see what is wrong in float64
             yield from retyped(one, dtype)
 
 

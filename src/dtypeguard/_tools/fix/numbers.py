@@ -8,7 +8,7 @@ import torch
 
 from ..._core.base.dtypes import FLOATING
 from ..._rules.dg9._forms import rewritten
-from .moves import (
+from .code import (
     WIDER_INTEGER,
     At,
     Candidate,

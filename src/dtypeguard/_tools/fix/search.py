@@ -12,11 +12,12 @@ import libcst as cst
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.selection import reaches
 from ..._show.report.causes import Cause, causes_of
-from . import blocks, classes, numbers, training
-from .moves import MOVES, Candidate, Place
-from .source import Change, Source, Unfit, apply
+from . import blocks, classes, moves, numbers, training
+from .code import MOVES, Candidate, Place
+from .names import Source
+from .source import Change, Unfit, apply
 
-ALL = (blocks, classes, numbers, training)  # importing them enters their moves
+ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
 _DEPTH = 3  # edits that one cause may need
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b|0x[0-9a-f]+")

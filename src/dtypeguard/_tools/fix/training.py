@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import libcst as cst
 import torch
 
-from .moves import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
-from .source import Change, Node, Source, Unfit
+from .code import At, Candidate, Place, cast, casts_in, is_cast, keyword, move, names_in, origins, retyped, spelt
+from .names import Source
+from .source import Change, Node, Unfit
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 

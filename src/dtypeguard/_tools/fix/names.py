@@ -1,0 +1,205 @@
+"""Names in one file: what they are called, where their values come from, what is changed in place."""
+
+import functools
+from collections.abc import Iterator
+
+import libcst as cst
+
+from .source import Node, Scope, Text
+
+Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by its number
+
+
+class Source(Text):
+    """The syntax of one file, and its names."""
+
+    @functools.cached_property
+    def modules(self) -> dict[str, str]:
+        """What the file's imports call modules and their parts: `{"F": "torch.nn.functional"}`."""
+        code, found = self.module.code_for_node, dict[str, str]()
+        for one in self.of(cst.Import):
+            for alias in one.names:
+                whole = code(alias.name)
+                found[code(alias.asname.name) if alias.asname else whole.partition(".")[0]] = (
+                    whole if alias.asname else whole.partition(".")[0]
+                )
+        for part in self.of(cst.ImportFrom):
+            for alias in () if isinstance(part.names, cst.ImportStar) else part.names:
+                name = code(alias.asname.name) if alias.asname else code(alias.name)
+                found[name] = f"{code(part.module) if part.module else ''}.{code(alias.name)}"
+        return found
+
+    def torch(self) -> str | None:
+        """What the file calls torch."""
+        return next((name for name, module in self.modules.items() if module == "torch"), None)
+
+    def device(self) -> str:
+        """The device type of the file's own autocast regions, as they say it."""
+        calls = [call for call in self.of(cst.Call) if self.called(call) == "autocast" and call.args]
+        return self.code(calls[0].args[0].value) if calls else '"cuda"'
+
+    def called(self, call: Node) -> str:
+        """The last name of what a call calls: `zeros` of `torch.zeros(3)`."""
+        function = call.func if isinstance(call, cst.Call) else None
+        name = function.attr if isinstance(function, cst.Attribute) else function
+        return name.value if isinstance(name, cst.Name) else ""
+
+    def on(self, call: cst.Call) -> cst.BaseExpression | None:
+        """What a method is called on; None for a function of a module."""
+        function = call.func
+        if not isinstance(function, cst.Attribute):
+            return None
+        root = function.value
+        while isinstance(root, cst.Attribute):
+            root = root.value
+        return None if isinstance(root, cst.Name) and root.value in self.modules else function.value
+
+    def definitions(self, name: Node) -> list[cst.BaseExpression]:
+        """Where the value of a name, an attribute or an entry comes from, in this file, the nearest first.
+
+        What is assigned to it before it is used, and elsewhere; for an argument what is passed, and its default; for
+        what a function of the file returns, that.
+        """
+        found = [*self._set(name), *self._passed(name)]
+        if isinstance(name, cst.Attribute):
+            found += self.registered(name.attr.value)
+        returned = [value for value, part in found for value in self._returned(value, part)]
+        values = [*(value for value, _ in found), *returned]
+        return [value for value in values if not self.inside(name, value)]  # `total = total + x`: what it was before
+
+    def _set(self, name: Node) -> list[Given]:
+        code, scope, key = self._bare(name), self.scope(name), self._key(name)
+        place = self.range(name).start
+        rows: list[tuple[bool, tuple[int, int], Given]] = []
+        for target, given, where in self._assigned:
+            visible = where is scope or self.inside(scope, where) or not isinstance(name, cst.Name)
+            if self._bare(target) == code and visible:
+                start = self.range(target).start
+                near = where is scope and (start.line, start.column) < (place.line, place.column)
+                rows.append((near, (start.line, start.column), given))
+        rows.sort(key=lambda row: row[:2], reverse=True)
+        entries = [one for one in self.of(cst.DictElement) if isinstance(one.key, cst.SimpleString)]
+        keyed = [(e.value, None) for e in entries if key is not None and getattr(e.key, "evaluated_value", None) == key]
+        return [*(given for _, _, given in rows), *keyed]
+
+    def _passed(self, name: Node) -> list[Given]:
+        """What calls in the file pass for the argument that a name is."""
+        function = self.scope(name)
+        if not isinstance(function, cst.FunctionDef) or not isinstance(name, cst.Name):
+            return []
+        params = [*function.params.params, *function.params.kwonly_params]
+        names = [param.name.value for param in params]
+        if name.value not in names:
+            return []
+        found: list[Given] = []
+        place, bound = names.index(name.value), names[:1] in (["self"], ["cls"])
+        for call in self.of(cst.Call):
+            if self.called(call) == function.name.value:
+                by_name = [arg.value for arg in call.args if arg.keyword and arg.keyword.value == name.value]
+                by_place = [arg.value for arg in call.args if not arg.keyword and not arg.star][place - bound :][:1]
+                found += [(value, None) for value in by_name or by_place]
+        default = params[place].default
+        return found if default is None else [*found, (default, None)]
+
+    def _returned(self, value: Node, part: int | None) -> Iterator[cst.BaseExpression]:
+        """What the function of the file returns that an expression calls."""
+        name = self.called(value)
+        for function in self.of(cst.FunctionDef) if name else ():
+            if function.name.value == name:
+                for one in self.below(function, cst.Return):
+                    whole = one.value
+                    parts = [element.value for element in whole.elements] if isinstance(whole, cst.Tuple) else []
+                    if part is not None and part < len(parts):
+                        yield parts[part]
+                    elif whole is not None:
+                        yield whole
+
+    def made(self, name: Node) -> cst.Call | None:
+        """The call that made what a name holds, behind functions of the file."""
+        functions = {function.name.value for function in self.of(cst.FunctionDef)}
+        calls = [value for value in self.definitions(name) if isinstance(value, cst.Call)]
+        return next((call for call in calls if self.called(call) not in functions), None)
+
+    def _bare(self, node: Node) -> str:
+        return self.module.code_for_node(node.with_changes(lpar=(), rpar=()) if hasattr(node, "lpar") else node)
+
+    @staticmethod
+    def _key(node: Node) -> object:
+        """The constant key of `batch["image"]`."""
+        index = node.slice[0].slice if isinstance(node, cst.Subscript) and len(node.slice) == 1 else None
+        value = index.value if isinstance(index, cst.Index) else None
+        return value.evaluated_value if isinstance(value, cst.SimpleString) else None
+
+    def is_entry(self, node: Node) -> bool:
+        """Whether it reads an entry by a constant name."""
+        return self._key(node) is not None
+
+    def registered(self, name: str) -> list[Given]:
+        """What is registered as a buffer or parameter under a name."""
+        kinds = ("register_buffer", "register_parameter")
+        rows = [[arg.value for arg in call.args[:2]] for call in self.of(cst.Call) if self.called(call) in kinds]
+        named = [row for row in rows if len(row) == 2 and isinstance(row[0], cst.SimpleString)]
+        return [(value, None) for key, value in named if getattr(key, "evaluated_value", None) == name]
+
+    @functools.cached_property
+    def written(self) -> frozenset[str]:
+        """The variables whose values are changed in place."""
+        found: list[Node] = []
+        for node in self.of(cst.Call, cst.AugAssign, cst.AssignTarget):
+            if isinstance(node, cst.Call) and self.called(node).endswith("_"):
+                receiver = self.on(node)
+                found += (
+                    [receiver]
+                    if receiver is not None
+                    else [one for arg in node.args for one in self.below(arg, cst.Name)]
+                )
+            elif isinstance(node, cst.AugAssign) or (
+                isinstance(node, cst.AssignTarget) and isinstance(node.target, cst.Subscript)
+            ):
+                found.append(node.target)
+        return frozenset(map(self.root, found))
+
+    def root(self, node: Node) -> str:
+        """The variable that an expression is a part of: `average` of `average[name].mul_(0.9)`, `self.mean`."""
+        while True:
+            inner: Node | None = node.value if isinstance(node, cst.Subscript) else None
+            if isinstance(node, cst.Call):
+                inner = self.on(node)
+            elif isinstance(node, cst.Attribute) and not (
+                isinstance(node.value, cst.Name) and node.value.value == "self"
+            ):
+                inner = node.value
+            if inner is None:
+                return self.code(node)
+            node = inner
+
+    def shared(self, value: Node) -> bool:
+        """Whether what an expression gives is changed in place later, so that it must stay a copy."""
+        parent = next((one for one in self.up(value) if isinstance(one, cst.Assign)), None)
+        return parent is not None and any(self.root(target.target) in self.written for target in parent.targets)
+
+    @functools.cached_property
+    def _assigned(self) -> list[tuple[Node, Given, Scope]]:
+        rows: list[tuple[Node, Given]] = []
+        for node in self.nodes:
+            if isinstance(node, cst.Assign):
+                rows += [pair for target in node.targets for pair in _pairs(target.target, node.value)]
+            elif isinstance(node, cst.For | cst.CompFor):
+                rows += _pairs(node.target, node.iter)
+            elif isinstance(node, cst.AnnAssign | cst.NamedExpr) and node.value is not None:
+                rows.append((node.target, (node.value, None)))
+        return [(target, given, self.scope(target)) for target, given in rows]
+
+
+def _pairs(target: Node, value: cst.BaseExpression) -> Iterator[tuple[Node, Given]]:
+    """Each target of an assignment, and what it gets: an expression, or a part of it."""
+    if isinstance(target, cst.Tuple | cst.List):
+        ones = [element.value for element in target.elements]
+        others = [element.value for element in value.elements] if isinstance(value, cst.Tuple | cst.List) else []
+        for number, one in enumerate(ones):
+            if len(others) == len(ones):
+                yield from _pairs(one, others[number])
+            else:
+                yield one, (value, number)
+    else:
+        yield target, (value, None)
