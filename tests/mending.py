@@ -28,7 +28,7 @@ class Mended:
         path.write_bytes(data)
         self.first = self.run({})
         file = str(path)
-        self.edits, search = searched(self.first, self.run, file.__eq__, unsafe, read=lambda _: decode(data)[0])
+        self.edits, search = searched(self.first, self.run, file.__eq__, unsafe, data=lambda _: data)
         assert search.faults == []
         self.last = search.last
         self.data = self.edits[-1].after[file] if self.edits else data
@@ -54,4 +54,5 @@ class Mended:
             torch.set_rng_state(state[0])
             torch.set_default_dtype(state[1])
         assert audit.report.faults == []
-        return Run(list(audit.report.findings), int(bool(error)), error, raised, out.getvalue().splitlines())
+        lines = out.getvalue().splitlines()
+        return Run(list(audit.report.findings), int(bool(error)), error, raised, lines, files=(str(self.path),))

@@ -162,30 +162,100 @@ def test_what_cannot_be_proven_or_written_is_said_in_a_sentence_and_nothing_is_w
 
 
 def test_a_program_that_finds_other_things_when_it_runs_again_is_not_deterministic(tmp_path):
-    ran = tmp_path / "ran"
-    (tmp_path / "in").mkdir()
-    source = f"{DISCARDED}import os\nif not os.path.exists({str(ran)!r}):\n    x.bfloat16()\nopen({str(ran)!r}, 'w')\n"
-    (tmp_path / "in" / "program.py").write_text(source)
-    done = audit(tmp_path / "in", "--fix", "program.py")
+    source = f"{DISCARDED}import os\nif os.getppid() == int(open('parent').read()):\n    x.bfloat16()\n"
+    (tmp_path / "program.py").write_text(source)
+    (tmp_path / "parent").write_text(str(os.getpid()))
+    done = audit(tmp_path, "--fix", "program.py")
     assert "no edits: it is not deterministic: DG103 at program.py:8 was found only at first" in done.stdout
-    assert (tmp_path / "in" / "program.py").read_text() == source
+    assert (tmp_path / "program.py").read_text() == source
+
+
+WRITES = """\
+import sqlite3
+import numpy as np, torch
+from torch import nn
+log = open("log.txt", "a")
+log.write("begun\\n")
+out = nn.Linear(2, 1)(torch.from_numpy(np.ones((1, 2))))
+with open("results.csv", "a") as file:
+    file.write("row\\n")
+torch.save({"w": 1}, "best.pt")
+with sqlite3.connect("runs.db") as db:
+    db.execute("create table if not exists runs (n)")
+    db.execute("insert into runs values (1)")
+"""
+
+
+def test_what_a_mended_program_writes_goes_to_a_copy_also_behind_the_line_that_ended_it_at_first(tmp_path):
+    for name in ("results.csv", "best.pt"):
+        (tmp_path / name).write_text("old\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / "program.py").write_text(WRITES)
+    before = tree(tmp_path)
+    done = audit(tmp_path, "--diff", "program.py")
+    assert "+out = nn.Linear(2, 1)(torch.from_numpy(np.ones((1, 2))).float())" in done.stdout, done.stdout
+    assert (tmp_path / "log.txt").read_text() == "begun\n"
+    after = tree(tmp_path)
+    del after["log.txt"]
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["open({0!r}, 'a').write('x')", "torch.save(1, {0!r})", "import os; os.remove({0!r})"],
+    ids=["open", "save", "remove"],
+)
+def test_a_program_that_writes_elsewhere_is_not_run_again(line, tmp_path):
+    (tmp_path / "in").mkdir()
+    other = tmp_path / "other"
+    other.write_text("old")
+    line = line.format(str(other))
+    (tmp_path / "in" / "program.py").write_text(
+        f"{DISCARDED}if __import__('os').environ.get('PWD') != {str(tmp_path)!r}:\n    {line}\n"
+    )
+    words, how = command(tmp_path / "in", "--diff", "program.py")
+    how["env"]["PWD"] = str(tmp_path)  # the first run leaves it alone
+    done = subprocess.run(words, capture_output=True, check=False, timeout=300, **how)
+    assert f"no edits: it writes {other}, outside of its working tree" in done.stdout, done.stdout + done.stderr
+    assert other.read_text() == "old"
+
+
+def test_a_source_is_never_written_through_a_link(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "work" / ".venv" / "src").mkdir(parents=True)
+    (tmp_path / "work" / ".venv" / "pyvenv.cfg").touch()
+    (tmp_path / "work" / ".venv" / "src" / "mod.py").write_text("def f(x):\n    x.half()\n    return x\n")
+    (tmp_path / "real" / "lib.py").write_text("def g(x):\n    x.half()\n    return x\n")
+    (tmp_path / "work" / "lib.py").symlink_to(tmp_path / "real" / "lib.py")
+    source = "import sys, torch\nsys.path.append('.venv/src')\nimport mod, lib\nx = torch.ones(2)\n"
+    (tmp_path / "work" / "program.py").write_text(source + "print(mod.f(x), lib.g(x))\n")
+    before = tree(tmp_path)
+    done = audit(tmp_path / "work", "--diff", "program.py")
+    assert "no edit for DG103" in done.stdout
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_everything_as_it_was(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_end_in_the_midst_leaves_everything_as_it_was(number, tmp_path):
     (tmp_path / "program.py").write_text("import time\n" + DISCARDED + "time.sleep(3)\n")
     words, how = command(tmp_path, "--fix", "program.py", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    environment = {**how.pop("env"), "TMPDIR": str(tmp_path.parent)}
+    how["env"]["TMPDIR"] = str(tmp_path.parent)
     before = tree(tmp_path)
-    process = subprocess.Popen(words, env=environment, **how)
-    while not list(tmp_path.parent.glob("dtypeguard-*")):
+    process = subprocess.Popen(words, **how)
+    while not list(tmp_path.parent.glob("dtypeguard-*/1/out")):
         time.sleep(0.1)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
-    assert "interrupted: nothing was written" in out
-    assert tree(tmp_path) == before
+    if number == signal.SIGINT:
+        assert "interrupted: nothing was written" in out
+        assert process.returncode == 130
+    ends = time.monotonic() + 10
+    while list(tmp_path.parent.glob("dtypeguard-*")) and time.monotonic() < ends:
+        time.sleep(0.1)
     assert list(tmp_path.parent.glob("dtypeguard-*")) == []
+    assert tree(tmp_path) == before
 
 
 USAGE = {
@@ -220,9 +290,7 @@ def test_sarif_carries_fixes_and_github_suggestions(tmp_path):
     sarif = json.loads(audit(tmp_path, "--diff", "--no-prove", "--format", "sarif", "program.py").stdout)
     ((fix,),) = [result["fixes"] for result in sarif["runs"][0]["results"]]
     (change,) = fix["artifactChanges"]
-    ((region, content),) = [(one["deletedRegion"], one["insertedContent"]["text"]) for one in change["replacements"]]
-    assert region["startLine"] == region["endLine"] == 4
-    begin, end = region["startColumn"] - 1, region["endColumn"] - 1
-    assert "x.half()"[:begin] + content + "x.half()"[end:] == "x = x.half()"
+    region = {"startLine": 4, "startColumn": 1, "endLine": 5, "endColumn": 1}
+    assert change["replacements"] == [{"deletedRegion": region, "insertedContent": {"text": "x = x.half()\n"}}]
     shown = audit(tmp_path, "--diff", "--no-prove", "--format", "github", "program.py").stdout
     assert "%0A```suggestion%0Ax = x.half()%0A```" in shown

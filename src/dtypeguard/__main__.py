@@ -164,7 +164,7 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     add("--unsafe-fixes", action="store_true", help="with --fix: write those too that change numbers or memory")
     add("--no-prove", dest="prove", action="store_false", help="do not run the program again: edits are best guesses")
     says = "seconds after which a run to prove edits may end, if the findings were seen (default: 60)"
-    add("--prove-limit", type=_seconds, metavar="SECONDS", default=60.0, help=says)
+    add("--prove-limit", type=_seconds, metavar="SECONDS", help=says)
     add("--baseline", metavar="PATH", help="print, and fail on, only findings that are not in this file")
     add("--write-baseline", metavar="PATH", help="write the findings to this file, and do not fail on them")
     add("-m", dest="module", action="store_true", help="the program is a module, as in `python -m`")
@@ -273,7 +273,10 @@ def _every(text: str) -> str | int:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return seconds

@@ -13,7 +13,7 @@ from ._core.repair.records import CastRecord, Casts
 from ._core.state.differences import Difference
 from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
-from ._show.report.edits import Edit, EditError, Replacement
+from ._show.report.edits import Block, Edit, EditError, Replacement
 from ._show.report.findings import Report
 from ._show.report.report import AuditReport
 from ._tools.compare.kept import Kept
@@ -29,7 +29,8 @@ from ._tools.manifest.manifest import Manifest, StateDiff
 from .amp._watch import Watch
 
 __all__ = [
-    "AuditReport", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference", "DryrunCell",
-    "DryrunTable", "Edit", "EditError", "Finding", "Gradient", "HeldArgument", "HeldModule", "ImportHook", "Kept",
-    "Layer", "Line", "Manifest", "ProgramDiff", "Replacement", "Report", "StateDiff", "Token", "Watch",
+    "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
+    "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "Gradient", "HeldArgument", "HeldModule",
+    "ImportHook", "Kept", "Layer", "Line", "Manifest", "ProgramDiff", "Replacement", "Report", "StateDiff", "Token",
+    "Watch",
 ]  # fmt: skip

@@ -71,6 +71,7 @@ def _draft(file: Path) -> Path:
 
 def _replaceable(file: Path) -> bool:
     """Whether a draft can take the file's place: it is no device or pipe, and its folder takes new files."""
-    if file.exists():
-        return file.is_file() and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+    if file.exists():  # a file with several names keeps them
+        alone = file.is_file() and file.stat().st_nlink == 1
+        return alone and os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
     return os.access(file.parent, os.W_OK)

@@ -61,4 +61,4 @@ def _edits(report: AuditReport, cell: str, unsafe: bool, error: str) -> list[Edi
     def own(file: str) -> bool:
         return "".join(linecache.getlines(file)) == text
 
-    return searched(Run(list(report.findings), error=error), None, own, unsafe, read=lambda file: text)[0]
+    return searched(Run(list(report.findings), error=error), None, own, unsafe, data=lambda file: text.encode())[0]

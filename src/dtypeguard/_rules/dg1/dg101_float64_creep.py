@@ -24,7 +24,8 @@ RULE = Rule(
         "time and the memory are lost all the same."
     ),
     at_birth=True,
-    safe=("cast_at_birth", "cast_in_loop", "narrow_operands", "cast_to_narrow"),
+    safe=("cast_at_birth", "cast_in_loop", "narrow_operands"),
+    unsafe=("narrow_at_birth", "cast_to_narrow"),
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/pytorch/pytorch/issues/36553",

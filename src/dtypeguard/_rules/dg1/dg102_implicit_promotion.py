@@ -23,7 +23,7 @@ RULE = Rule(
         "meant."
     ),
     at_birth=True,
-    unsafe=("cast_at_birth", "cast_to_narrow", "cast_to_wide"),
+    unsafe=("narrow_at_birth", "cast_to_narrow", "cast_to_wide"),
     sources=(
         "https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc",
         "https://github.com/lucidrains/rotary-embedding-torch/issues/9",

@@ -19,7 +19,7 @@ RULE = Rule(
         "`optimizer.zero_grad()` either, so they grow, and `clip_grad_norm_(model.parameters())` clips by "
         "them."
     ),
-    unsafe=("optimizer_last", "all_parameters"),
+    unsafe=("optimizer_last",),
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
 

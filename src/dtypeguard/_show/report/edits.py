@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..._core.base.frames import installed, shown
@@ -12,7 +12,7 @@ from ..files import write
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One place that an edit changes, in the file as it was before any edit.
+    """One place that an edit changes, in the file as the edits before it leave it.
 
     Attributes:
         path: the file.
@@ -32,6 +32,23 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines that an edit changes, by the numbers that they had before any edit.
+
+    Attributes:
+        path: the file.
+        line: the first line that goes.
+        end_line: the line behind the last one; the same, where nothing goes.
+        text: the lines that come there.
+    """
+
+    path: str
+    line: int
+    end_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Edit:
     """A change of the program that removes findings.
 
@@ -43,6 +60,7 @@ class Edit:
         proven: whether the program ran with it, and it did remove the findings and brought no new ones.
         does: what is done, in a few words.
         replacements: the places that change.
+        blocks: the lines that change.
     """
 
     path: str
@@ -52,6 +70,7 @@ class Edit:
     proven: bool
     does: str
     replacements: tuple[Replacement, ...]
+    blocks: tuple[Block, ...] = field(repr=False)
     before: Mapping[str, bytes] = field(repr=False)
     after: Mapping[str, bytes] = field(repr=False)
 
@@ -65,13 +84,6 @@ class Edit:
         }  # fmt: skip
 
     @property
-    def written(self) -> list[str]:
-        """The lines that it writes, one text for each place."""
-        blocks = self.diff.split("\n@@ ")[1:]
-        lines = ["".join(f"{line[1:]}\n" for line in block.split("\n")[1:] if line.startswith("+")) for block in blocks]
-        return [text for text in lines if text]
-
-    @property
     def installed(self) -> bool:
         """Whether a file of an installed package would change, which is never written."""
         return any(installed(file) is not None for file in self.after)
@@ -79,12 +91,10 @@ class Edit:
     @property
     def removes(self) -> str:
         """`DG101 at train.py:6 and DG102 at train.py:9`."""
-        places = dict.fromkeys(
-            f"{f.rule} at {(f.site or 'an unknown line').partition(', in ')[0]}" for f in self.findings
-        )
-        *some, last = list(places)[:4]
-        more = f" and {len(places) - 4} more" if len(places) > 4 else ""
-        return f"{', '.join(some)} and {last}{more}" if some and not more else ", ".join([*some, last]) + more
+        places = list(dict.fromkeys(f"{f.rule} at {shown(f.file or '')}:{f.line}" for f in self.findings))
+        more = [f"{len(places) - 4} more"] if len(places) > 4 else []
+        *some, last = [*places[:4], *more] or ["nothing by itself"]
+        return f"{', '.join(some)} and {last}" if some else last
 
 
 class EditError(ValueError):
@@ -96,7 +106,8 @@ def diff_of(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     parts: list[str] = []
     for file, text in after.items():
         path = shown(file)
-        name = path if not os.path.isabs(path) else path.lstrip("/")
+        outside = os.path.isabs(path) or path.startswith("..")
+        name = os.path.abspath(file).lstrip(os.sep) if outside else path
         for line in difflib.unified_diff(_lines(before[file]), _lines(text), f"a/{name}", f"b/{name}"):
             parts += [line] if line.endswith("\n") else [f"{line}\n\\ No newline at end of file\n"]
     return "".join(parts)
@@ -108,17 +119,28 @@ def _lines(text: str) -> list[str]:
     return [f"{line}\n" for line in lines[:-1]] + [line for line in lines[-1:] if line]
 
 
-def replacements_of(file: str, before: str, after: str, was: list[int], encoding: str) -> Iterable[Replacement]:
-    """The places of a file that change; `was` tells which line each one was at first."""
+def blocks_of(file: str, before: str, after: str, was: list[int]) -> Iterator[Block]:
+    """The lines of a file that change; `was` tells which line each one was at first."""
+    for a, b, gone, come in _changed(before, after):
+        first = was[a] if a < len(was) else len(was) + 1
+        yield Block(shown(file), first, max(was[b - 1] + 1, first) if gone else first, come)
+
+
+def replacements_of(file: str, before: str, after: str, encoding: str) -> Iterator[Replacement]:
+    """The same to the column, in the file as it is before the edit."""
+    for a, _, gone, come in _changed(before, after):
+        head = _alike(gone, come)
+        tail = _alike(gone[head:][::-1], come[head:][::-1])
+        ends = [_place(gone[:head], a + 1, encoding), _place(gone[: len(gone) - tail], a + 1, encoding)]
+        yield Replacement(shown(file), *ends[0], *ends[1], come[head : len(come) - tail])
+
+
+def _changed(before: str, after: str) -> Iterator[tuple[int, int, str, str]]:
+    """The lines that go, by their places counted from 0, and both texts."""
     old, new = _lines(before), _lines(after)
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
-            gone, come = "".join(old[a:b]), "".join(new[c:d])
-            head = _alike(gone, come)
-            tail = _alike(gone[head:][::-1], come[head:][::-1])
-            first = was[a] if a < len(was) else len(old) + 1
-            ends = [_place(gone[:head], first, encoding), _place(gone[: len(gone) - tail], first, encoding)]
-            yield Replacement(shown(file), *ends[0], *ends[1], come[head : len(come) - tail])
+            yield a, b, "".join(old[a:b]), "".join(new[c:d])
 
 
 def _alike(one: str, other: str) -> int:
@@ -161,4 +183,4 @@ def write_edits(edits: Iterable[Edit]) -> list[str]:
     return list(last)
 
 
-Edit.__module__ = EditError.__module__ = Replacement.__module__ = "dtypeguard.results"
+Block.__module__ = Edit.__module__ = EditError.__module__ = Replacement.__module__ = "dtypeguard.results"

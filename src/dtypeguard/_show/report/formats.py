@@ -41,9 +41,10 @@ def _edit_for(cause: Cause, edits: Iterable[Edit]) -> Edit | None:
 
 
 def _suggested(cause: Cause, edits: Iterable[Edit]) -> str:
-    """The lines that an edit writes, as blocks that a review can take over."""
-    edit = _edit_for(cause, edits)
-    return "" if edit is None else "".join(f"\n```suggestion\n{text.rstrip()}\n```" for text in edit.written)
+    """The line that an edit writes in place of the one that is annotated, as a block that a review can take over."""
+    edit, line = _edit_for(cause, edits), cause.spots[0].line if cause.spots else 0
+    blocks = [] if edit is None else [one for one in edit.blocks if one.line == line == one.end_line - 1]
+    return "".join(f"\n```suggestion\n{block.text.rstrip()}\n```" for block in blocks)
 
 
 def sarif(causes: Sequence[Cause], edits: Sequence[Edit] = ()) -> str:
@@ -73,11 +74,10 @@ def _rule(rule_id: str) -> dict[str, Any]:
 
 
 def _fix(edit: Edit) -> dict[str, Any]:
-    """An edit as replacements; a region ends before its end column."""
+    """An edit as replacements of whole lines."""
     changes: dict[str, list[dict[str, Any]]] = {}
-    for one in edit.replacements:
-        begin, end = (one.line, one.column + 1), (one.end_line, one.end_column + 1)
-        region = dict(zip(("startLine", "startColumn", "endLine", "endColumn"), (*begin, *end), strict=True))
+    for one in edit.blocks:
+        region = {"startLine": one.line, "startColumn": 1, "endLine": one.end_line, "endColumn": 1}
         changes.setdefault(one.path, []).append({"deletedRegion": region, "insertedContent": {"text": one.text}})
     return {
         "description": {"text": edit.does},

@@ -74,6 +74,7 @@ class AuditReport(Result):
         program: the script, for `python -m dtypeguard audit`.
         command: the command line of the process.
         date: when the audit began.
+        began: the same, in seconds since 1970.
         result: what the function returned, for `audit(function, ...)`.
         faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
     """
@@ -84,7 +85,7 @@ class AuditReport(Result):
         self._recorder: Recorder | _Ended = recorder
         self._unproven = unproven
         self._edits: list[Edit] | None = None
-        self._began = time.perf_counter()
+        self._began, self.began = time.perf_counter(), time.time()
         self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         program, *arguments = sys.orig_argv
         self.command = shlex.join([os.path.basename(program), *arguments])

@@ -15,7 +15,7 @@ import os
 import pkgutil
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         from ..fix.command import Mending
 
         mending = Mending(options)
+    elif not options.prove or options.prove_limit is not None:
+        raise Usage("--no-prove and --prove-limit go with --diff and --fix")
     program = begun(options.program, options.arguments, options.module)
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
@@ -56,8 +58,7 @@ def run(options: argparse.Namespace) -> int:
             return status  # a child that the program forked: the report is its parent's
         out = out if not out.closed else sys.stderr
         if mending is not None:
-            mending.mend(report, status, baseline)
-            report._edits = [*mending.written, *mending.edits]
+            report._edits = mending.mend(report, status, baseline)
         return conclude(report, status, options, baseline, out, mending)
 
 
@@ -147,19 +148,16 @@ def status_of(code: Any) -> int:
     return 1
 
 
-def begun(name: str, arguments: list[str], module: bool, moved: Mapping[str, str] | None = None) -> Program:
+def begun(name: str, arguments: list[str], module: bool) -> Program:
     """A program that is ready to run, and `sys` as it is to find it.
-
-    Args:
-        moved: files that are read in place of others.
 
     Raises:
         Usage: there is none.
     """
-    return _module(name, arguments) if module else _script(name, arguments, moved or {})
+    return _module(name, arguments) if module else _script(name, arguments)
 
 
-def _script(path: str, arguments: list[str], moved: Mapping[str, str]) -> Program:
+def _script(path: str, arguments: list[str]) -> Program:
     """`python path arguments`: a file, or a folder or archive with a `__main__` in it."""
     file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # not normalised, as `__file__` is not
     if not path or not os.path.exists(file):
@@ -171,15 +169,14 @@ def _script(path: str, arguments: list[str], moved: Mapping[str, str]) -> Progra
             raise Usage(f"cannot run {path}: there is no __main__ in it")
         _set_up(file, [path, *arguments])
         return lambda: _run_spec(spec)
-    now = moved.get(file, file)
     try:
-        with io.open_code(now) as stream:
+        with io.open_code(file) as stream:
             source = stream.read()
     except OSError as error:
         raise Usage(f"cannot read {path}: {error.strerror}") from error
     _set_up(os.path.dirname(os.path.realpath(file)), [path, *arguments])
     loader = importlib.machinery.SourceFileLoader("__main__", file)
-    return lambda: _execute(compile(source, now, "exec", dont_inherit=True), __file__=file, __loader__=loader)
+    return lambda: _execute(compile(source, file, "exec", dont_inherit=True), __file__=file, __loader__=loader)
 
 
 def _is_there(module: str) -> bool:

@@ -44,8 +44,10 @@ def conclude(
     new = bad if baseline is None else baseline.new(bad)
     accepted = options.fail_on == "never" or (options.write_baseline and baseline is None)
     shown = [f for f in (findings if baseline is None else new) if reaches(f.severity, options.severity)]
+    if mending is not None and mending.status is not None:
+        status = mending.status
     if mending is not None and options.fix:  # what stays is told
-        status = status if mending.status is None else mending.status
+        bad = [finding for finding in mending.left if reaches(finding.severity, least)]
         new = [finding for finding in mending.left if reaches(finding.severity, least)]
         shown = [finding for finding in mending.left if reaches(finding.severity, options.severity)]
     ended = status or int(bool(new) and not accepted)
@@ -74,7 +76,7 @@ def conclude(
         out.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]  # a terminal that cannot show it all
     if text and not (quiet and options.format == "text"):
         print(text, file=out)
-    if not quiet:
+    if not quiet or (mending is not None and mending.written):
         notes.append(f"exit status {ended}: {reason}")
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()

@@ -1,5 +1,6 @@
-"""One run of a program under audit, for `_tools.fix.runs`: `python -m dtypeguard._tools.audit.probe SPEC`."""
+"""Runs of a program under audit, for `_tools.fix.runs`: `python -m dtypeguard._tools.audit.probe FOLDER`."""
 
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -8,7 +9,11 @@ import json
 import os
 import pickle
 import random
+import select
+import shutil
+import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -20,17 +25,69 @@ from typing import Any
 
 import torch
 
+from ..fix.copies import inside
 from .audit import audit
 from .command import begun, status_of
 
 _POLL = 0.02  # seconds
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# Events of Python with the paths that they change: https://docs.python.org/3/library/audit_events.html
+_CHANGES = {
+    "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,),
+    "os.truncate": (0,), "os.chmod": (0,), "os.chown": (0,), "os.utime": (0,), "sqlite3.connect": (0,),
+    "shutil.rmtree": (0,), "os.setxattr": (0,),
+}  # fmt: skip
+_CACHES = ("~/.cache", "~/.config", "~/.local/share", "~/.triton", "~/.nv", "~/.matplotlib", "~/.keras")
+_CACHE_VARIABLES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
+
+
+class _Fence:
+    """Lets a program write in its own folder and in caches, and nowhere else.
+
+    Attributes:
+        outside: the first path elsewhere that it tried to write.
+    """
+
+    def __init__(self, own: str) -> None:
+        places = [own, "/dev", "/proc", *map(os.path.expanduser, _CACHES), *map(os.environ.get, _CACHE_VARIABLES)]
+        self._places = [os.path.realpath(place) for place in places if place]
+        self.outside = ""
+
+    def __call__(self, event: str, given: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, mode, flags = given
+            if (isinstance(mode, str) and set(mode) & set("wax+")) or (isinstance(flags, int) and flags & _WRITES):
+                self.check(path)
+        elif event in _CHANGES:
+            for number in _CHANGES[event]:
+                self.check(given[number])
+
+    def check(self, path: Any) -> None:
+        """Raise if a path may not be written."""
+        if isinstance(path, int) or path in (None, "", ":memory:"):
+            return
+        place = os.path.realpath(os.fsdecode(path).removeprefix("file:"))
+        if not any(inside(place, one) for one in self._places):
+            self.outside = self.outside or place
+            raise PermissionError(13, "it is outside of the copy in which edits are proven", place)
+
+    def saving(self, save: Any) -> Any:
+        """`torch.save`, which writes past Python."""
+
+        @functools.wraps(save)
+        def saved(value: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(f, str | os.PathLike):
+                self.check(f)
+            return save(value, f, *args, **kwargs)
+
+        return saved
 
 
 class _Moved(importlib.abc.MetaPathFinder):
-    """Finds modules of the working tree in its copy, and those that were edited where they were written."""
+    """Finds modules of the working tree in its copy, and those of packages that were edited where they were written."""
 
-    def __init__(self, root: str, copy: str | None, moved: dict[str, str]) -> None:
-        self._root, self._copy, self._moved = root, copy, moved
+    def __init__(self, root: str, copy: str, apart: dict[str, str]) -> None:
+        self._root, self._copy, self._apart = root, copy, apart
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
@@ -47,13 +104,9 @@ class _Moved(importlib.abc.MetaPathFinder):
         return None
 
     def _now(self, file: str) -> str:
-        if file in self._moved:
-            return self._moved[file]
-        inside = os.path.relpath(file, self._root)
-        if self._copy is None or inside.startswith("..") or "site-packages" in inside:
-            return file
-        there = os.path.join(self._copy, inside)
-        return there if os.path.isfile(there) else file
+        real = os.path.realpath(file)
+        there = os.path.join(self._copy, os.path.relpath(real, self._root)) if inside(real, self._root) else file
+        return self._apart.get(real, there if os.path.isfile(there) else file)
 
 
 class _Watch(threading.Thread):
@@ -74,38 +127,39 @@ class _Watch(threading.Thread):
 
     def _enough(self, seconds: float) -> bool:
         spec = self._spec
-        operations: int = self._report._recorder.operations
         if spec["operations"]:
-            return bool(operations >= spec["operations"] or seconds >= 3 * spec["limit"])
+            return bool(self._report._recorder.operations >= spec["operations"] or seconds >= 3 * spec["limit"])
         if seconds < spec["limit"]:
             return False
         found = {(f.rule, f.line) for f in self._report.findings}
-        return bool(seconds >= 2 * spec["limit"]) or all((rule, line) in found for rule, _, line in spec["wanted"])
+        return bool(seconds >= 2 * spec["limit"]) or all(tuple(one) in found for one in spec["wanted"])
 
 
-def run(spec: dict[str, Any]) -> None:
-    """Run the program, and write what came of it to a file."""
-    os.chdir(spec["folder"])
+def run(folder: str) -> None:
+    """Run the program that a folder describes, and write what came of it there."""
+    spec = json.loads(Path(folder, "spec").read_text(encoding="utf-8"))
     options, root, copy = types.SimpleNamespace(**spec["options"]), spec["root"], spec["copy"]
-    if copy is not None:
-        ours = str(Path(__file__).parents[3])
-        inside = [os.path.relpath(path, root) for path in sys.path]
-        sys.path[:] = [
-            path
-            if other.startswith("..") or not path or path == ours or "site-packages" in path
-            else os.path.join(copy, other)
-            for path, other in zip(sys.path, inside, strict=True)
-        ]
-    sys.meta_path.insert(0, _Moved(root, copy, spec["moved"]))
+    for number, file in enumerate((os.devnull, os.path.join(folder, "out"), os.devnull)):
+        os.dup2(os.open(file, os.O_RDWR), number)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+    os.chdir(spec["folder"])
+    os.environ.update(PWD=spec["folder"], TMPDIR=os.path.join(folder, "tmp"))
+    tempfile.tempdir = None
+    ours = str(Path(__file__).parents[3])
+    real = [path if path == ours or "site-packages" in path else os.path.realpath(path) for path in sys.path[1:]]
+    there = [os.path.join(copy, os.path.relpath(path, root)) if inside(path, root) else path for path in real]
+    sys.path[:] = [spec["folder"], *(path if path == ours else other for path, other in zip(real, there, strict=True))]
+    sys.meta_path.insert(0, _Moved(root, copy, spec["apart"]))
+    fence = _Fence(spec["own"])
+    torch.save = fence.saving(torch.save)
+    sys.addaudithook(fence)
     random.seed(0)
     torch.manual_seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     name = options.program
-    if not options.module and os.path.isabs(name):
-        name = spec["moved"].get(name, name)
-        inside_root = os.path.relpath(name, root)
-        name = name if copy is None or inside_root.startswith("..") else os.path.join(copy, inside_root)
+    if not options.module and os.path.isabs(name) and inside(os.path.realpath(name), root):
+        name = os.path.join(copy, os.path.relpath(os.path.realpath(name), root))
     status, error, raised = 0, "", []
     recording = audit(rules=options.select, ignore=options.ignore, values=options.values, every=options.every)
     report = recording.report
@@ -113,7 +167,7 @@ def run(spec: dict[str, Any]) -> None:
     try:
         with recording:
             try:
-                program = begun(name, options.arguments, options.module, spec["moved"])
+                program = begun(name, options.arguments, options.module)
                 watch.start()
                 program()
             except SystemExit as stop:
@@ -124,33 +178,53 @@ def run(spec: dict[str, Any]) -> None:
         status, error = 1, "" if watch.stopped else f"{type(caught).__name__}: {caught}"
         raised = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(caught.__traceback__)]
     ours = str(Path(__file__).parents[2])
-    mine = [(file, line) for file, line in raised if not file.startswith((ours, "<")) and "site-packages" not in file]
+    mine = [(os.path.abspath(file), line) for file, line in raised if not file.startswith((ours, "<"))]
+    loaded = [str(getattr(module, "__file__", "")) for module in [*sys.modules.values()]]
     result = {
-        "findings": list(report.findings), "status": status, "error": error, "raised": mine, "stopped": watch.stopped,
-        "operations": report._recorder.operations,
+        "findings": list(report.findings), "status": status, "error": error, "stopped": watch.stopped,
+        "raised": [(file, line) for file, line in mine if "site-packages" not in file],
+        "operations": report._recorder.operations, "outside": fence.outside,
+        "files": [file for file in loaded if inside(file, copy)],
     }  # fmt: skip
-    with open(spec["result"], "wb") as stream:
+    with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)
     sys.stdout.flush()
 
 
-def main() -> None:
-    """Run each program whose description is named on standard input, in a process that is forked for it.
+def _asked() -> str:
+    """The next line of standard input, and no byte behind it."""
+    line = b""
+    while (byte := os.read(0, 1)) not in (b"", b"\n"):
+        line += byte
+    return line.decode()
 
-    So all begin with the same state, and what every program imports is imported once.
+
+def main() -> None:
+    """Run each program whose folder is named on standard input, in a process that is forked for it.
+
+    So all begin with the same state, and what every program imports is imported once. When standard input ends, what
+    runs is ended, and the folder that is named on the command line goes.
     """
-    for line in sys.stdin:
-        pid = os.fork()
-        if not pid:
-            os.setsid()
-            spec = json.loads(Path(line.rstrip("\n")).read_text(encoding="utf-8"))
-            for number, file in enumerate((os.devnull, spec["out"], os.devnull)):
-                os.dup2(os.open(file, os.O_RDWR), number)
-            sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
-            return run(spec)
-        print(pid, flush=True)
-        os.waitpid(pid, 0)
-        print("over", flush=True)
+    pid = -1
+    try:
+        while folder := _asked():
+            pid = os.fork()
+            if not pid:
+                os.setsid()
+                break
+            os.write(1, f"{pid}\n".encode())
+            done, status = os.waitpid(pid, os.WNOHANG)
+            while not done:
+                if select.select([0], [], [], _POLL)[0]:  # nothing is asked while a program runs: this is the end
+                    os.killpg(pid, signal.SIGKILL)
+                    return
+                done, status = os.waitpid(pid, os.WNOHANG)
+            os.write(1, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    finally:
+        if pid:
+            shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not pid:
+        run(folder)
 
 
 if __name__ == "__main__":

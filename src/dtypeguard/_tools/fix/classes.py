@@ -27,8 +27,8 @@ _STEP = "    "
 
 
 def _sources(place: Place) -> list[Source]:
-    """The files that a finding speaks of."""
-    return [place.open(file) for file in dict.fromkeys(spot.file for spot in place.finding.spots)]
+    """The files of the program."""
+    return [place.open(file) for file in place.files]
 
 
 @move
@@ -93,6 +93,8 @@ def norms_in_float32(place: Place, at: At) -> Iterator[Candidate]:
 def convert_model(place: Place, at: At) -> Iterator[Candidate]:
     """Converts the whole model before it is called."""
     name = at.node.func.value if isinstance(at.node, cst.Call) and isinstance(at.node.func, cst.Name) else ""
+    if any(isinstance(one, cst.For | cst.While | cst.FunctionDef) for one in at.source.up(at.node)):
+        return  # not once more for each call
     for dtype in (place.finding.from_dtype, place.finding.to_dtype):
         if name and dtype in FLOATING and name not in at.source.modules:
             yield [at.source.before_line(at.source.statement(at.node), f"{name}{spelt(dtype, at.source)}")]

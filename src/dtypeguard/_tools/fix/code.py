@@ -27,6 +27,8 @@ _FACTORIES = frozenset(
     empty_like full_like rand_like randn_like new_zeros new_ones new_full new_empty new_tensor hann_window
     hamming_window""".split()
 )
+_OF_MODULES = ("parameters", "named_parameters", "state_dict", "load_state_dict", "train", "eval", "modules")
+_SHARING = frozenset("from_numpy as_tensor asarray frombuffer from_dlpack".split())
 SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
 _LITERALS = (cst.Integer, cst.Float, cst.BaseString, cst.Imaginary, cst.Lambda, cst.Dict, cst.Slice)
@@ -42,10 +44,11 @@ class At:
 
 @dataclass
 class Place:
-    """A finding, and the code that it is about."""
+    """A finding, the code that it is about, and the files of the program."""
 
     finding: Finding
     open: Callable[[str], Source]
+    files: list[str]
 
     def _at(self, spot: Spot | None) -> At | None:
         if spot is None:
@@ -122,7 +125,7 @@ def dtype_argument(source: Source, call: cst.Call) -> cst.Arg | None:
             return arg
     for arg in call.args if source.called(call) in ("to", "type") else ():
         code = source.code(arg.value)
-        if arg.keyword is None and (code.endswith(".dtype") or code.startswith(f"{source.torch()}.")):
+        if arg.keyword is None and (code.endswith("dtype") or code.startswith(f"{source.torch()}.")):
             return arg
     return None
 
@@ -139,6 +142,8 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
                 yield [_without_cast(source, inner, node, f".to({named(dtype, source)}, copy=True)")]
             else:
                 yield [_without_cast(source, inner, node)]
+        elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
+            return  # it must go on to share the memory of what is written to
         elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
             yield [add_argument(source, node, f"dtype={named(dtype, source)}")]
             return
@@ -203,9 +208,18 @@ def operands(at: At) -> list[At]:
     for one in found:
         if isinstance(one, cst.Tuple | cst.List) or not isinstance(one, cst.BaseExpression):
             rows += operands(At(source, one))
-        elif not _constant(source, one):
+        elif not _constant(source, one) and not is_module(At(source, one)):
             rows.append(At(source, one))
     return rows
+
+
+def is_module(at: At) -> bool:
+    """Whether a name stands for a module, which a cast would convert in place, for all."""
+    source, code = at.source, at.source.code(at.node)
+    if not isinstance(at.node, cst.Name) and not of_self(at.node):
+        return False
+    called = [source.code(call.func) for call in source.of(cst.Call)]
+    return any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
 
 
 def used(at: At) -> list[At]:

@@ -2,9 +2,13 @@
 
 import argparse
 import contextlib
+import dataclasses
+import functools
 import importlib.util
 import os
 import re
+import shlex
+import signal
 import subprocess
 import tempfile
 import time
@@ -26,7 +30,11 @@ from ..._show.text import number
 if TYPE_CHECKING:  # they need libcst
     from .search import Run
 
-_MADE = re.compile(rb"@generated|\bdo not edit\b|\bauto-?generated\b", re.IGNORECASE)  # what generators write
+_INTERRUPTED = 130
+_MADE = re.compile(
+    rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
+)
+_LIMIT = 60.0  # seconds
 _NEEDS = {
     "EOFError": "it asks for input",
     "Inappropriate ioctl": "it needs a terminal",
@@ -37,7 +45,7 @@ _NEEDS = {
 
 
 class Mending:
-    """The edits of one run of the command.
+    """The edits of one run of the command. It is made before the program runs, of whose files it keeps a copy.
 
     Attributes:
         edits: that were found, and not written.
@@ -57,85 +65,93 @@ class Mending:
             raise Usage("edits need libcst: pip install 'dtypeguard[fix]'")
         if options.prove and not hasattr(os, "fork"):
             raise Usage("edits are proven by processes that are forked, which this system does not have: --no-prove")
-        from .runs import Program, listed
+        from .copies import TooLarge
+        from .runs import Program, Runs
 
         self.edits: list[Edit] = []
         self.written: list[Edit] = []
         self.status: int | None = None
         self.left: list[Finding] = []
         self.notes: list[str] = []
-        self._options = options
-        folder, script = os.getcwd(), os.path.realpath(options.program)
-        inside = options.module or script.startswith(os.path.realpath(folder) + os.sep)
-        root = folder if inside else os.path.dirname(script)
+        self._options, self._began, self._folder = options, time.time(), os.getcwd()
+        self._interrupt = signal.getsignal(signal.SIGINT)
+        self._limit = options.prove_limit or _LIMIT
+        self._runs: Runs | None = None
         asked = {name: getattr(options, name) for name in ("select", "ignore", "values", "every", "program", "module")}
-        self._program = Program(
-            {**asked, "arguments": list(options.arguments)}, folder, root, dict(os.environ), time.time(),
-            listed(root) if options.prove else None,
-        )  # fmt: skip
+        asked["arguments"] = list(options.arguments)
+        if options.prove:
+            try:
+                self._runs = Runs(Program(asked, self._folder, dict(os.environ)), self._limit)
+            except (TooLarge, OSError) as error:
+                self.notes.append(f"no edits: {error}; --no-prove gives guesses")
 
     # ------------------------------------------------------------ the search
 
-    def mend(self, report: AuditReport, status: int, baseline: Baseline | None) -> None:
-        """Find edits for what is new, prove and write them, as it was asked for."""
-        from .edits import searched
-        from .search import Run
-
-        findings = list(report.findings) if baseline is None else baseline.new(report.findings)
-        self.left = [finding for finding in findings if reaches(finding.severity, "warning")]
-        if not self.left:
-            return
-        unsafe = not self._options.fix or self._options.unsafe_fixes
-        first = Run(list(report.findings), status, report.error or "")
-        known = frozenset((f.rule, f.file, f.line) for f in first.bad if f not in self.left)
+    def mend(self, report: AuditReport, status: int, baseline: Baseline | None) -> list[Edit]:
+        """Find edits for what is new, prove and write them, as it was asked for; all that were found."""
         try:
-            if self._options.prove:
-                last = self._proven(first, unsafe, known)
-            else:
-                self.edits, search = searched(first, None, self._program.mine, unsafe, known)
-                last = search.last
-            if self._options.fix and self._write() and last is not None:
-                self.left = [f for f in last.bad if (f.rule, f.file, f.line) not in known]
-                self.status = last.status
+            os.chdir(self._folder)  # the program may have gone elsewhere
+            signal.signal(signal.SIGINT, self._interrupt)
+            new = report.findings if baseline is None else baseline.new(report.findings)
+            self.left = [finding for finding in new if reaches(finding.severity, "warning")]
+            if status == _INTERRUPTED:
+                raise KeyboardInterrupt
+            if self.left and (self._runs is not None or not self._options.prove):
+                self._mend(report, status)
         except KeyboardInterrupt:
-            self.edits = []
+            self.edits, self.status = [], _INTERRUPTED
             self.notes.append("interrupted: nothing was written")
+        except OSError as error:
+            self.notes.append(f"no edits: {error}")
+        finally:
+            if self._runs is not None:
+                self._runs.close()
+        return [*self.written, *self.edits]
 
-    def _proven(self, first: "Run", unsafe: bool, known: frozenset[object]) -> "Run | None":
-        """Find edits by running the program; the run with all of them."""
-        from .edits import searched
-        from .runs import Runs
+    def _mend(self, report: AuditReport, status: int) -> None:
+        from .edits import searched, since
+        from .runs import Failed, moved, real
         from .search import Run
 
-        runs = Runs(self._program, self._options.prove_limit)
-        runs.wanted = [(f.rule, f.file or "", f.line or 0) for f in self.left]
-        if self._program.there is None:
-            self.notes.append(f"{self._program.root} has too many files for a copy: the program ran again where it is")
+        unsafe = not self._options.fix or self._options.unsafe_fixes
+        first = Run([moved(finding, real) for finding in report.findings], status, report.error or "")
+        keys = [(f.rule, f.file or "", f.line or 0) for f in first.findings]
+        own: dict[object, Finding] = dict(zip(keys, report.findings, strict=True))
+        known = frozenset(key for key in own if own[key] not in self.left)
+        runs, last = self._runs, first
+        if runs is None:
+            data = functools.partial(since, self._began)
+            edits, search = searched(first, None, lambda file: installed(file) is None, unsafe, known, data)
+        else:
+            runs.wanted = [(f.rule, f.line or 0) for f in self.left]
+            try:
+                with task("proving edits"):
+                    last = runs({})
+                    if reason := _unlike(first, last):
+                        self.notes.append(f"no edits: {reason}")
+                        return
+                    runs.operations = last.operations if last.stopped else 0
 
-        def run(texts: dict[str, str]) -> Run:
-            tell(lambda: number(runs.count, "run"))
-            return runs(texts)
+                    def run(texts: dict[str, str]) -> Run:
+                        tell(lambda: number(runs.count, "run"))
+                        try:
+                            return runs(texts)
+                        except Failed as error:  # with an edit that does not help
+                            return Run([], 1, str(error))
 
-        try:
-            with task("proving edits"):
-                control = run({})
-                if reason := _unlike(first, control):
-                    self.notes.append(f"no edits: {reason}")
-                    return None
-                if control.stopped:
-                    runs.operations = control.operations
-                self.edits, search = searched(control, run, self._program.mine, unsafe, known)
-                made = number(len(self.edits), "edit")
-                self.notes.append(f"{made}, proven by {number(runs.count, 'run')} of {self._options.program}")
-                return search.last
-        except subprocess.TimeoutExpired:
-            limit = f"--prove-limit {self._options.prove_limit:g}"
-            self.notes.append(f"no edits: the program did not end when it was run again ({limit})")
-        except (OSError, EOFError) as error:
-            self.notes.append(f"no edits: the program could not be run again: {error}")
-        finally:
-            runs.close()
-        return None
+                    edits, search = searched(last, run, runs.tree.mine, unsafe, known, runs.data)
+            except Failed as error:
+                self.notes.append(f"no edits: {error}")
+                return
+            made = number(len(edits), "edit")
+            self.notes.append(f"{made}, proven by {number(runs.count, 'run')} of {self._options.program}")
+        self.edits = [
+            dataclasses.replace(e, findings=tuple(own.get((f.rule, f.file, f.line), f) for f in e.findings))
+            for e in edits
+        ]  # fmt: skip
+        if self._options.fix and self._write():
+            self.left = [f for f in search.last.bad if (f.rule, f.file, search.state.key(f)[2]) not in known]
+            self.status = 0 if search.last.stopped else search.last.status
 
     # ------------------------------------------------------------ files
 
@@ -150,6 +166,7 @@ class Mending:
         if not chosen:
             return False
         try:
+            back = _back(chosen)
             files = write_edits(chosen)
         except (EditError, OSError) as error:
             self.notes.append(f"nothing is written: {error}")
@@ -157,7 +174,7 @@ class Mending:
         self.written = chosen
         self.edits = [edit for edit in self.edits if edit not in chosen]
         names = ", ".join(shown(file) for file in files)
-        self.notes.append(f"{number(len(chosen), 'edit')} written to {names}; {_back(files, chosen)}")
+        self.notes.append(f"{number(len(chosen), 'edit')} written to {names}; {back}")
         return not [edit for edit in self.edits if not edit.installed]
 
     # ------------------------------------------------------------ as text
@@ -179,7 +196,7 @@ class Mending:
             yield f"fixed: {edit.does}: removes {edit.removes}"
         mended = [finding for edit in self.edits for finding in edit.findings]
         for cause in causes_of(finding for finding in self.left if not _among(finding, mended)):
-            yield f"no edit for {cause.rule} at {(cause.first.site or '').partition(', in ')[0]}{_why(cause)}"
+            yield f"no edit for {cause.rule} at {shown(cause.first.file or '')}:{cause.first.line}{_why(cause)}"
         yield from self.notes
 
 
@@ -189,6 +206,8 @@ def _among(finding: Finding, others: list[Finding]) -> bool:
 
 def _unlike(first: "Run", control: "Run") -> str:
     """Why a program that was run again says nothing of edits; nothing where it did what it did at first."""
+    if control.outside:
+        return f"it writes {control.outside}, outside of its working tree, so it is not run again; --no-prove guesses"
     needs = next((what for text, what in _NEEDS.items() if text in control.error), "")
     if needs and control.error != first.error:
         return f"{needs}, so it cannot be run again by itself ({control.error.partition(chr(10))[0]})"
@@ -206,7 +225,7 @@ def _unlike(first: "Run", control: "Run") -> str:
 
 def _kept(file: str) -> str:
     """Why a file is left as it is."""
-    if not os.access(file, os.W_OK):
+    if not os.stat(file).st_mode & 0o222 or not os.access(file, os.W_OK):  # the first also for root
         return "it may only be read"
     with open(file, "rb") as stream:
         if _MADE.search(stream.read(1000)):
@@ -226,28 +245,27 @@ def _why(cause: Cause) -> str:
     return ""
 
 
-def _back(files: list[str], edits: list[Edit]) -> str:
-    """How to take edits back."""
-    with contextlib.suppress(OSError):
-        tracked = subprocess.run(["git", "ls-files", "--error-unmatch", *files], capture_output=True, check=False)
-        if not tracked.returncode and not _dirty(files, edits):
-            return f"`git restore {' '.join(map(shown, files))}` takes that back"
-    with tempfile.NamedTemporaryFile(
-        "w", suffix=".diff", prefix="dtypeguard-", delete=False, encoding="utf-8"
-    ) as patch:
-        patch.write("".join(edit.diff for edit in edits))
-    return f"`patch -R -p1 < {patch.name}` takes that back"
-
-
-def _dirty(files: list[str], edits: list[Edit]) -> bool:
-    """Whether files had changes that are not committed, before the edits."""
-    first: dict[str, bytes] = {}
+def _back(edits: list[Edit]) -> str:
+    """How to take edits back: by git, where the files are as they were committed, or from a copy."""
+    before: dict[str, bytes] = {}
     for edit in edits:
         for file, data in edit.before.items():
-            first.setdefault(file, data)
-    for file in files:
+            before.setdefault(file, data)
+    if all(_committed(file) == data for file, data in before.items()):
+        return f"`git restore -- {shlex.join(map(shown, before))}` takes that back"
+    folder = tempfile.mkdtemp(prefix="dtypeguard-undo-")
+    commands = []
+    for place, (file, data) in enumerate(before.items()):
+        kept = os.path.join(folder, f"{place}-{os.path.basename(file)}")
+        Path(kept).write_bytes(data)
+        commands.append(shlex.join(["cp", kept, shown(file)]))
+    return f"`{'; '.join(commands)}` takes that back"
+
+
+def _committed(file: str) -> bytes | None:
+    """A file as it was committed last."""
+    with contextlib.suppress(OSError):
         head = ["git", "show", f"HEAD:./{os.path.basename(file)}"]
         kept = subprocess.run(head, cwd=Path(file).parent, capture_output=True, check=False)
-        if kept.returncode or kept.stdout != first[file]:
-            return True
-    return False
+        return None if kept.returncode else kept.stdout
+    return None

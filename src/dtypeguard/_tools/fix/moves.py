@@ -37,6 +37,13 @@ from .source import Change
 def cast_at_birth(place: Place, at: At) -> Iterator[Candidate]:
     """Converts where the dtype is born."""
     if place.birth is not None:
+        yield from retyped(place.birth, torch.float32 if place.narrow in HALF else place.narrow)
+
+
+@move
+def narrow_at_birth(place: Place, at: At) -> Iterator[Candidate]:
+    """Converts to the narrower dtype where it is born."""
+    if place.birth is not None:
         yield from retyped(place.birth, place.narrow)
 
 
@@ -79,6 +86,8 @@ def cast_to_narrow(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def narrow_operands(place: Place, at: At) -> Iterator[Candidate]:
     """Casts what is wider where it is used."""
+    if place.narrow in HALF and place.finding.severity != "error":
+        return  # what is not refused may want its digits
     parts = sorted(used(at), key=lambda part: not _looks_wide(part))
     yield from each_and_all([cast(part, place.narrow) for part in parts])
 
@@ -110,16 +119,17 @@ def cast_in_loop(place: Place, at: At) -> Iterator[Candidate]:
     """Converts at the top of the loop, or where a data set makes it."""
     born = place.birth or at
     source, loop = born.source, born.source.statement(born.node)
-    if not isinstance(loop, cst.For) or not isinstance(loop.body, cst.IndentedBlock):
+    if place.narrow in HALF or not isinstance(loop, cst.For) or not isinstance(loop.body, cst.IndentedBlock):
         return
-    numpy = next((name for name, module in source.modules.items() if module == "numpy"), None)
-    for function in source.of(cst.FunctionDef) if numpy else ():
-        if function.name.value == "__getitem__":
-            for one in source.below(function, cst.Return):
-                for part in operands(At(source, one)):
-                    begin, end = source.extent(part.node)
-                    kind = f"{numpy}.{name_of(place.narrow)}("
-                    yield [Change(source.file, begin, begin, kind), Change(source.file, end, end, ")")]
+    for other in map(place.open, place.files):
+        numpy = next((name for name, module in other.modules.items() if module == "numpy"), None)
+        items = [one for one in other.of(cst.FunctionDef) if numpy and one.name.value == "__getitem__"]
+        for part in [
+            part for item in items for one in other.below(item, cst.Return) for part in operands(At(other, one))
+        ]:
+            begin, end = other.extent(part.node)
+            kind = f"{numpy}.{name_of(place.narrow)}("
+            yield [Change(other.file, begin, begin, kind), Change(other.file, end, end, ")")]
     names = [source.code(name.node) for name in names_in(At(source, loop.target))]
     for name in names:
         yield [source.before_line(loop.body.body[0], f"{name} = {name}{spelt(place.narrow, source)}")]
@@ -152,7 +162,7 @@ def widen_operands(place: Place, at: At) -> Iterator[Candidate]:
     every = [cast(one, place.wide) for one in parts]
     yield joined(every)
     yield from every if len(every) > 1 else ()
-    if place.finding.from_dtype in HALF and isinstance(at.node, cst.BaseExpression):
+    if place.finding.from_dtype in HALF and isinstance(at.node, cst.BaseExpression) and place.finding.rule != "DG113":
         for text in [*in_function(at), spelt(place.narrow, at.source)]:
             yield joined([*every, at.source.after(at.node, text)])
 
@@ -179,7 +189,7 @@ def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
 
 
 def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
-    for one in origins(at):
+    for one in [other for found in origins(at) for other in _parts(found)]:
         yield from kept_as_it_is(one)
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
@@ -188,21 +198,35 @@ def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
             yield from retyped(one, dtype)
 
 
+def _parts(at: At) -> list[At]:
+    """An expression; of a comprehension what it makes; nothing for a model that an optimizer trains."""
+    node = at.node
+    parent = next((one for one in at.source.up(node) if isinstance(one, cst.Assign)), None)
+    names = [] if parent is None else [at.source.code(target.target) for target in parent.targets]
+    made = [call for call in at.source.of(cst.Call) if at.source.called(call)[:1].isupper()]  # optimizers
+    given = [at.source.code(arg.value) for call in made for arg in call.args]
+    if any(f"{name}.parameters()" in given for name in names):
+        return []
+    inner = node.value if isinstance(node, cst.DictComp) else node.elt if isinstance(node, cst.BaseSimpleComp) else None
+    return [at] if inner is None else [At(at.source, inner), at]
+
+
 @move
 def cast_once(place: Place, at: At) -> Iterator[Candidate]:
     """Converts it where it is made, once."""
-    dtype = place.finding.to_dtype
-    if dtype is not None:
-        yield from (cast(made, dtype) for one in operands(at)[:1] for made in origins(one, 1))
+    dtype, source = place.finding.to_dtype, at.source
+    for one in operands(at)[:1] if dtype is not None else ():
+        code = source.code(one.node)
+        uses = [node for node in source.of(cst.Name, cst.Attribute) if source.code(node) == code]
+        if len(uses) == 2:  # where it is made and where it is cast; others may want it as it is
+            yield from (cast(made, dtype) for made in origins(one, 1) if dtype is not None)
 
 
 @move
 def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
-    target = source.on(call) if isinstance(call, cst.Call) else None
-    if target is not None and isinstance(source.parents[call], cst.Expr):
-        if isinstance(target, cst.Name | cst.Attribute | cst.Subscript):
-            begin = source.extent(call)[0]
-            yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]
-        yield [source.without(source.line_of(call))]
+    target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
+    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.kept(target)):
+        begin = source.extent(call)[0]
+        yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]

@@ -114,6 +114,31 @@ class Source(Text):
                     elif whole is not None:
                         yield whole
 
+    def kept(self, name: cst.Name) -> bool:
+        """Whether what is assigned to a variable at a place is read later, and is the function's own."""
+        scope, begin = self.scope(name), self.extent(name)[1]
+        own = [target for target, _, where in self._assigned if where is scope and self._bare(target) == name.value]
+        params = [*scope.params.params, *scope.params.kwonly_params] if isinstance(scope, cst.FunctionDef) else []
+        if not own and name.value not in [param.name.value for param in params] and not isinstance(scope, cst.Module):
+            return False
+        loops = [one for one in self.up(name) if isinstance(one, cst.For | cst.While)]
+        drawn = [one for one in loops if isinstance(one, cst.For) and name.value in self._drawn(one)]
+        ends = [self.extent(drawn[0])[1]] if drawn else []  # a loop draws it anew
+        around = [self.extent(one)[0] for one in loops if one not in drawn]
+        until = min([*ends, len(self.text)])
+        for one in self.of(cst.Name):
+            at, parent = self.extent(one)[0], self.parents[one]
+            keyword = isinstance(parent, cst.Arg) and parent.keyword is one
+            read = (
+                one.value == name.value and one is not name and not keyword and not isinstance(parent, cst.AssignTarget)
+            )
+            if read and (begin <= at < until or any(first <= at < begin for first in around)):
+                return True
+        return False
+
+    def _drawn(self, loop: cst.For) -> list[str]:
+        return [one.value for one in self.below(loop.target, cst.Name)]
+
     def made(self, name: Node) -> cst.Call | None:
         """The call that made what a name holds, behind functions of the file."""
         functions = {function.name.value for function in self.of(cst.FunctionDef)}

@@ -1,6 +1,7 @@
 """What may be written for numbers, integers, masks, and the targets of writes."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -17,8 +18,10 @@ from .code import (
     cast,
     each_and_all,
     move,
+    named,
     names_in,
     operands,
+    origins,
     retyped,
     spelt,
     used,
@@ -61,13 +64,29 @@ def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
     """Gives a bool mask."""
     source, node = at.source, at.node
     if isinstance(node, cst.Call):
-        masks = [arg for arg in node.args if arg.keyword and "mask" in arg.keyword.value]
-        for arg in masks or node.args[3:]:
-            yield cast(At(source, arg.value), torch.bool)
+        masks = [arg for arg in node.args if arg.keyword and "mask" in arg.keyword.value] or list(node.args[3:])
+        hides = source.called(node) != "scaled_dot_product_attention"  # to which True means: look at it
+        for arg in masks:
+            known = _hides(At(source, arg.value))
+            text = "~" if known is not None and known is not hides else ""
+            yield [source.replace(arg.value, f"{text}{source.closed(arg.value)}.bool()")]
     if isinstance(node, cst.BinaryOperation):
         for mask, scores in ((node.right, node.left), (node.left, node.right)):
-            hidden, base = source.closed(mask), source.closed(scores)
-            yield [source.replace(node, f"{base}.masked_fill(~{hidden}.bool(), float('-inf'))")]
+            if (hidden := _hides(At(source, mask))) is not None:
+                text = f"{'' if hidden else '~'}{source.closed(mask)}.bool()"
+                yield [source.replace(node, f"{source.closed(scores)}.masked_fill({text}, float('-inf'))")]
+                return
+
+
+def _hides(mask: At) -> bool | None:
+    """Whether a 1 in a mask hides a place, as its name or what it is made of says; None where nothing does."""
+    code = mask.source.code(mask.node)
+    made = " ".join(one.source.code(one.node) for one in origins(mask))
+    if "tril" in made or "!=" in made or re.search(r"attention_mask|valid|keep", code):
+        return False
+    if "triu" in made or "==" in made or re.search(r"pad|causal|hid", code):
+        return True
+    return None
 
 
 @move
@@ -89,12 +108,26 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
     if isinstance(node, cst.UnaryOperation):
         yield cast(At(source, node.expression), torch.bool)
         return
+    dtype = place.finding.from_dtype
+    small = dtype in (torch.uint8, torch.int8)
+    limits = torch.iinfo(dtype) if dtype is not None and small else None
     for one in source.below(source.statement(node), cst.AugAssign):
-        if isinstance(one.target, cst.Name | cst.Attribute):
-            target, sign = source.code(one.target), source.module.code_for_node(one.operator).strip().removesuffix("=")
-            begin, end = source.extent(one.target)[0], source.extent(one.value)[0]
-            yield [Change(source.file, begin, end, f"{target} = {target}{spelt(place.wide, source)} {sign} ")]
-    yield from each_and_all([cast(one, place.wide) for one in used(at)])
+        if limits is not None:  # it may be a view, so what it is stays
+            sign = source.module.code_for_node(one.operator).strip().removesuffix("=")
+            target = source.code(one.target)
+            value = source.code(one.value) if isinstance(one.value, cst.Integer) else source.closed(one.value)
+            inner = f"{target}{spelt(place.wide, source)} {sign} {value}"
+            yield [source.replace(one, f"{target}.copy_(({inner}).clamp({limits.min}, {limits.max}))")]
+        return
+    parts = used(at)
+    if (
+        limits is not None
+        and isinstance(node, cst.BinaryOperation)
+        and isinstance(node.operator, cst.Add | cst.Multiply)
+    ):
+        back = f".clamp({limits.min}, {limits.max}).to({named(dtype, source)})" if dtype is not None else ""
+        yield from ([*cast(part, place.wide), *source.after(node, back)] for part in parts)
+    yield from each_and_all([cast(part, place.wide) for part in parts])
 
 
 @move

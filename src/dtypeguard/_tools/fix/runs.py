@@ -1,8 +1,4 @@
-"""Runs of the program with other source files, in processes and in a folder of their own.
-
-The folder looks like the working tree: sources and what the program writes are copies, all else are links, so a run
-changes nothing outside of it.
-"""
+"""Runs of the program with other source files, each in a process and in a copy of the working tree of its own."""
 
 import contextlib
 import json
@@ -15,231 +11,177 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.spots import Spot
+from .copies import Tree, inside, root_of
 from .search import Run, Texts
 from .source import decode
 
-_MOST = 50_000  # files in a working tree that is copied
-_LARGEST = 4 << 20  # bytes of a source file
-_ASIDE = frozenset([".git", ".hg", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"])
-_SOURCES = (".py", ".pyi", ".toml", ".cfg", ".ini")
 _GRACE = 30.0  # seconds that a run may take longer than the one before it
 
 
-class TooLarge(Exception):
-    """The working tree has too many files to be copied."""
+class Failed(Exception):
+    """A run that came to nothing; says why."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is run, as the user gave it.
+    """What is run, as the user gave it, before it ran.
 
     Attributes:
-        words: the options of `audit`, the program and its arguments.
+        options: those of `audit`, the program and its arguments.
         folder: the working directory.
-        root: the working tree: the folder in which files may be written.
-        environment: as the program found it.
-        began: when the first run began, in seconds since 1970.
-        there: the files that were there before.
+        environment: the variables.
     """
 
     options: Mapping[str, Any]
     folder: str
-    root: str
     environment: Mapping[str, str]
-    began: float
-    there: frozenset[str] | None
-
-    def mine(self, file: str) -> bool:
-        """Whether a file may be edited."""
-        return os.path.realpath(file).startswith(os.path.realpath(self.root) + os.sep)
 
 
-def walk(root: str) -> Iterator[os.DirEntry[str]]:
-    """The files and links of a working tree, but for what belongs to tools.
-
-    Raises:
-        TooLarge: where there are too many.
-    """
-    waiting, count = [root], 0
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                count += 1
-                if count > _MOST:
-                    raise TooLarge
-                if entry.is_dir(follow_symlinks=False) and not _aside(entry):
-                    waiting.append(entry.path)
-                yield entry
+def real(file: str) -> str:
+    """A file's path without links in it; the name of what is no file as it is."""
+    return os.path.realpath(file) if os.path.isfile(file) else file
 
 
-def _aside(entry: os.DirEntry[str]) -> bool:
-    return entry.name in _ASIDE or os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+def moved(finding: Finding, home: Callable[[str], str]) -> Finding:
+    """A finding with the names of other files."""
 
+    def spot(one: Spot) -> Spot:
+        return replace(one, file=home(one.file))
 
-def listed(root: str) -> frozenset[str] | None:
-    """The files of a working tree; None for one that is too large, or cannot be read."""
-    try:
-        return frozenset(entry.path for entry in walk(root))
-    except (TooLarge, OSError):
-        return None
+    edit = finding.edit and spot(finding.edit)
+    spots = tuple(edit if one is finding.edit and edit is not None else spot(one) for one in finding.spots)
+    return replace(finding, file=finding.file and home(finding.file), spots=spots, edit=edit)
 
 
 class Runs:
-    """Runs of a program, one after the other, until the folder is closed."""
+    """Runs of a program, one after the other, until they are closed.
+
+    Raises:
+        TooLarge: the working tree cannot be copied.
+    """
 
     def __init__(self, program: Program, limit: float) -> None:
         self.program, self._limit = program, limit
-        self._folder = tempfile.mkdtemp(prefix="dtypeguard-")
-        self.wanted: list[tuple[str, str, int]] = []
+        self.wanted: list[tuple[str, int]] = []
         self.operations = 0  # of the run without edits, where that was stopped
-        self.seconds = 0.0
-        self.count = 0
-        self._server: subprocess.Popen[str] | None = None
+        self.count, self._seconds, self._heard = 0, 0.0, b""
+        script = None if program.options["module"] else os.path.realpath(program.options["program"])
+        root = root_of(os.path.realpath(program.folder), script)
+        self._folder = os.path.realpath(tempfile.mkdtemp(prefix="dtypeguard-"))
+        try:
+            self.tree = Tree(root, self._folder)
+            self._server = self._begun()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        """The process that runs programs. It ends with this one, and takes the folder with it."""
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
+        environment = {"PYTHONHASHSEED": "0", **self.program.environment, "PYTHONDONTWRITEBYTECODE": "1"}
+        paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+        if any(paths):
+            environment["PYTHONPATH"] = os.pathsep.join(
+                os.path.join(self.program.folder, path) for path in paths if path
+            )
+        return subprocess.Popen(
+            [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe", self._folder], cwd=self._folder,
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
 
     def close(self) -> None:
         """End what runs, and leave nothing."""
-        if self._server is not None:
-            self._server.kill()
-            self._server.communicate()
+        self._server.kill()
+        self._server.communicate()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def apart(self) -> bool:
-        """Whether the program has a copy of the working tree."""
-        return self.program.there is not None
 
     def __call__(self, texts: Texts) -> Run:
         """Run the program with these texts in place of its files.
 
         Raises:
-            subprocess.TimeoutExpired: where it does not end.
+            Failed: it does not end, or ends without a result.
         """
         self.count += 1
         folder = os.path.join(self._folder, str(self.count))
-        os.mkdir(folder)
-        copy = os.path.join(folder, "tree")
-        moved = self._copied(copy, texts) if self.apart else {}
-        for file, text in texts.items():
-            if file not in moved:
-                apart = os.path.join(folder, "site-packages", str(len(moved)), os.path.basename(file))
-                os.makedirs(os.path.dirname(apart))
-                moved[file] = apart
-                self._write(file, apart, text)
-        told = os.path.join(folder, "result")
+        os.makedirs(os.path.join(folder, "tmp"))
+        data = {file: text.encode(decode(self.data(file))[1]) for file, text in texts.items()}
+        copy = self.tree.copy(folder, {file: one for file, one in data.items() if self.tree.mine(file)})
+        apart = {}
+        for number, file in enumerate(file for file in data if not self.tree.mine(file)):
+            apart[file] = os.path.join(folder, "site-packages", str(number), os.path.basename(file))
+            os.makedirs(os.path.dirname(apart[file]))
+            Path(apart[file]).write_bytes(data[file])
         spec = {
-            "options": dict(self.program.options), "root": self.program.root, "copy": copy if self.apart else None,
-            "moved": moved, "result": told, "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
-            "folder": self._in_copy(self.program.folder, copy) if self.apart else self.program.folder,
-            "out": os.path.join(folder, "out"),
+            "options": dict(self.program.options), "root": self.tree.root, "copy": copy, "apart": apart, "own": folder,
+            "limit": self._limit, "wanted": self.wanted, "operations": self.operations,
+            "folder": os.path.join(copy, os.path.relpath(os.path.realpath(self.program.folder), self.tree.root)),
         }  # fmt: skip
-        lines = self._started(spec, folder)
-        with open(told, "rb") as stream:
-            result: dict[str, Any] = pickle.load(stream)  # of our own process, in a folder that only we can read
-        back = {made: file for file, made in moved.items()}
+        Path(folder, "spec").write_text(json.dumps(spec), encoding="utf-8")
+        Path(folder, "out").touch()
+        died = self._started(folder)
+        result = Path(folder, "result")
+        if not result.exists():
+            raise Failed(f"it ended without a result when it was run again{died}")
+        told: dict[str, Any] = pickle.loads(
+            result.read_bytes()
+        )  # of our own process, in a folder that only we can read
+        out = Path(folder, "out").read_text(encoding="utf-8", errors="replace").replace(copy, self.tree.root)
+        back = {made: file for file, made in apart.items()}
+
+        def home(file: str) -> str:
+            file = back.get(file, file)
+            return real(os.path.join(self.tree.root, os.path.relpath(file, copy)) if inside(file, copy) else file)
+
         run = Run(
-            [self._theirs(finding, copy, back) for finding in result["findings"]], result["status"], result["error"],
-            tuple((self._home(file, copy, back), line) for file, line in result["raised"]),
-            [line.replace(copy, self.program.root) for line in lines], result["stopped"], result["operations"],
+            [moved(finding, home) for finding in told["findings"]], told["status"], told["error"],
+            tuple((home(file), line) for file, line in told["raised"]), out.splitlines(), told["stopped"],
+            told["operations"], told["outside"], tuple(map(home, told["files"])),
         )  # fmt: skip
         shutil.rmtree(folder, ignore_errors=True)
         return run
 
-    def _started(self, spec: dict[str, Any], folder: str) -> list[str]:
-        """Run it, and give what it printed."""
-        for name, data in (("spec", json.dumps(spec)), ("out", "")):
-            Path(folder, name).write_text(data, encoding="utf-8")
-        server = self._server = self._server or self._begun()
-        asked, told = server.stdin, server.stdout
+    def data(self, file: str) -> bytes:
+        """The bytes of a source file: of the tree, as they were before the first run."""
+        return self.tree.data(file) if self.tree.mine(file) else Path(file).read_bytes()
+
+    # ------------------------------------------------------------ the process
+
+    def _started(self, folder: str) -> str:
+        """Run what is described in a folder; how it died, if it did."""
+        asked, longest = self._server.stdin, max(4 * self._limit, 4 * self._seconds) + _GRACE
         assert asked is not None
-        assert told is not None
-        asked.write(f"{folder}/spec\n")
-        asked.flush()
-        pid, began = int(told.readline()), time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            asked.write(f"{folder}\n".encode())
+            asked.flush()
+        pid, began = int(self._line(_GRACE) or 0), time.monotonic()
         try:
-            longest = max(4 * self._limit, 4 * self.seconds) + _GRACE
-            if not select.select([told], [], [], longest)[0]:
-                raise subprocess.TimeoutExpired(server.args, longest)
-            told.readline()
+            ended = self._line(longest)
         finally:
             with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)  # and what it has started
-        self.seconds = max(self.seconds, time.monotonic() - began)
-        return Path(folder, "out").read_text(encoding="utf-8", errors="replace").splitlines()
+                os.killpg(pid, signal.SIGKILL) if pid else None  # and what it has started
+        self._seconds = max(self._seconds, time.monotonic() - began)
+        code = int(ended or 0)
+        return f" (killed by signal {-code})" if code < 0 else f" (exit status {code})"
 
-    def _begun(self) -> subprocess.Popen[str]:
-        """The process that runs programs."""
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-        environment = {"PYTHONHASHSEED": "0", **self.program.environment, "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.Popen(
-            [sys.executable, *flags, "-m", "dtypeguard._tools.audit.probe"], cwd=self.program.folder, env=environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
-        )  # fmt: skip
-
-    # ------------------------------------------------------------ the copy
-
-    def _in_copy(self, path: str, copy: str) -> str:
-        inside = os.path.relpath(path, self.program.root)
-        return path if inside.startswith("..") else os.path.normpath(os.path.join(copy, inside))
-
-    def _copied(self, copy: str, texts: Texts) -> dict[str, str]:
-        """The working tree as it was before the first run, with the texts; where each of their files is."""
-        program = self.program
-        assert program.there is not None
-        moved = {file: self._in_copy(file, copy) for file in texts if program.mine(file)}
-        os.makedirs(copy)
-        for entry in walk(program.root):
-            target = self._in_copy(entry.path, copy)
-            if entry.path in moved or not self._there(entry):
-                continue
-            if entry.is_dir(follow_symlinks=False) and not _aside(entry):
-                os.makedirs(target, exist_ok=True)
-            else:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                self._take(entry, target)
-        for file, target in moved.items():
-            self._write(file, target, texts[file])
-        return moved
-
-    def _there(self, entry: os.DirEntry[str]) -> bool:
-        return self.program.there is None or entry.path in self.program.there
-
-    def _take(self, entry: os.DirEntry[str], target: str) -> None:
-        """A copy of a source and of what the program wrote; of all else a link."""
-        if entry.is_file(follow_symlinks=False):
-            facts = entry.stat()
-            written = facts.st_mtime >= self.program.began - 1
-            if written or (entry.name.endswith(_SOURCES) and facts.st_size < _LARGEST):
-                shutil.copy2(entry.path, target)
-                return
-        if entry.name != "__pycache__":
-            os.symlink(entry.path, target)
-
-    @staticmethod
-    def _write(file: str, target: str, text: str) -> None:
-        encoding = decode(Path(file).read_bytes())[1]
-        Path(target).write_bytes(text.encode(encoding))
-
-    # ------------------------------------------------------------ back
-
-    def _home(self, file: str, copy: str, back: Mapping[str, str]) -> str:
-        """The user's own file for one of a run."""
-        if file in back:
-            return back[file]
-        inside = os.path.relpath(file, copy)
-        return file if inside.startswith("..") else os.path.join(self.program.root, inside)
-
-    def _theirs(self, finding: Finding, copy: str, back: Mapping[str, str]) -> Finding:
-        def spot(one: Spot) -> Spot:
-            return replace(one, file=self._home(one.file, copy, back))
-
-        file = finding.file and self._home(finding.file, copy, back)
-        edit = None if finding.edit is None else spot(finding.edit)
-        spots = tuple(edit if one is finding.edit and edit is not None else spot(one) for one in finding.spots)
-        return replace(finding, file=file, spots=spots, edit=edit)
+    def _line(self, seconds: float) -> bytes:
+        """What the process says next."""
+        told = self._server.stdout
+        assert told is not None
+        ends = time.monotonic() + seconds
+        while b"\n" not in self._heard:
+            if not select.select([told], [], [], max(ends - time.monotonic(), 0))[0]:
+                raise Failed(f"it did not end when it was run again (--prove-limit {self._limit:g})")
+            heard = os.read(told.fileno(), 4096)
+            if not heard:
+                raise Failed("the process that runs it has ended")
+            self._heard += heard
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line

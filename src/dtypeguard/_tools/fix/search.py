@@ -2,13 +2,15 @@
 
 import difflib
 import itertools
+import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
+from ..._core.base.frames import installed
 from ..._engine.watch.rule import RULES, Finding, Severity
 from ..._engine.watch.selection import reaches
 from ..._show.report.causes import Cause, causes_of
@@ -20,11 +22,13 @@ from .source import Change, Unfit, apply
 ALL = (blocks, classes, moves, numbers, training)  # importing them enters their moves
 _TRIES = 24  # candidates for one cause
 _DEPTH = 3  # edits that one cause may need
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b|0x[0-9a-f]+")
-_DTYPE = re.compile(
-    r"\b(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b|, dtype=(?=D)"
-)
-
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf|True|False)\b|0x[0-9a-f]+")
+_KIND = r"(?:torch\.)?(?:b?float(?:16|32|64)|int(?:8|16|32|64)|uint8|bool|complex(?:64|128))\b"
+_DTYPE = re.compile(rf"(, dtype={_KIND})|\b{_KIND}")
+_BEFORE_IT_ENDS = 3  # lines that a program may print of the exception that ends it
+# The faults that make no number wrong by themselves: an edit that is safe leaves what is printed, nearly.
+_KEPT = frozenset("DG101 DG103 DG110 DG201 DG202 DG203 DG205 DG206 DG209 DG303 DG306".split())
+_NEARLY = 0.02
 _LATER = {"DG102": 1, "DG108": 1, "DG105": 1, "DG110": 2, "DG201": 2, "DG203": 2, "DG205": 2}
 
 # Where one of these is found, others may be what comes of it, and are mended there.
@@ -45,6 +49,8 @@ class Run:
         lines: what it printed.
         stopped: whether it was stopped, since it had run for long enough.
         operations: how many operations it ran.
+        outside: what it tried to write outside of its copy.
+        files: the files of the working tree that it has loaded.
     """
 
     findings: list[Finding]
@@ -54,6 +60,8 @@ class Run:
     lines: list[str] = field(default_factory=list)
     stopped: bool = False
     operations: int = 0
+    outside: str = ""
+    files: tuple[str, ...] = ()
 
     @property
     def bad(self) -> list[Finding]:
@@ -75,7 +83,7 @@ class State:
         known = self.lines.get(file, ())
         return known[line - 1] if 0 < line <= len(known) else line
 
-    def key(self, finding: Finding) -> tuple[object, ...]:
+    def key(self, finding: Finding) -> tuple[str, str | None, int]:
         return finding.rule, finding.file, self.was(finding.file or "", finding.line or 0)
 
     def numbers(self, file: str, text: str) -> list[int]:
@@ -110,13 +118,13 @@ class Proof:
 
     Attributes:
         moves: what was done.
-        causes: what it removed.
+        findings: what it removed, as it was found at first.
         before: the program without it.
         after: the program with it.
     """
 
     moves: tuple[str, ...]
-    causes: tuple[Cause, ...]
+    findings: tuple[Finding, ...]
     before: State
     after: State
 
@@ -134,8 +142,17 @@ class Search:
         self.faults: list[Exception] = []
         self._given_up: set[object] = set()
         self._sources: dict[tuple[str, str], Source] = {}
+        self._ran: dict[tuple[tuple[str, str], ...], Run] = {(): first}
+        self._first = {self.state.key(finding): finding for finding in first.findings}
+        self._noise: frozenset[int] | None = None  # lines that are printed otherwise each time; None: nobody knows yet
 
     # ------------------------------------------------------------ sources
+
+    @property
+    def _files(self) -> list[str]:
+        """The files that findings name, and those that the program has loaded."""
+        named = [spot.file for finding in self.last.findings for spot in finding.spots]
+        return [file for file in dict.fromkeys([*named, *self.last.files]) if self._mine(file)]
 
     def _text(self, file: str, state: State) -> str:
         return state.texts.get(file) or self._read(file)
@@ -152,21 +169,25 @@ class Search:
     ) -> Iterator[tuple[str, Candidate]]:
         """What may be written for a cause, the best first; of what comes of an edit, what goes on with it."""
         seen: list[list[Change]] = []
+        packages: list[tuple[str, Candidate]] = []
         names = [name for kind in kinds for name in getattr(RULES[cause.rule], kind)]
         for name in sorted(names, key=lambda name: name != "cast_to_wide") if depth < _DEPTH else names:
-            place = Place(cause.first, lambda file: self._source(file, state))
+            place = Place(cause.first, lambda file: self._source(file, state), self._files)
             try:
                 for changes in MOVES[name](place, place.fault) if place.fault is not None else ():
                     changes = sorted(set(changes))
-                    if changes and changes not in seen and all(self._mine(change.file) for change in changes):
-                        seen.append(changes)
+                    if not changes or changes in seen or len(seen) == _TRIES:
+                        continue
+                    seen.append(changes)
+                    if all(self._mine(change.file) for change in changes):
                         yield name, changes
-                        if len(seen) == _TRIES:
-                            return
+                    elif all(installed(change.file) is not None for change in changes):
+                        packages.append((name, changes))
             except (OSError, cst.ParserSyntaxError, UnicodeError, SyntaxError, Unfit):
                 continue  # no source, or none that can be read, or it has another shape
             except Exception as error:  # a move that meets what it was not made for must not end the user's command
                 self.faults.append(error)
+        yield from packages if "unsafe" in kinds else ()
 
     # ------------------------------------------------------------ search
 
@@ -187,7 +208,7 @@ class Search:
             if not self._one(first, kinds):
                 self._given_up.add(self._key(first))
 
-    def _key(self, cause: Cause) -> tuple[object, ...]:
+    def _key(self, cause: Cause) -> tuple[str, str | None, int]:
         return self.state.key(cause.first)
 
     def _one(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
@@ -196,8 +217,10 @@ class Search:
         if found is None:
             return False
         moves, state, run = found
-        gone = [other for other in causes_of(self.last.bad) if not _left(other, self.state, run, state)]
-        self.proofs.append(Proof(moves, tuple(gone), self.state, state))
+        keys = {state.key(finding) for finding in run.bad}
+        gone = [(self.state.key(f), f) for f in self.last.bad if self.state.key(f) not in keys]
+        findings = [self._first.get(key) or replace(f, line=key[2]) for key, f in gone]
+        self.proofs.append(Proof(moves, tuple(findings), self.state, state))
         self.state, self.last = state, run
         return True
 
@@ -227,9 +250,10 @@ class Search:
                     edited = state.edited(changes, self._read)
                 except (SyntaxError, ValueError):
                     continue
-                assert self._run is not None
-                run = self._run(edited.texts)
+                run = self._with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
+                if new is not None and kinds == ("safe",) and cause.rule in _KEPT and not self._same(base, run):
+                    continue
                 if new is None:
                     continue
                 new += [other for other in rest if _left(other, state, run, edited)]
@@ -245,6 +269,33 @@ class Search:
                 if found is not None:
                     return (name, *found[0]), *found[1:]
         return None
+
+    def _with(self, texts: Texts) -> Run:
+        """The program with these texts; with the same ones it runs once."""
+        key = tuple(sorted(texts.items()))
+        if key not in self._ran:
+            assert self._run is not None
+            self._ran[key] = self._run(texts)
+        return self._ran[key]
+
+    def _steady(self, base: Run, run: Run) -> tuple[list[str], list[str]]:
+        """What both print, but for lines that differ from run to run."""
+        if self._noise is None:
+            assert self._run is not None
+            both = zip(self._ran[()].lines, self._run({}).lines, strict=False)
+            self._noise = frozenset(number for number, (a, b) in enumerate(both) if a != b)
+        old, new = ([line for number, line in enumerate(one.lines) if number not in self._noise] for one in (base, run))
+        return old, new
+
+    def _alike(self, base: Run, run: Run) -> bool:
+        """Whether a run prints what the one before did, but for what differs from run to run."""
+        return _alike(base, run, base.lines, run.lines) or _alike(base, run, *self._steady(base, run))
+
+    def _same(self, base: Run, run: Run) -> bool:
+        """Whether it prints nearly the same numbers; what a runner of tests prints is told by its status."""
+        if base.status and not base.error:
+            return True
+        return _near(base.lines, run.lines) or _near(*self._steady(base, run))
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
@@ -269,9 +320,7 @@ class Search:
                 return None
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return None
-        if not _alike(base, run):
-            return None
-        return new
+        return new if self._alike(base, run) else None
 
 
 def _left(cause: Cause, state: State, run: Run, edited: State) -> bool:
@@ -289,20 +338,42 @@ def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
     return bool(base.error) and places[0] == places[1]
 
 
-def _alike(base: Run, run: Run) -> bool:
-    """Whether a run prints what the one before did, but for numbers and names of dtypes; more, if that ended early."""
-    if base.status and not run.status and not base.error:  # a runner of tests says less where all of them pass
+def _alike(base: Run, run: Run, before: Sequence[str], after: Sequence[str]) -> bool:
+    """Whether a run prints what the one before did, but for numbers and names of dtypes; more, if that ended early.
+
+    A runner of tests, whose status tells that some fail, prints less where more of them pass.
+    """
+    if base.status and not base.error and run.status in (0, base.status):
         return True
-    old, new = (list(map(_skeleton, one.lines)) for one in (base, run))
-    if _broken(run.lines) > _broken(base.lines):
+    if _broken(after) > _broken(before):
         return False
-    if run.error or run.stopped:
+    old, new = (list(map(_skeleton, lines)) for lines in (before, after))
+    if run.error or run.stopped or base.stopped:
         return old[: len(new)] == new or new[: len(old)] == old
-    return new[: len(old)] == old if base.error else new == old
+    if base.error:
+        return any(
+            new[: len(old) - more] == old[: len(old) - more] for more in range(min(_BEFORE_IT_ENDS, len(old)) + 1)
+        )
+    return new == old
 
 
 def _skeleton(line: str) -> str:
-    return " ".join(_NUMBER.sub("0", _DTYPE.sub("D", line)).split())
+    """A line without its numbers and dtypes; the dtype of a tensor is only printed where it is not the default."""
+    plain = _DTYPE.sub(lambda found: "" if found[1] else "D", line)
+    return re.sub(r"\s+|(?<=0)\.(?=[,\])])", "", _NUMBER.sub("0", plain))
+
+
+def _near(old: Sequence[str], new: Sequence[str]) -> bool:
+    """Whether the numbers in lines are nearly the same."""
+    for one, other in zip(old, new, strict=False):
+        for a, b in zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=False):
+            try:
+                x, y = float(a.replace("_", "")), float(b.replace("_", ""))
+            except ValueError:  # True, 0x7f
+                continue
+            if abs(x - y) > _NEARLY * max(abs(x), abs(y), 1e-6) and math.isfinite(x):
+                return False
+    return True
 
 
 def _broken(lines: Iterable[str]) -> int:

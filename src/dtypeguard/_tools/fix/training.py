@@ -203,11 +203,13 @@ def float32_loss(place: Place, at: At) -> Iterator[Candidate]:
     for loss in [At(source, arg.value) for arg in at.node.args] if isinstance(at.node, cst.Call) else ():
         for one in [*origins(loss, 1), loss]:
             calls = list(source.below(one.node, cst.Call))
-            given = [arg.value for call in calls[:1] for arg in call.args[:1]]  # what the criterion gets
+            criteria = [call for call in calls if len(call.args) > 1]
+            given = [arg.value for call in [*criteria[:1], *calls[:1]] for arg in call.args[:1]]
             models = [
                 call for call in calls if isinstance(call.func, cst.Name) and call.func.value not in source.modules
             ]
-            for node in [*models, *given, *(name.node for name in names_in(one))]:
+            # What the criterion gets, what the model gives, and what the loss is made of.
+            for node in [*(given if criteria else ()), *models, *given, *(name.node for name in names_in(one))]:
                 yield cast(At(source, node), torch.float32)
 
 
@@ -248,16 +250,6 @@ def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
     ]
     if uses and uses[0] is not later[0]:
         yield _moved(source, [statement], uses[0])
-
-
-@move
-def all_parameters(place: Place, at: At) -> Iterator[Candidate]:
-    """Gives the optimizer all parameters of the model."""
-    found = _optimizer(at)
-    for call in at.source.below(found[1].node, cst.Call) if found is not None else ():
-        part = at.source.on(call) if at.source.called(call) == "parameters" else None
-        if isinstance(part, cst.Subscript | cst.Attribute) and not at.source.code(part).startswith("self."):
-            yield [at.source.replace(part, at.source.code(part.value))]
 
 
 @move

@@ -1,0 +1,159 @@
+"""A working tree as it was before a program ran, and copies of it in which the program runs again.
+
+Copies hold files, not links to the user's. But folders of packages, folders with thousands of files, and large files
+are links, through which nothing may be written: `audit.probe` stands on guard.
+"""
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_MOST, _MANY = 50_000, 2_000  # entries: of a tree, and of a folder that is data
+_LARGE, _ALL = 16 << 20, 512 << 20  # bytes: of a file that is a link, and of all others together
+_LEFT_OUT = frozenset(
+    ["__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints"]
+)
+_PACKAGES = frozenset(["node_modules", ".tox", ".nox", ".hg"])
+
+
+class TooLarge(Exception):
+    """A tree that cannot be copied; says why."""
+
+
+def root_of(folder: str, script: str | None) -> str:
+    """The working tree of a program: the repository of the working directory, or that, and the script's folder with it.
+
+    Raises:
+        TooLarge: they have nothing in common but the home folder or the whole disk.
+    """
+    parents = [Path(folder), *Path(folder).parents]
+    root = str(next((one for one in parents if (one / ".git").exists()), folder))
+    if script is not None:
+        root = os.path.commonpath([root, os.path.dirname(script)])
+    if root in (os.sep, os.path.realpath(os.path.expanduser("~"))):
+        raise TooLarge(f"{folder} and the program have only {root} in common, which is too much to copy")
+    return root
+
+
+class Tree:
+    """A working tree.
+
+    Attributes:
+        root: its folder, without links in the path.
+        linked: the files and folders that are links in copies.
+
+    Raises:
+        TooLarge: it has too many files, or too large ones.
+    """
+
+    def __init__(self, root: str, store: str) -> None:
+        self.root, self._base = root, os.path.join(store, "base")
+        self.linked: set[str] = set()
+        self._entries = self._bytes = 0
+        self._fill(root, self._base)
+
+    def _fill(self, folder: str, target: str) -> None:
+        os.mkdir(target)
+        for entry in self._in(folder):
+            self._entries += 1
+            if self._entries > _MOST:
+                raise TooLarge(f"{self.root} has more than {_MOST:,} files")
+            there = os.path.join(target, entry.name)
+            if entry.is_symlink():
+                self._link_like(entry, there)
+            elif entry.is_dir():
+                self._folder(entry, there)
+            elif stat.S_ISREG(entry.stat().st_mode):
+                self._file(entry, there)
+
+    def _in(self, folder: str) -> list[os.DirEntry[str]]:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.name not in _LEFT_OUT]
+
+    def _folder(self, entry: os.DirEntry[str], there: str) -> None:
+        if entry.name == ".git":
+            self._repository(entry.path, there)
+        elif (
+            entry.name in _PACKAGES
+            or os.path.exists(os.path.join(entry.path, "pyvenv.cfg"))
+            or self._is_data(entry.path)
+        ):
+            self._link(entry.path, there)
+        else:
+            self._fill(entry.path, there)
+
+    def _is_data(self, folder: str) -> bool:
+        """Whether a folder has packages or thousands of files, or may not be read."""
+        try:
+            return len(self._in(folder)) > _MANY or os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+        except OSError:
+            return True
+
+    def _file(self, entry: os.DirEntry[str], there: str) -> None:
+        size = entry.stat().st_size
+        if size > _LARGE:
+            return self._link(entry.path, there)
+        self._bytes += size
+        if self._bytes > _ALL:
+            raise TooLarge(f"{self.root} has more than {_ALL >> 20} MB of files")
+        try:
+            shutil.copy2(entry.path, there)
+        except OSError:  # it may not be read
+            self._link(entry.path, there)
+
+    def _link(self, path: str, there: str) -> None:
+        self.linked.add(path)
+        os.symlink(path, there)
+
+    def _link_like(self, entry: os.DirEntry[str], there: str) -> None:
+        """A link of the tree: to the copy, where it leads into the tree."""
+        real = os.path.realpath(entry.path)
+        if inside(real, self.root):
+            here = os.path.dirname(entry.path)
+            os.symlink(os.path.relpath(real, os.path.realpath(here)), there)
+        else:
+            os.symlink(real, there)
+
+    def _repository(self, path: str, there: str) -> None:
+        """A repository of its own, which reads the objects of the other."""
+        shutil.copytree(
+            path, there, symlinks=True, ignore=lambda folder, names: {"objects"} if folder == path else set()
+        )
+        info = Path(there, "objects", "info")
+        info.mkdir(parents=True)
+        (info / "alternates").write_text(f"{path}/objects\n", encoding="utf-8")
+
+    # ------------------------------------------------------------ what was there
+
+    def mine(self, file: str) -> bool:
+        """Whether a file, by its real path, is of the tree and may be edited."""
+        parts = [file, *map(str, Path(file).parents)]
+        return inside(file, self.root) and not self.linked.intersection(parts)
+
+    def data(self, file: str) -> bytes:
+        """The bytes that a file of the tree had before the program ran."""
+        return Path(self._base, os.path.relpath(file, self.root)).read_bytes()
+
+    def copy(self, folder: str, files: Mapping[str, bytes]) -> str:
+        """A copy of the tree in a folder, with these files; beside it links to what stands beside the tree."""
+        target = os.path.join(folder, os.path.basename(self.root))
+        shutil.copytree(self._base, target, symlinks=True)
+        for file, data in files.items():
+            Path(target, os.path.relpath(file, self.root)).write_bytes(data)
+        for name in _beside(self.root):
+            os.symlink(os.path.join(os.path.dirname(self.root), name), os.path.join(folder, name))
+        return target
+
+
+def _beside(root: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        names = os.listdir(os.path.dirname(root))
+        yield from (name for name in names[:_MANY] if name != os.path.basename(root))
+
+
+def inside(path: str, folder: str) -> bool:
+    """Whether a path is in a folder, or is the folder."""
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
