@@ -19,7 +19,7 @@ RULE = Rule(
         "`optimizer.zero_grad()` either, so they grow, and `clip_grad_norm_(model.parameters())` clips by "
         "them."
     ),
-    unsafe=("optimizer_last",),
+    unsafe=("optimizer_last", "freeze_the_rest"),
     sources=("https://docs.pytorch.org/docs/stable/optim.html#constructing-it",),
 )
 

@@ -22,17 +22,18 @@ RULE = Rule(
         "value that is looked up with `==` in a table, and would be found in the wider dtype only, is reported too. "
         "It needs an audit with `values=True`."
     ),
-    unsafe=("whole_division", "widen_rounding", "retype_inside", "widen_origins"),
+    unsafe=("whole_division", "near_equal", "widen_rounding", "retype_inside", "widen_origins"),
     sources=("https://github.com/NVIDIA/TensorRT-LLM/issues/3847",),
 )  # fmt: skip
 
+_TOLERANT = frozenset(["isclose", "allclose", "assert_close"])  # which ask for equality first
 _MANY = 0.2  # of all choices
 _SOME = 0.02  # of the rows of a `topk`
 
 
 @on("decided", RULE)
 def flipped(row: Row, audit: Recorder) -> None:
-    if row.changed is None:
+    if row.changed is None or (row.looked_up and row.site.calls in _TOLERANT):
         return
     sure = row.flipped >= _MANY * row.decided or row.wrong is not None
     others, rows = row.sets

@@ -116,7 +116,8 @@ class Mending:
         unsafe = not self._options.fix or self._options.unsafe_fixes
         first = Run([moved(finding, real) for finding in report.findings], status, report.error or "")
         keys = [(f.rule, f.file or "", f.line or 0) for f in first.findings]
-        own: dict[object, Finding] = dict(zip(keys, report.findings, strict=True))
+        pairs = sorted(zip(keys, report.findings, strict=True), key=lambda pair: pair[1] in self.left)
+        own: dict[object, Finding] = dict(pairs)  # of several at one line one that is wanted
         known = frozenset(key for key in own if own[key] not in self.left)
         runs, last = self._runs, first
         if runs is None:

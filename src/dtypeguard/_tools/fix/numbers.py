@@ -131,6 +131,18 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def near_equal(place: Place, at: At) -> Iterator[Candidate]:
+    """Asks whether floats are close, not whether they are equal."""
+    source, node = at.source, at.node
+    if isinstance(node, cst.Comparison) and len(node.comparisons) == 1 and source.torch():
+        one = node.comparisons[0]
+        if isinstance(one.operator, cst.Equal):
+            left, right = source.code(node.left), source.closed(one.comparator)
+            written = f"{source.torch()}.isclose({left}, {right}.to({source.closed(node.left)}.dtype))"
+            yield [source.replace(node, written)]
+
+
+@move
 def whole_division(place: Place, at: At) -> Iterator[Candidate]:
     """Divides in integers."""
     for one in at.source.below(at.node, cst.BinaryOperation):

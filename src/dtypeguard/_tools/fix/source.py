@@ -161,8 +161,13 @@ class Text:
         return getattr(self.parents[statement], "body", ())
 
     def below(self, node: Node, *kinds: type[N]) -> Iterator[N]:
-        """The nodes of some kinds in a node, itself among them."""
-        return (one for one in self.of(*kinds) if self.inside(one, node))
+        """The nodes of some kinds in a node, itself among them, outer ones first."""
+        waiting: list[Node] = [node]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, kinds) and one in self._ranges:
+                yield one
+            waiting += reversed(one.children)
 
     # ------------------------------------------------------------ changes
 

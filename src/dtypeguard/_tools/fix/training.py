@@ -81,8 +81,13 @@ def step_by_scaler(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def update_at_end(place: Place, at: At) -> Iterator[Candidate]:
     """Updates the scaler after the step."""
+    source = at.source
     for scaler, _, call in _steps(at)[-1:]:
-        yield [at.source.after_line(at.source.statement(call), f"{scaler}.update()")]
+        line = source.after_line(source.statement(call), f"{scaler}.update()")
+        updates = [source.statement(one) for one in _calls(source, "update", near=at.node)]
+        holders = [source.parents.get(source.parents[one]) for one in updates if len(source.block(one)) == 1]
+        yield from ([source.without(one), line] for one in holders if isinstance(one, cst.If))
+        yield [line]
 
 
 @move
@@ -250,6 +255,24 @@ def optimizer_last(place: Place, at: At) -> Iterator[Candidate]:
     ]
     if uses and uses[0] is not later[0]:
         yield _moved(source, [statement], uses[0])
+
+
+@move
+def freeze_the_rest(place: Place, at: At) -> Iterator[Candidate]:
+    """Freezes the modules that no optimizer holds."""
+    found = _optimizer(at)
+    calls = [] if found is None else at.source.below(found[1].node, cst.Call)
+    models = [at.source.on(call) for call in calls if at.source.called(call) == "parameters"]
+    paths = dict.fromkeys(
+        name.split(".")[1:-1] and ".".join(name.split(".")[1:-1]) for name in place.finding.parameters
+    )
+    for model in models[:1]:
+        if found is not None and model is not None and all(paths):
+            inner = [
+                "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in str(p).split(".")) for p in paths
+            ]
+            lines = [f"{at.source.root(model)}{path}.requires_grad_(False)" for path in inner]
+            yield [at.source.before_line(at.source.statement(found[1].node), *lines)]
 
 
 @move
