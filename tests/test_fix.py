@@ -221,7 +221,7 @@ def changed(before, after):
 
 # ---------------------------------------------------------------- a report's own edits
 
-DISCARDED = "import torch\n\nx = torch.ones(3)\nx.half()\n"
+DISCARDED = "import torch\n\nx = torch.ones(3)\nx.half()\ny = x * 2\n"
 
 
 def report_of(path, source=DISCARDED):
@@ -237,8 +237,9 @@ def test_a_report_has_edits_that_nobody_has_run_and_writes_the_safe_ones(tmp_pat
     (edit,) = report.edits
     assert (edit.path, edit.safe, edit.proven, edit.does) == ("program.py", True, False, "keeps the result of the cast")
     assert [finding.rule for finding in edit.findings] == ["DG103"]
-    assert edit.diff.splitlines()[-1] == "+x = x.half()"
+    assert "+x = x.half()" in edit.diff.splitlines()
     assert [row["diff"] for row in report.to_dict()["diffs"]] == [edit.diff]
+    assert "Copy the diff" in report.to_html()
     assert report.apply() == [str(tmp_path / "program.py")]
     assert (tmp_path / "program.py").read_text() == DISCARDED.replace("x.half()", "x = x.half()")
     assert report.apply() == []

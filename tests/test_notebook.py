@@ -277,3 +277,30 @@ if __name__ == "__main__":
     for one in example.cells:
         one.metadata = {}
     nbformat.write(example, NOTEBOOK)
+
+
+def test_a_cell_is_audited_and_its_source_is_replaced_by_the_mended_one():
+    cell = "%%dtypeguard --fix\nx = torch.ones(3)\nx.half()\nprint(x.sum().item())"
+    made = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_code_cell(text)
+            for text in ("%load_ext dtypeguard.integrations.notebook", "import torch", cell, "%%dtypeguard --fax\n1")
+        ]
+    )
+    replies = []
+    client = nbclient.NotebookClient(
+        made,
+        timeout=120,
+        kernel_name="python3",
+        on_cell_executed=lambda execute_reply, **_: replies.append(execute_reply),
+    )
+    client.execute()
+    outputs = [dict(_all_texts(one)) for one in made.cells]
+    assert (
+        "keeps the result of the cast (safe, not proven: a cell does not run again by itself)" in outputs[2]["stdout"]
+    )
+    assert "1 warning" in outputs[2]["text/plain"]
+    ((payload),) = [one for one in replies[2]["content"]["payload"] if one["source"] == "set_next_input"]
+    assert payload["replace"]
+    assert payload["text"] == cell.replace("x.half()", "x = x.half()") + "\n"
+    assert "unrecognized arguments: --fax" in outputs[3]["stderr"]
