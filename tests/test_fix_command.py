@@ -187,16 +187,20 @@ with sqlite3.connect("runs.db") as db:
 
 
 def test_what_a_mended_program_writes_goes_to_a_copy_also_behind_the_line_that_ended_it_at_first(tmp_path):
+    for name in ("tmp", "tree", "out", "spec", "result"):  # what stands beside the project may have any name
+        (tmp_path / name).mkdir()
+    project = tmp_path / "project"
+    project.mkdir()
     for name in ("results.csv", "best.pt"):
-        (tmp_path / name).write_text("old\n")
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    (tmp_path / "program.py").write_text(WRITES)
+        (project / name).write_text("old\n")
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    (project / "program.py").write_text(WRITES)
     before = tree(tmp_path)
-    done = audit(tmp_path, "--diff", "program.py")
+    done = audit(project, "--diff", "program.py")
     assert "+out = nn.Linear(2, 1)(torch.from_numpy(np.ones((1, 2))).float())" in done.stdout, done.stdout
-    assert (tmp_path / "log.txt").read_text() == "begun\n"
+    assert (project / "log.txt").read_text() == "begun\n"
     after = tree(tmp_path)
-    del after["log.txt"]
+    del after["project/log.txt"]
     assert after == before
 
 

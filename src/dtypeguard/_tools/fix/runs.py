@@ -111,9 +111,11 @@ class Runs:
         """
         self.count += 1
         folder = os.path.join(self._folder, str(self.count))
-        os.makedirs(os.path.join(folder, "tmp"))
+        beside = os.path.join(folder, "tree")  # of its own: what stands beside the tree may have any name
+        for name in ("tmp", "tree"):
+            os.makedirs(os.path.join(folder, name))
         data = {file: text.encode(decode(self.data(file))[1]) for file, text in texts.items()}
-        copy = self.tree.copy(folder, {file: one for file, one in data.items() if self.tree.mine(file)})
+        copy = self.tree.copy(beside, {file: one for file, one in data.items() if self.tree.mine(file)})
         apart = {}
         for number, file in enumerate(file for file in data if not self.tree.mine(file)):
             apart[file] = os.path.join(folder, "site-packages", str(number), os.path.basename(file))
