@@ -38,7 +38,7 @@ class Mended:
         text = texts.get(str(self.path), decode(data)[0])
         mended = text.encode(decode(data)[1])
         self.path.write_bytes(mended)
-        linecache.clearcache()
+        linecache.cache.pop(str(self.path), None)
         state = torch.get_rng_state(), torch.get_default_dtype()
         torch.manual_seed(0)
         audit, out, error, raised = dtypeguard.audit(values=self.values), io.StringIO(), "", ()
