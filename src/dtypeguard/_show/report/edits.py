@@ -90,7 +90,7 @@ class Edit:
 
     @property
     def removes(self) -> str:
-        """`DG101 at train.py:6 and DG102 at train.py:9`."""
+        """The rules and lines of what goes, in words."""
         places = list(dict.fromkeys(f"{f.rule} at {shown(f.file or '')}:{f.line}" for f in self.findings))
         more = [f"{len(places) - 4} more"] if len(places) > 4 else []
         *some, last = [*places[:4], *more] or ["nothing by itself"]
