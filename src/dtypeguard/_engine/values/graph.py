@@ -181,22 +181,22 @@ class Graph(Shadow):
         # Of the operation that runs: a result, its shadow, and what was added to it.
         self._results: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def seed(self, tensor: Tensor, exact: Tensor, row: Row | None = None) -> None:
-        """What a tensor is in the wider dtype; outside of the mode."""
+    def seed(self, tensor: Tensor, exact: Tensor, row: Row | None = None, below: bool = False) -> None:
+        """What a tensor is in the wider dtype; below the mode, or outside of it."""
         if shadowed(tensor):
             tensor = tensor.detach()
             held = self.memory.hold(tensor)
-            with recording(below=False):
+            with recording(below):
                 held.write(tensor, exact.to(held.buffer.dtype))
             held.row = row
 
-    def whole(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor) -> None:
-        """A tensor comes out of operations that were done again together; outside of the mode."""
+    def whole(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor, below: bool = False) -> None:
+        """A tensor comes out of operations that were done again together."""
         value = added(tensor, own)
         if value is not None and shadow.requires_grad:
-            with recording(below=False):
+            with recording(below):
                 shadow = halfway(shadow, value)
-        self.seed(tensor, shadow, row)
+        self.seed(tensor, shadow, row, below)
         held = self.memory.get(tensor)
         if value is not None and shadow.requires_grad and held is not None:
             self.charge(held, row, shadow, value)
@@ -255,7 +255,7 @@ class Graph(Shadow):
             for tensor, shadow in found
             if shadow is not None or id(tensor) in targets
         }
-        if any(shadow.requires_grad for shadow in shadows.values()):
+        if any(shadow.requires_grad for shadow in shadows.values()) and self._loses(inputs, made):
             owns = self._local(op, args, kwargs, inputs, given, out, made, writing, shadows)
             for tensor, _ in found:
                 shadow, own = shadows.get(id(tensor)), owns.get(id(tensor))
@@ -270,6 +270,11 @@ class Graph(Shadow):
                 if id(tensor) in targets:
                     targets[id(tensor)][0].write(tensor, shadows[id(tensor)])
         return [(tensor, None if shadow is None else shadows[id(tensor)]) for tensor, shadow in found]
+
+    def _loses(self, inputs: list[Tensor], made: list[Tensor]) -> bool:
+        """Whether an operation is in a dtype that is narrower than its shadow's."""
+        wider = self.memory.wider
+        return any(wider.get(tensor.dtype, tensor.dtype) is not tensor.dtype for tensor in (*inputs, *made))
 
     def _local(
         self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],

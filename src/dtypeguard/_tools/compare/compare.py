@@ -18,6 +18,8 @@ from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
 from ..calls import read_as
 from .batches import Batch, batches_of
+from .by_format import FormatComparison, in_formats
+from .formatted import Formatted, formatted
 from .measure import measure
 from .result import Comparison
 from .subject import REFUSALS, Loss, Subject, compiling
@@ -35,7 +37,9 @@ def compare(
     *,
     dtype: torch.dtype | str | None = None,
     region: torch.dtype | str | None = None,
+    format: str | tuple[str, ...] | None = None,
     loss: Loss | None = None,
+    attention: bool = False,
 ) -> Comparison:
     """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
 
@@ -71,13 +75,16 @@ def compare(
     """
     title = f"compare({type(model).__name__})"
     with torch.inference_mode(False), task(title):  # in inference mode nothing has a gradient
-        subject = _subject(model, batch, dtype, region, loss)
+        subject = _subject(model, batch, dtype, region, format, loss, attention)
         try:
+            subject.prepare()
             found = measure(subject, subject.lowered)
         except REFUSALS as error:
             if isinstance(error, CompareError):
                 raise
             raise _refused(subject, error) from error
+        if isinstance(subject, Formatted):
+            return in_formats(subject, found)
         return Comparison(subject, found, _born(subject) if found.spoilt or found.overflown else ())
 
 
@@ -114,17 +121,22 @@ def _audited(subject: Subject, values: Any) -> list[Any]:
     return list(report.findings)
 
 
-def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subject:
+def _subject(
+    model: Any, batch: Any, dtype: Any, region: Any, formats: Any, loss: Any, attention: bool
+) -> Subject:  # fmt: skip
     if not isinstance(model, nn.Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
         raise TypeError(f"compare: `model` is {kind}: pass an nn.Module")
-    if (dtype is None) == (region is None):
-        given = "both" if dtype is not None else "neither"
+    given = {"dtype": dtype, "region": region, "format": formats}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
         raise TypeError(
-            f"compare takes dtype= (the model is converted) or region= (an autocast region: it is not), "
-            f"and got {given}: for example "
+            "compare takes one of dtype= (the model is converted), region= (an autocast region: it is not) and format= "
+            f"(operands of its matrix products are rounded), and got {' and '.join(named) or 'none'}: for example "
             "compare(model, batch, dtype=torch.bfloat16)"
         )
+    if attention and formats is None:
+        raise TypeError("compare: attention= is for format=: in a dtype or a region all of attention is compared")
     dtype = None if dtype is None else _one("dtype", dtype, _LOW)
     region = None if region is None else _one("region", region, HALF)
     if loss is not None and not callable(loss):
@@ -132,6 +144,8 @@ def _subject(model: Any, batch: Any, dtype: Any, region: Any, loss: Any) -> Subj
     compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
     device = _check_devices(model, batches)
+    if formats is not None:
+        return formatted(model, batches, formats, device, with_batch(loss), compiled, attention)
     subject = Subject(model, batches, dtype, region, device, with_batch(loss), compiled)
     _check_width(subject)
     return subject

@@ -211,7 +211,7 @@ class Search:
         keep_wide(model, names, self._ran[names][0], subject.dtype, self._ran[names][1])
         dtype = None if self._as_given else subject.dtype
         try:
-            return _error_of(subject, subject.compiled_outputs(subject.compiled(model), dtype))
+            return error_of(subject, subject.compiled_outputs(subject.compiled(model), dtype))
         except Exception as refusal:
             told = f"{type(refusal).__name__}: {refusal}".partition("\n")[0]
             self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
@@ -236,7 +236,7 @@ class Search:
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
-                return _error_of(
+                return error_of(
                     self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype)
                 )
             except REFUSALS:
@@ -260,7 +260,7 @@ class Search:
         return any(within(other, name) or within(name, other) for other in names)
 
 
-def _error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
+def error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
     """The error of what a model returns for each batch."""
     square = size = 0.0
     for number, low in enumerate(outputs):

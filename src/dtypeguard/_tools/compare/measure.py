@@ -208,7 +208,7 @@ class _Measurement:
     def _batch(self, modules: Modules, number: int) -> None:
         """One run in the low dtype, and the backward of its shadow."""
         subject, found = self.subject, self.found
-        trace = Trace(modules, self._wide, subject.low, self._copies)
+        trace = Trace(modules, self._wide, subject.low, self._copies, subject.widens)
         leaves = _Leaves(trace, subject.dtype)
         for parameter in self.model.parameters():  # else torch multiplies by expanded weights, whose backward is slow
             parameter.requires_grad_(_inexact(parameter))

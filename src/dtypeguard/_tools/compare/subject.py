@@ -4,7 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,7 @@ class Subject:
     runs: int = 0
     precision: torch.dtype = torch.float64
     apart: float | None = None
+    widens: ClassVar[bool] = True  # whether keeping a module in float32 has others compute in float32 too
     _references: dict[int, list[Tensor]] = field(default_factory=dict)
     _wide: nn.Module | None = None
 
@@ -167,11 +168,19 @@ class Subject:
         self.runs += 1
         tell(lambda: f"run {self.runs}")
         drawn = drawing(self._numbers, self._mark, self.draws[number])
-        with self._region(low), drawn, mode.on() if mode else contextlib.nullcontext():
+        on = mode.on() if mode else contextlib.nullcontext()
+        with self._region(low), drawn, on, self.around(model, low, mode):
             out = model(*batch.args, **batch.kwargs)
             if self.loss is not None:
                 out = self.loss(out, batch)
         return list(tensors_in(out))
+
+    def prepare(self) -> None:
+        """Before the first low run."""
+
+    def around(self, model: nn.Module, low: bool, mode: Any) -> Any:
+        """What else is on in a run."""
+        return contextlib.nullcontext()
 
     def _region(self, low: bool) -> Any:
         """The region to compare; one that the caller is in has no part in it."""

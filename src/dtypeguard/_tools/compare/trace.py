@@ -79,9 +79,9 @@ class Trace(Mode):
         blind: names of operations whose error nobody knows.
     """
 
-    def __init__(self, modules: Modules, wide: Wide, low: torch.dtype, copies: bool) -> None:
+    def __init__(self, modules: Modules, wide: Wide, low: torch.dtype, copies: bool, widens: bool) -> None:
         super().__init__()
-        self.modules, self._wide, self._low, self._paused = modules, wide, low, False
+        self.modules, self._wide, self._low, self._paused, self._widens = modules, wide, low, False, widens
         self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(low, copies)
         self.operations, self.blind = 0, list[str]()
         self.inputs: set[int] = set()
@@ -143,7 +143,7 @@ class Trace(Mode):
         made = [tensor for tensor in operands((out,), {}) if shadowed(tensor)]
         if made and (op.way_for(args, kwargs) is Way.OPAQUE or self.shadow.opaque.total() > unknown):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
-        if op.way is Way.NONE:
+        if op.way is Way.NONE or not self._widens:
             return
         self.reaches.computed(op, args, kwargs, inputs, made)
         for tensor in made:
@@ -156,6 +156,21 @@ class Trace(Mode):
         if op.way is not Way.NONE:
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         return out
+
+    def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
+        """The program has rounded an operand to a format; only the module around it saves that."""
+        frame = sys._getframe(1)
+        self._meet(tensor, frame)
+        with self._looking():
+            row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), self.modules.name, found.dtype, False)
+            held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
+            with recording():
+                shadow = tensor if held is None else held.like(tensor)
+                shadow = shadow.view_as(shadow)  # which others read as it is
+            self.shadow.whole(row, found, shadow, tensor, below=True)
+            made = self.shadow.memory.get(found)
+            for delta in () if made is None else made.latest:
+                delta.reach = Reach(inside=self.modules.inside)
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""
@@ -227,7 +242,7 @@ class Trace(Mode):
         with self._looking():
             _close(call.opened)
             for tensor in tensors_in(result):
-                if shadowed(tensor):
+                if shadowed(tensor) and self._widens:
                     self.reaches.returned(call.name, tensor)
                     self._reach(tensor)
         if call.blind and not self._whole(call, result):

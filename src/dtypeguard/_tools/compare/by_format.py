@@ -1,0 +1,197 @@
+"""What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and which format each may have."""
+
+import math
+from collections.abc import Mapping
+
+from ..._core.base.errors import CompareError
+from ..._core.base.progress import task
+from ..._engine.watch.unrecorded import unrecorded
+from ..formats.table import Format
+from .formatted import Formatted
+from .gradients import Gradients, gradients_of
+from .keep import Search, error_of
+from .measure import Measured, measure
+from .mixing import Choice, Option, choices
+from .placed import Placed
+from .result import Comparison
+from .units import within
+
+RUNS = 5
+_CAUTION = 1.2  # with each run that has failed, of the square of the error
+_CURVE = 40  # points
+_EXAMPLES = {"error": "0.01", "bits": "6.5"}
+
+
+class FormatSearch(Search):
+    """What keeping modules out of a format saves."""
+
+    _subject: Formatted
+
+    def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
+        rest = {
+            name: to for name, to in self._subject.assigned(self._subject.formats[0]).items()
+            if not any(within(name, kept) for kept in names)
+        }  # fmt: skip
+        return error_with(self._subject, rest)
+
+
+def error_with(subject: Formatted, assigned: Mapping[str, Format]) -> float:
+    """The error of the outputs with these formats, by modules."""
+    with subject.rounding(assigned):
+        return error_of(subject, subject.low_outputs(subject.copy(), subject.dtype))
+
+
+class FormatComparison(Comparison):
+    """What a format of 8 or 4 bits costs a model; of several, the first.
+
+    Attributes:
+        by_format: a comparison for each format, by its name.
+        stays: why modules with matrix products are not in the format, by their names.
+        gradients: the error of each parameter's gradient, by its name, the largest first; None without `loss=`.
+        gradient: that of all of them as one vector; None without `loss=`.
+    """
+
+    kind = "compare"
+    _subject: Formatted
+
+    def __init__(
+        self, subject: Formatted, found: Measured, born: tuple[str, ...], gradients: Gradients | None = None,
+        by_format: Mapping[str, "FormatComparison"] | None = None,
+    ) -> None:  # fmt: skip
+        self._gradients = gradients
+        self._placed: Placed | None = None
+        self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
+        self.stays = subject.refusals(subject.formats[0])
+        super().__init__(subject, found, born)
+
+    @property
+    def gradients(self) -> dict[str, float] | None:
+        return None if self._gradients is None else self._gradients.errors
+
+    @property
+    def gradient(self) -> float | None:
+        return None if self._gradients is None else self._gradients.error
+
+    def _searching(self) -> Search:
+        if self._search is None:
+            self._search = FormatSearch(self._subject, self._found)
+        return self._search
+
+    @unrecorded
+    def keep(self, error: float | None = None, *, bits: float | None = None) -> Placed:  # type: ignore[override]
+        """Find a format for each layer: with this error at most and as few bits as may be, or the best of so many bits.
+
+        Shares tell where to look, and the model is run with what was chosen, at most 5 times. Layers that go to no
+        format stay in the model's own dtype.
+
+        Args:
+            error: of the outputs, at most.
+            bits: of a weight of a matrix product, on average, with the scales; layers that no format takes count too.
+
+        Raises:
+            ValueError: if the error is not positive, or no choice has so few bits.
+            TypeError: if both are given, or none.
+            CompareError: if there are no outputs to measure an error of, or the model has changed since.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32))
+        >>> result = dtypeguard.compare(model, torch.randn(8, 32), format=("mxfp4", "mxfp8"))
+        >>> kept = result.keep(bits=6.5)
+        >>> kept.bits <= 6.5, sorted(kept.formats.values())
+        (True, ['mxfp4', 'mxfp8'])
+        """
+        self._check(error, bits)
+        self._subject.check_unchanged()
+        with task("keep"):
+            placed = self._place(error, bits)
+        self._placed = placed
+        return placed
+
+    def _check(self, error: float | None, bits: float | None) -> None:
+        if (error is None) == (bits is None):
+            given = "neither" if error is None else "both"
+            raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
+        for name, value in (("error", error), ("bits", bits)):
+            if value is not None and (not isinstance(value, int | float) or not value > 0):
+                raise ValueError(f"keep({name}={value!r}): it must be positive, for example {_EXAMPLES[name]}")
+        if self._found.integers:
+            raise CompareError(
+                "keep needs floating outputs to measure an error of, and the model returns integers: compare the part "
+                "of it that comes before"
+            )
+
+    def _place(self, error: float | None, bits: float | None) -> Placed:
+        subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
+        front = choices(self._options())
+        if bits is not None and front[0].cost > bits * count:
+            stay = f", as {len(self.stays)} modules stay in {subject.width} bits" if self.stays else ""
+            raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
+        slack, best, reached, runs = 1.0, None, math.inf, 0
+        while runs < RUNS:
+            if bits is not None:
+                chosen = max((one for one in front if one.cost <= bits * count), key=lambda one: one.cost)
+            else:
+                assert error is not None
+                level = 0.0 if runs == RUNS - 1 and best is None else error**2 / slack
+                chosen = next(one for one in front if one.damage <= level)
+                if best is not None and chosen.cost >= best.cost:
+                    break
+            runs += 1
+            found = self._error(chosen)
+            if bits is not None or (error is not None and found <= error):
+                best, reached = chosen, found
+            if bits is not None:
+                break
+            slack = found**2 / chosen.damage if chosen.damage and math.isfinite(found) else 2 * slack
+            if best is None:
+                slack *= _CAUTION**runs
+        assert best is not None
+        return self._placed_as(best, reached, runs, count, [(one.cost / count, one.damage) for one in front])
+
+    def _options(self) -> dict[str, list[Option]]:
+        """For each layer, the formats that take it, and the model's own dtype."""
+        options: dict[str, list[Option]] = {}
+        for name, held in self._subject.weights.items():
+            options[name] = [Option(None, self._subject.width * held.count, 0.0)]
+        for title, result in self.by_format.items():
+            to, search = result._subject.formats[0], result._searching()
+            for name in result._subject.assigned(to):
+                damage = max(search.saved(name), 0.0) * result.error**2 if math.isfinite(result.error) else math.inf
+                options[name].append(Option(title, to.bits * self._subject.weights[name].count, damage))
+        return options
+
+    def _error(self, chosen: Choice) -> float:
+        return error_with(self._subject, self._assigned(chosen))
+
+    def _assigned(self, chosen: Choice) -> dict[str, Format]:
+        rows = {title: result._subject.formats[0] for title, result in self.by_format.items()}
+        return {name: rows[title] for name, title in chosen.formats.items() if title is not None}
+
+    def _placed_as(
+        self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]]
+    ) -> Placed:  # fmt: skip
+        assigned = self._assigned(chosen)
+        gradients = gradients_of(self._subject, assigned)
+        shown = curve[:: max(1, len(curve) // _CURVE)]
+        return Placed(
+            tuple(name for name in self._subject.weights if name not in assigned),
+            {name: to.name for name, to in assigned.items()},
+            error,
+            runs,
+            chosen.cost / max(count, 1),
+            None if gradients is None else gradients.error,
+            self._subject.title if self._subject.attention else None,
+            self.stays,
+            tuple((bits, math.sqrt(damage)) for bits, damage in shown),
+        )
+
+
+def in_formats(subject: Formatted, found: Measured) -> FormatComparison:
+    """The comparison of the first format, which holds those of the others."""
+    others = {}
+    for to in subject.formats[1:]:
+        one = subject.of(to)
+        others[to.name] = FormatComparison(one, measure(one, one.lowered), (), gradients_of(one, one.assigned(to)))
+    first = subject.of(subject.formats[0])
+    first.runs = subject.runs
+    return FormatComparison(first, found, (), gradients_of(first, first.assigned(first.formats[0])), others)

@@ -1,0 +1,147 @@
+"""A model in formats of 8 or 4 bits: the modules that go to them, and runs in which operands are rounded."""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._core.base.dtypes import HALF
+from ..._core.base.errors import CompareError
+from ..formats.emulation import apart
+from ..formats.products import Products, Weights
+from ..formats.table import FORMATS, Format, format_of
+from .batches import Batch
+from .reach import Modules
+from .subject import Loss, Subject, widest
+
+ROUTER = "its results are what a choice reads, as a router's"
+KERNEL = "its products are in one kernel with other things"
+
+
+@dataclass(eq=False)
+class Formatted(Subject):
+    """A model, the formats to compare, and the batches.
+
+    Attributes:
+        formats: the first is what the low run has.
+        attention: whether products without a weight are in the format too.
+        gradients: the loss whose gradients are compared too.
+        width: bits of a number in the model's own dtype.
+        weights: of each module that has products with weights, in the order of their calls.
+        stays: why a module computes as it is in any format, by its name.
+        exact: the gradients of the model as it is, of each batch.
+    """
+
+    formats: Sequence[Format] = ()
+    attention: bool = False
+    gradients: Loss | None = None
+    width: int = 32
+
+    widens = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.weights: dict[str, Weights] = {}
+        self.stays: dict[str, str] = {}
+        self.exact: list[dict[str, Tensor]] = []
+        self._assigned: Mapping[str, Format] = {}
+
+    def of(self, to: Format) -> "Formatted":
+        """The same for one format; its runs are counted by themselves."""
+        other = copy.copy(self)
+        other.formats, other.runs = (to,), 0
+        other._assigned = other.assigned(to)
+        return other
+
+    @property
+    def low(self) -> torch.dtype:
+        return torch.bfloat16  # so that a shadow in float32 is wide enough
+
+    @property
+    def title(self) -> str:
+        return self.formats[0].name
+
+    def prepare(self) -> None:
+        """Run the model as it is, to see which modules have products.
+
+        Raises:
+            CompareError: if none has.
+        """
+        model = self.copy()
+        stack = Modules(model, doors=False)
+        products = Products(model, {}, lambda: stack.name)
+        with torch.no_grad():
+            self.run(model, 0, self.batches[0].to(self.dtype), low=False, mode=products)
+        stack.remove()
+        self.draws[0].forget()
+        self.weights = products.weights
+        self.stays = dict.fromkeys(products.kernels, KERNEL) | dict.fromkeys(products.choosers & {*self.weights}, ROUTER)
+        if not self.weights and not products.kernels:
+            raise CompareError(
+                f"compare: {type(self.model).__name__} computes no matrix product with a parameter, so "
+                f"{self.title} rounds nothing: formats are for linear layers, convolutions and the like"
+            )
+        self._assigned = self.assigned(self.formats[0])
+
+    def refusals(self, to: Format) -> dict[str, str]:
+        """The modules that stay as they are, each with the reason."""
+        own = {name: why for name, held in self.weights.items() if (why := held.refusal(to)) is not None}
+        return {**own, **self.stays}
+
+    def assigned(self, to: Format) -> dict[str, Format]:
+        """All modules that go to a format."""
+        stay = self.refusals(to)
+        return {name: to for name in self.weights if name not in stay}
+
+    @contextlib.contextmanager
+    def rounding(self, assigned: Mapping[str, Format]) -> Iterator[None]:
+        """Low runs in here have these formats by modules."""
+        before, self._assigned = self._assigned, assigned
+        try:
+            yield
+        finally:
+            self._assigned = before
+
+    @contextlib.contextmanager
+    def around(self, model: nn.Module, low: bool, mode: Any) -> Iterator[None]:
+        stack = Modules(model, doors=False) if low and mode is None else None
+        modules = mode.modules if stack is None and low else stack
+        try:
+            with apart() if self.attention else contextlib.nullcontext():
+                if modules is None:
+                    yield
+                    return
+                attention = self.formats[0] if self.attention else None
+                told = None if mode is None else mode.rounded
+                with Products(model, self._assigned, lambda: modules.name, attention, told).on():
+                    yield
+        finally:
+            if stack is not None:
+                stack.remove()
+
+
+def formatted(
+    model: nn.Module, batches: Sequence[Batch], formats: Any, device: torch.device, loss: Loss | None,
+    compiled: Any, attention: bool,
+) -> Formatted:  # fmt: skip
+    """A model to compare in formats: in float32, which holds its values if they are narrower.
+
+    Raises:
+        TypeError, ValueError: for what is no format.
+    """
+    names = formats if isinstance(formats, tuple | list) else (formats,)
+    if not names:
+        raise ValueError("compare: format=() names no format: use " + ", ".join(FORMATS))
+    rows = [format_of(name) for name in names]
+    width = 8 * widest(model).itemsize
+    if any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers())):
+        model = copy.deepcopy(model).float()
+    halves = [batch.map(lambda t: t.float() if t.dtype in HALF else t) for batch in batches]
+    return Formatted(
+        model, halves, torch.float32, None, device, None, compiled, formats=rows, attention=attention, gradients=loss,
+        width=width,
+    )

@@ -1,0 +1,112 @@
+"""Formats that a search has found for a model's layers: to apply, and to hand to the tools that make them real."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from torch import nn
+
+from ..._core.base.errors import CompareError
+from ..._core.base.modules import root_of
+from ..._show.result import Result
+from ..formats.emulation import emulate
+from ..formats.table import format_of
+from .recipes import recipe
+
+M = TypeVar("M", bound=nn.Module)
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Result):
+    """Which layers go to which format, and what that costs.
+
+    Attributes:
+        names: of the modules with matrix products that stay as they are.
+        formats: of all others, by name.
+        error: of the outputs, measured by running the model so, with rounded operands.
+        runs: how many such runs it took.
+        bits: of a weight of a matrix product, on average, with the scales; of those that stay, those of their dtype.
+        gradient: the error of the gradients of all parameters, with `loss=`; else None.
+        attention: whether attention's own products are rounded too.
+        stays: those of `names` that no search has chosen: the format refuses them, or they are routers.
+        curve: bits of a weight, and the errors that are expected of the best choice with so many.
+        notes: what limits the result.
+    """
+
+    kind: ClassVar[str] = "formats"
+
+    names: tuple[str, ...]
+    formats: Mapping[str, str]
+    error: float
+    runs: int
+    bits: float
+    gradient: float | None = None
+    attention: str | None = None
+    stays: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    curve: tuple[tuple[float, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def apply(self, model: M) -> M:
+        """Round the operands of a model's matrix products in each forward, as these formats do. Returns the model.
+
+        Parameters and `state_dict` stay as they are; gradients pass through the rounding as if it was not there.
+        Applied again, or by another result, it replaces what was applied before.
+
+        Raises:
+            CompareError: if the model lacks one of the modules.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+        >>> kept = dtypeguard.compare(model, torch.randn(4, 32), format="mxfp8").keep(error=0.5)
+        >>> rounded = kept.apply(model)
+        """
+        held = root_of(model)
+        modules = dict(held.named_modules())
+        missing = [name for name in (*self.formats, *self.names) if name not in modules]
+        if missing:
+            raise CompareError(
+                f"{type(held).__name__} has no module {missing[0]!r}: apply what `keep` returns to the model that was "
+                "compared, or to one that is built alike"
+            )
+        chosen = {name: format_of(value) for name, value in self.formats.items()}
+        emulate(held, chosen, None if self.attention is None else format_of(self.attention))
+        return model
+
+    def filter(self, module: nn.Module, name: str) -> bool:
+        """Whether a linear layer goes to a format: what torchao's `quantize_` and `convert_to_float8_training` ask.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+        >>> kept = dtypeguard.compare(model, torch.randn(4, 32), format="mxfp8").keep(error=0.5)
+        >>> [kept.filter(module, name) for name, module in model.named_modules()]
+        [False, True, True]
+        """
+        return isinstance(module, nn.Linear) and name in self.formats
+
+    def to_recipe(self, tool: str) -> dict[str, Any]:
+        """The same for a tool that makes it real, as the plain data that this tool loads.
+
+        Args:
+            tool: "torchao", "transformers", "transformer_engine", "modelopt" or "llm-compressor".
+
+        Raises:
+            ValueError: for another tool, or a format that it does not know.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+        >>> kept = dtypeguard.compare(model, torch.randn(4, 32), format="int8").keep(error=0.5)
+        >>> sorted(kept.to_recipe("torchao"))
+        ['_data', '_type', '_version']
+        """
+        return recipe(tool, self.formats, self.names)
+
+    def _data(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .formats_page import parts_of_placed
+
+        return parts_of_placed(self.to_dict())

@@ -1,0 +1,134 @@
+"""Tensors rounded to a format, and back: in float32, as the products of hardware are wider than their operands."""
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+from .table import WHOLE, Element, Format, Scale
+
+_EXPONENT = 0x7F800000  # its bits in a float32
+_SMALLEST = 2.0**-6  # scales of NVFP4 are no smaller, as subnormal ones lose digits
+_E4M3 = 448.0
+_INFINITE = 129  # the exponent of what is beyond a float32
+_POWERS = -127.0, 127.0  # exponents of e8m0
+
+
+def rounded(
+    tensor: Tensor, to: Format, axis: int = -1, role: str = "activation", generator: torch.Generator | None = None
+) -> Tensor:
+    """The values that a tensor has in a format, in its own dtype.
+
+    Args:
+        tensor: floating.
+        to: the format.
+        axis: along which a product sums: blocks lie there.
+        role: "weight", "activation" or "gradient".
+        generator: of stochastic rounding.
+    """
+    if not tensor.numel() or not tensor.ndim:
+        return tensor
+    element = to.gradient if role == "gradient" and to.gradient is not None else to.element
+    if to.scale is Scale.NONE:
+        return _to_element(tensor.float(), element, None).to(tensor.dtype)
+    noise = (generator or _generator(tensor.device)) if to.stochastic else None
+    values = tensor.movedim(axis, -1).float()
+    turn = _hadamard(to.tile[1], tensor.device) if to.rotated else None
+    rows, along = to.block if role == "weight" else to.tile
+    padded = values if not along else _padded(values, along)
+    if turn is not None:
+        padded = _turned(padded, turn)
+    found = _scaled(padded, element, to.scale, (rows, along), noise)
+    if turn is not None:
+        found = _turned(found, turn.T)
+    return found[..., : values.shape[-1]].movedim(-1, axis).to(tensor.dtype)
+
+
+def _scaled(
+    values: Tensor, element: Element, kind: Scale, block: tuple[int, int], noise: torch.Generator | None
+) -> Tensor:
+    """Values of which each block has a scale; blocks are of rows, and of elements along the last axis."""
+    rows, along = block
+    shape = values.shape
+    if rows == WHOLE:  # one scale for all
+        blocks = values.reshape(1, 1, 1, -1)
+    else:
+        blocks = values.reshape(-1, shape[-2] if values.ndim > 1 else 1, shape[-1])
+        if rows > 1:
+            blocks = torch.nn.functional.pad(blocks, (0, 0, 0, -blocks.shape[1] % rows))
+        blocks = blocks.unflatten(-1, (-1, along or shape[-1])).unflatten(1, (-1, rows)).transpose(2, 3)
+        blocks = blocks.flatten(0, 2).unsqueeze(0)  # [1, blocks, rows, elements]
+    largest = blocks.abs().amax((-1, -2), keepdim=True)
+    scale, inverse = _scales(largest, element, kind)
+    found = blocks * inverse if inverse is not None else blocks / scale
+    found = _to_element(found, element, noise).mul_(scale)
+    if rows == WHOLE:
+        return found.view(shape)
+    count = -(-shape[-2] // rows) if values.ndim > 1 else 1
+    width = shape[-1] // (along or shape[-1])
+    found = found.view(-1, count, width, rows, along or shape[-1]).transpose(2, 3).flatten(-2).flatten(1, 2)
+    return found[:, : shape[-2] if values.ndim > 1 else 1].reshape(shape)
+
+
+def _scales(largest: Tensor, element: Element, kind: Scale) -> tuple[Tensor, Tensor | None]:
+    """The scale of each block, and what its values are multiplied by, where that is not a division."""
+    if kind is Scale.POWER:
+        _, exponent = torch.frexp(largest)
+        exponent = torch.where(largest == math.inf, _INFINITE, exponent)
+        top = math.frexp(element.largest)[1]
+        scale = torch.exp2(torch.where(largest > 0, exponent - top, _POWERS[0]).clamp(*_POWERS).float())
+        return torch.where(largest.isnan(), largest, scale), None
+    if kind is Scale.TWICE:
+        whole = largest.max() / (_E4M3 * element.largest)
+        whole = torch.where(whole > 0, whole, 1.0)
+        small = (largest / element.largest / whole).clamp(_SMALLEST, _E4M3)
+        small = _to_element(small, Element(8, 3, -6, _E4M3), None)
+        return small * whole, (1.0 / whole) / small
+    span = element.largest if element.least is None else (element.largest - element.least) / 2
+    scale = largest / span
+    scale = torch.where(scale > 0, scale, 1.0)
+    return scale, None if element.least is None else 1.0 / scale
+
+
+def _to_element(values: Tensor, element: Element, noise: torch.Generator | None) -> Tensor:
+    """Values, in float32, rounded to those that an element can be; ties go to the even one."""
+    if not element.infinite:
+        values = values.clamp(-element.largest if element.least is None else element.least, element.largest)
+    step = (values.contiguous().view(torch.int32) & _EXPONENT).view(torch.float32)  # a power of two, below the value
+    step = step.clamp_(2.0**element.lowest, 2.0**127).mul_(2.0**-element.digits)
+    found = values / step
+    if noise is None:
+        found = found.round_()
+    else:
+        found = found.add_(torch.rand(found.shape, generator=noise, device=found.device)).floor_()
+    found = found.mul_(step)
+    if not element.infinite:  # noise may have led past the end
+        return found if noise is None else found.clamp_(element.least or -element.largest, element.largest)
+    return torch.where(found.abs() > element.largest, found * math.inf, found)
+
+
+def _padded(values: Tensor, size: int) -> Tensor:
+    """With zeros up to whole blocks."""
+    left = -values.shape[-1] % size
+    return torch.nn.functional.pad(values, (0, left)) if left else values
+
+
+@functools.cache
+def _hadamard(size: int, device: torch.device) -> Tensor:
+    """An orthogonal matrix of plus and minus one, with random signs: 16 wide, as in NVFP4 training."""
+    size = size & -size  # the largest power of two in it
+    turn = torch.ones(1, 1)
+    while len(turn) < min(size, 16):
+        turn = torch.cat([torch.cat([turn, turn], 1), torch.cat([turn, -turn], 1)])
+    signs = torch.randint(2, (len(turn), 1), generator=torch.Generator().manual_seed(len(turn))).mul_(2).sub_(1)
+    return (turn * signs / math.sqrt(len(turn))).to(device)
+
+
+def _turned(values: Tensor, turn: Tensor) -> Tensor:
+    return (values.unflatten(-1, (-1, len(turn))) @ turn).flatten(-2)
+
+
+@functools.cache
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)

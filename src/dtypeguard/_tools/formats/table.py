@@ -1,0 +1,162 @@
+"""The one table of formats: an element, what shares a scale, and the operands that are rounded.
+
+The formats with a power of two for each 32 elements are those of the OCP Microscaling Formats (MX) Specification 1.0;
+NVFP4 and the scales of float8 and of integers are rounded as torchao rounds them.
+"""
+
+import difflib
+from dataclasses import dataclass, replace
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """The numbers that one element can be.
+
+    Attributes:
+        bits: of one element.
+        digits: of the significand, behind the point.
+        lowest: the exponent from which on the spacing no longer shrinks; that of an integer is its largest.
+        largest: what is larger becomes this.
+        least: the smallest, where it is not the negative of the largest.
+        infinite: whether what is larger becomes infinite instead.
+    """
+
+    bits: float
+    digits: int
+    lowest: int
+    largest: float
+    least: float | None = None
+    infinite: bool = False
+
+
+class Scale(Enum):
+    """How the elements of a block are scaled."""
+
+    NONE = "none"
+    POWER = "a power of two"  # e8m0
+    REAL = "a float32"
+    TWICE = "an e4m3, and a float32 for the tensor"
+
+
+E4M3, E5M2 = Element(8, 3, -6, 448.0), Element(8, 2, -14, 57344.0)
+E2M3, E3M2, E2M1 = Element(6, 3, 0, 7.5), Element(6, 2, -2, 28.0), Element(4, 1, 0, 6.0)
+_INT8, _INT4 = Element(8, 7, 7, 127.0, -128.0), Element(4, 3, 3, 7.0, -8.0)
+_TF32 = Element(32, 10, -126, float("inf"), infinite=True)
+_BF16 = Element(16, 7, -126, (2 - 2**-7) * 2.0**127, infinite=True)
+_FP16 = Element(16, 10, -14, 65504.0, infinite=True)
+
+WHOLE = 0  # as a size of a block: all there is along this axis
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What becomes of the operands of a matrix product.
+
+    Attributes:
+        name: with its options, as the caller wrote it.
+        element: of weights and activations.
+        gradient: the element of gradients.
+        scale: of a block.
+        block: of a weight: rows, and elements along the contraction axis.
+        tile: of an activation or a gradient.
+        multiple: what a weight's axes must be divisible by, for kernels to take it.
+        activations: whether these are rounded too.
+        stochastic: whether rounding is up or down at random, the nearer the likelier.
+        rotated: whether a random Hadamard transform along the contraction axis spreads outliers first.
+    """
+
+    name: str
+    element: Element
+    scale: Scale = Scale.NONE
+    block: tuple[int, int] = (WHOLE, WHOLE)
+    tile: tuple[int, int] = (WHOLE, WHOLE)
+    multiple: int = 1
+    activations: bool = True
+    gradient: Element | None = None
+    stochastic: bool = False
+    rotated: bool = False
+
+    @property
+    def bits(self) -> float:
+        """Of one weight, with its share of the scales."""
+        rows, along = self.block
+        per = {Scale.POWER: 8.0, Scale.TWICE: 8.0, Scale.REAL: 16.0 if not self.activations else 32.0}
+        return self.element.bits + (per[self.scale] / (rows * along) if self.scale in per and rows and along else 0.0)
+
+
+def _block(name: str, element: Element, scale: Scale, size: int) -> Format:
+    return Format(name, element, scale, (1, size), (1, size), multiple=size)
+
+
+_ROWS = (
+    Format("fp8", E4M3, Scale.REAL, multiple=16),
+    Format("fp8:row", E4M3, Scale.REAL, (1, WHOLE), (1, WHOLE), multiple=16),
+    Format("fp8:block", E4M3, Scale.REAL, (128, 128), (1, 128), multiple=128),
+    _block("mxfp8", E4M3, Scale.POWER, 32),
+    _block("mxfp6", E2M3, Scale.POWER, 32),
+    _block("mxfp4", E2M1, Scale.POWER, 32),
+    _block("nvfp4", E2M1, Scale.TWICE, 16),
+    Format("int8", _INT8, Scale.REAL, (1, WHOLE), activations=False),
+    Format("int4", _INT4, Scale.REAL, (1, 128), multiple=128, activations=False),
+    Format("tf32", _TF32),
+    Format("bf16", _BF16),
+    Format("fp16", _FP16),
+)
+FORMATS = {row.name: row for row in _ROWS}
+_OPTIONS = {
+    "sr": "rounds stochastically",
+    "hadamard": "rotates by a random Hadamard transform first",
+    "e5m2": "has gradients in e5m2",
+    "e3m2": "has e3m2 for elements",
+}
+_GROUPS = range(16, 1025)
+
+
+def format_of(value: object) -> Format:
+    """The row of a format's name, with its options: `nvfp4`, `int4:64`, `mxfp8:e5m2`, `nvfp4:sr:hadamard`.
+
+    Raises:
+        TypeError: if it is no string.
+        ValueError: if there is no such format, or it has no such option.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"compare: format={value!r} is a {type(value).__name__}: pass a name, or a tuple of names")
+    name, *options = value.lower().replace(" ", "").split(":")
+    if options and f"{name}:{options[0]}" in FORMATS:
+        name = f"{name}:{options.pop(0)}"
+    row = FORMATS.get(name)
+    if row is None:
+        near = difflib.get_close_matches(name, FORMATS, 1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"compare: format={value!r} is unknown{meant}: use {', '.join(FORMATS)}")
+    for option in options:
+        row = _with(row, option, value)
+    return replace(row, name=":".join((name, *options)))
+
+
+def _with(row: Format, option: str, value: str) -> Format:
+    scaled = row.scale is not Scale.NONE
+    if option == "sr" and not row.element.infinite:
+        return replace(row, stochastic=True)
+    if option == "hadamard" and scaled and row.tile[1]:
+        return replace(row, rotated=True)
+    if option == "e5m2" and row.element is E4M3:
+        return replace(row, gradient=E5M2)
+    if option == "e3m2" and row.element is E2M3:
+        return replace(row, element=E3M2)
+    if row.name == "int4" and option.isdecimal() and int(option) in _GROUPS:
+        return replace(row, block=(1, int(option)), multiple=int(option))
+    legal = [key for key in _OPTIONS if _takes(row, key)]
+    if row.name == "int4":
+        legal.append("a size of groups, as in 'int4:64'")
+    takes = "; it takes " + ", ".join(legal) if legal else "; it takes none"
+    raise ValueError(f"compare: format={value!r}: {row.name} has no option {option!r}{takes}")
+
+
+def _takes(row: Format, option: str) -> bool:
+    try:
+        _with(row, option, "")
+    except ValueError:
+        return False
+    return True
