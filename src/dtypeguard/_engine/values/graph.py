@@ -57,12 +57,16 @@ class Delta:
 
     Attributes:
         reach: what would save it, for those who search for that.
+        share: its product with the gradient of the backward that asks for shares.
+        power: the square of what it makes of the outputs, where rows are independent of each other: summed over
+            backwards that ask for it, each from random signs.
     """
 
     row: Row
     value: Tensor
     reach: Any = None
     share: float = 0.0
+    power: float = 0.0
 
 
 class GraphStorage(ShadowStorage):
@@ -177,6 +181,7 @@ class Graph(Shadow):
         self._copies = copies
         self.deltas: list[Delta] = []
         self.quiet = False  # whether a backward asks for something other than shares
+        self.powers = False  # whether it asks for powers
         self._before: dict[int, Tensor] = {}  # by id: what an operation writes to, as it was
         # Of the operation that runs: a result, its shadow, and what was added to it.
         self._results: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -229,6 +234,8 @@ class Graph(Shadow):
         held.latest.append(delta)
 
         def hook(gradient: Tensor | None) -> Tensor | None:
+            if self.powers and gradient is not None:
+                delta.power += power(gradient, delta.value)
             if self.quiet or gradient is None:
                 return gradient
             delta.share = product(gradient, delta.value)
@@ -341,3 +348,9 @@ def product(gradient: Tensor, delta: Tensor) -> float:
     if gradient.is_complex():
         gradient, delta = torch.view_as_real(gradient), torch.view_as_real(delta.to(gradient.dtype))
     return float((gradient * delta).sum(dtype=torch.float64))
+
+
+def power(gradient: Tensor, delta: Tensor) -> float:
+    """The sum of ⟨gradient, delta⟩² over the rows of the last axis, in which errors are together."""
+    found = float((gradient * delta).sum(-1).abs().square().sum(dtype=torch.float64))
+    return found if math.isfinite(found) else 0.0

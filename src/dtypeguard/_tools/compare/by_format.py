@@ -1,7 +1,7 @@
 """What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and which format each may have."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
@@ -14,11 +14,13 @@ from .measure import Measured, measure
 from .mixing import Choice, Option, choices
 from .placed import Placed
 from .result import Comparison
+from .text import folded, percent
 from .units import within
 
 RUNS = 5
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
 _CURVE = 40  # points
+_MOST = 3  # parameters in a line
 _EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
 
@@ -52,6 +54,7 @@ class FormatComparison(Comparison):
     """
 
     kind = "compare"
+    arithmetic = "activations"
     _subject: Formatted
 
     def __init__(
@@ -71,6 +74,22 @@ class FormatComparison(Comparison):
     @property
     def gradient(self) -> float | None:
         return None if self._gradients is None else self._gradients.error
+
+    def _told(self) -> Iterator[str]:
+        """Other formats, what stays, gradients, and what was chosen."""
+        for title, other in self.by_format.items():
+            if other is not self:
+                yield f"{title}: {other.verdict()}"
+        reasons: dict[str, list[str]] = {}
+        for name, why in self.stays.items():
+            reasons.setdefault(why, []).append(name)
+        for why, names in reasons.items():
+            yield f"stays in {self.wide}: {', '.join(folded(names, self._found.modules))} ({why})"
+        if self.gradients is not None and self.gradient is not None:
+            most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
+            yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
+        if self._placed is not None:
+            yield from self._placed.told(self.wide, self._found.modules)
 
     def _searching(self) -> Search:
         if self._search is None:

@@ -23,6 +23,7 @@ INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
 _OTHER = 0.5  # of the error: one of the model as it is against float64, from which on that is no reference
 _FAR = 1e-3  # and at least so much
+_BACKWARDS = 2  # from random signs
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 
 
@@ -71,6 +72,7 @@ class Measured:
     own: float = 0.0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    powers: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     courses: dict[str, Course] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
@@ -258,7 +260,8 @@ class _Measurement:
         cotangents = [(error / norm).to(shadow.dtype) for shadow, error in wanted]
         try:
             gradients = torch.autograd.grad(
-                outputs, leaves.exact, cotangents, allow_unused=True, retain_graph=bool(trace.doors)
+                outputs, leaves.exact, cotangents, allow_unused=True,
+                retain_graph=bool(trace.doors) or not self.subject.widens,
             )
         except RuntimeError as error:
             if not self._copies and "modified by an inplace operation" in str(error):
@@ -293,13 +296,26 @@ class _Measurement:
                 savings.add(Reach(inside=trace.modules.around(module or "")), share)
         if trace.doors:
             self._doors(trace, outputs)
+        if not self.subject.widens:
+            self._powers(trace, outputs, leaves)
+
+    def _powers(self, trace: Trace, outputs: list[Tensor], leaves: "_Leaves") -> None:
+        """What each module alone makes of the outputs: shares have the products with all other errors in them."""
+        trace.shadow.quiet = trace.shadow.powers = True
+        generator = torch.Generator().manual_seed(0)
+        for last in range(_BACKWARDS):
+            torch.autograd.grad(
+                outputs, leaves.exact, _signs(outputs, generator), allow_unused=True,
+                retain_graph=last < _BACKWARDS - 1,
+            )  # fmt: skip
+        for delta in trace.shadow.deltas:
+            self.found.powers[delta.row.module or ""] += delta.power / _BACKWARDS
 
     def _doors(self, trace: Trace, outputs: list[Tensor]) -> None:
         """What rounding at the doors of modules would cost: errors there are independent, so signs are random."""
         trace.shadow.quiet = trace.asks_doors[0] = True
         generator = torch.Generator().manual_seed(0)
-        signs = [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
-        torch.autograd.grad(outputs, trace.reached, signs, allow_unused=True)
+        torch.autograd.grad(outputs, trace.reached, _signs(outputs, generator), allow_unused=True)
         for door in trace.doors:
             if math.isfinite(door.cost):
                 self.found.savings.add_door(door.reach, door.inside, door.cost)
@@ -344,6 +360,11 @@ class _Measurement:
         for name in self.found.parameters:
             self.found.parameters[name] /= square
         self.found.savings.scale(1 / square)
+
+
+def _signs(outputs: list[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """A random sign for each value."""
+    return [torch.randint(2, out.shape, generator=generator).mul_(2).sub_(1).to(out) for out in outputs]
 
 
 class _Leaves:

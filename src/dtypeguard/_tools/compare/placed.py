@@ -1,7 +1,7 @@
 """Formats that a search has found for a model's layers: to apply, and to hand to the tools that make them real."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +14,7 @@ from ..._show.result import Result
 from ..formats.emulation import emulate
 from ..formats.table import format_of
 from .recipes import recipe
+from .text import folded, percent, runs_of
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -102,6 +103,25 @@ class Placed(Result):
         ['_data', '_type', '_version']
         """
         return recipe(tool, self.formats, self.names)
+
+    def told(self, wide: str, modules: Iterable[str]) -> Iterator[str]:
+        """What was chosen, in lines."""
+        chosen: dict[str, list[str]] = {}
+        for name, title in self.formats.items():
+            chosen.setdefault(title, []).append(name)
+        chosen[wide] = [name for name in self.names if name not in self.stays]
+        for title, names in chosen.items():
+            if names:
+                yield f"keep in {title}: {', '.join(folded(names, modules))}"
+        said = f"-> error {percent(self.error)}, {self.bits:.3g} bits a weight"
+        if self.gradient is not None:
+            said += f", gradients {percent(self.gradient)}"
+        yield f"{said} (verified by {runs_of(self.runs)})"
+        for note in self.notes:
+            yield f"note: {note}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.told("the model's dtype", (*self.formats, *self.names)))
 
     def _data(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

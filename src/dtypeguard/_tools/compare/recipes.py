@@ -6,7 +6,6 @@ from typing import Any
 
 _Data = dict[str, Any]
 
-_GROUP = 128  # elements that share a scale in int4, unless its name tells another size
 _ENGINE = "fp8 fp8:e5m2 fp8:block fp8:block:e5m2 mxfp8 mxfp8:e5m2 nvfp4 nvfp4:hadamard nvfp4:sr nvfp4:hadamard:sr"
 _ALONE = {"set_inductor_config": False}  # else the whole process gets new settings: before torchao 0.18 TF32 as well
 
@@ -35,8 +34,8 @@ def recipe(tool: str, formats: Mapping[str, str], kept: Sequence[str]) -> _Data:
 def _row(tool: str, table: Callable[[int], _Data], name: str, spec: str) -> Any:
     """What a tool takes for a module's format; tools for inference have no use for the element of gradients."""
     base, *options = spec.lower().replace(" ", "").split(":")
-    size = next((int(one) for one in options if base == "int4" and one.isdecimal()), _GROUP)
-    rows, given = table(size), {one for one in options if base != "int4" or not one.isdecimal()}
+    sizes = {one for one in options if base == "int4" and one.isdecimal()}
+    rows, given = table(int(min(sizes, default="128"))), {*options} - sizes
     for left in (given, given - {"e5m2"}):
         if (key := ":".join([base, *sorted(left)])) in rows:
             return rows[key]
@@ -47,10 +46,6 @@ def _config(kind: str, version: int = 1, **data: Any) -> _Data:
     return {"_type": kind, "_version": version, "_data": data}
 
 
-def _float8(*granularity: _Data) -> _Data:
-    return _config("Float8DynamicActivationFloat8WeightConfig", 2, granularity=[*granularity], **_ALONE)
-
-
 def _mx(element: str, **more: Any) -> _Data:
     """Torch has no dtype of six bits, so a name stands for it."""
     dtype: Any = element if element.startswith("fp6") else {"_type": "torch.dtype", "_data": element}
@@ -59,10 +54,11 @@ def _mx(element: str, **more: Any) -> _Data:
 
 def _torchao_formats(size: int) -> _Data:
     emulated = {"kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}}  # fp6 has no other
+    float8, blocks = "Float8DynamicActivationFloat8WeightConfig", ([1, 128], [128, 128])  # of activations and weights
     return {
-        "fp8": _float8(_config("PerTensor"), _config("PerTensor")),
-        "fp8:row": _float8(_config("PerRow"), _config("PerRow")),
-        "fp8:block": _float8(_config("PerBlock", block_size=[1, 128]), _config("PerBlock", block_size=[128, 128])),
+        "fp8": _config(float8, 2, granularity=_config("PerTensor"), **_ALONE),
+        "fp8:row": _config(float8, 2, granularity=_config("PerRow"), **_ALONE),
+        "fp8:block": _config(float8, 2, granularity=[_config("PerBlock", block_size=one) for one in blocks], **_ALONE),
         "mxfp8": _mx("float8_e4m3fn"),
         "mxfp6": _mx("fp6_e2m3", **emulated),
         "mxfp6:e3m2": _mx("fp6_e3m2", **emulated),
@@ -134,8 +130,7 @@ def _modelopt(rows: _Data, kept: Sequence[str]) -> _Data:
 
 
 def _args(bits: int, strategy: str, **more: Any) -> _Data:
-    given = {"num_bits": bits, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False}
-    return given | more
+    return {"num_bits": bits, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False} | more
 
 
 def _compressor_formats(size: int) -> _Data:

@@ -5,7 +5,7 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -19,7 +19,7 @@ from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .subject import Subject, widest
-from .text import LARGE, folded, percent, site_of, titled
+from .text import LARGE, folded, percent, runs_of, site_of, titled
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -111,6 +111,7 @@ class Comparison(Result):
     """
 
     kind = "compare"
+    arithmetic: ClassVar[str] = "arithmetic"  # what the part of operations is called
 
     def __init__(self, subject: Subject, found: Measured, born: tuple[str, ...]) -> None:
         self._subject, self._found = subject, found
@@ -242,6 +243,19 @@ class Comparison(Result):
             count = sum(found.flipped.values())
             yield f"{count} choice{'s' * (count > 1)} come{'s' * (count == 1)} out otherwise, most at {row}"
 
+    def _told(self) -> Iterator[str]:
+        """The lines behind the notes: what is kept."""
+        kept = self._kept
+        if kept is None:
+            return
+        names = ", ".join(folded(kept.names, self._found.modules)) or "nothing"
+        if kept.names == ("",):
+            names = "the whole model, as no part of it is enough"
+        cost = f"; {percent(kept.parameters)} of the parameters" if kept.names else ""
+        yield f"keep in {self.wide}: {names} -> {percent(kept.error)} (verified by {runs_of(kept.runs)}{cost})"
+        for note in kept.notes:
+            yield f"note: {note}"
+
     def __str__(self) -> str:
         return "\n".join(_text(self))
 
@@ -348,18 +362,8 @@ def _text(result: Comparison) -> Iterator[str]:
     for line in result.born:
         yield from _folded(f"  {line}")
     yield from _rows(result) if result.explained is not None else _curve(result)
-    for note in result.notes:
-        yield from _folded(f"note: {note}")
-    kept = result._kept
-    if kept is not None:
-        names = ", ".join(folded(kept.names, result._found.modules)) or "nothing"
-        if kept.names == ("",):
-            names = "the whole model, as no part of it is enough"
-        runs = "1 run" if kept.runs == 1 else f"{kept.runs} runs"
-        cost = f"; {percent(kept.parameters)} of the parameters" if kept.names else ""
-        yield from _folded(f"keep in {result.wide}: {names} -> {percent(kept.error)} (verified by {runs}{cost})")
-        for note in kept.notes:
-            yield from _folded(f"note: {note}")
+    for line in (*(f"note: {note}" for note in result.notes), *result._told()):
+        yield from _folded(line)
 
 
 def _folded(text: str) -> list[str]:
@@ -375,7 +379,10 @@ def _rows(result: Comparison) -> Iterator[str]:
         layer for layer in result.layers
         if abs(layer.share or 0) >= _LEAST or (layer.name in alone and (layer.saves or 0) >= _LEAST)
     ][:_SHOWN]  # fmt: skip
-    told = [(_saves(layer), _share(layer.share), titled(layer.name), _parts(layer), _place(layer)) for layer in shown]
+    told = [
+        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _place(layer))
+        for layer in shown
+    ]
     told.insert(0, ("saves", "share", "", "", ""))
     saves, least, _, parts, place = (max(len(row[n]) for row in told) for n in range(5))
     room = _COLUMNS - saves - least - parts - place - 10
@@ -416,8 +423,8 @@ def _saves(layer: Layer) -> str:
     return _share(layer.saves) if layer.saves else ""
 
 
-def _parts(layer: Layer) -> str:
-    parts = {"weights": layer.weights, "arithmetic": layer.arithmetic, "decisions": layer.decisions}
+def _parts(layer: Layer, arithmetic: str) -> str:
+    parts = {"weights": layer.weights, arithmetic: layer.arithmetic, "decisions": layer.decisions}
     return ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
 
 

@@ -19,6 +19,10 @@ def percent(value: float) -> str:
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
 
 
+def runs_of(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def titled(name: str) -> str:
     """The name of a module; the model itself has none."""
     return name or "(the model itself)"
