@@ -17,7 +17,7 @@ from dtypeguard._tools.compare.recipes import recipe
 
 FORMATS = ("fp8", "fp8:row", "fp8:block", "mxfp8", "mxfp6", "mxfp6:e3m2", "mxfp4", "nvfp4", "int8", "int4", "int4:64")
 TOOLS = {
-    "torchao": FORMATS,
+    "torchao": (*FORMATS, "mxfp8:rceil"),
     "transformers": FORMATS,
     "transformer_engine": ("fp8", "fp8:block", "mxfp8", "nvfp4", "nvfp4:sr:hadamard"),
     "modelopt": FORMATS,
@@ -84,7 +84,7 @@ def test_another_tool_is_refused():
 @pytest.mark.parametrize(
     ("tool", "spec", "takes"),
     [
-        ("torchao", "tf32", "fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp6:e3m2, mxfp4, nvfp4, int8, int4"),
+        ("torchao", "tf32", "fp8, fp8:row, fp8:block, mxfp8, mxfp8:rceil, mxfp6, "),
         ("torchao", "bf16", "fp8, "),
         ("torchao", "int8:64", "fp8, "),
         ("transformers", "nvfp4:sr", "fp8, "),
@@ -134,20 +134,24 @@ def torchao_config(spec):
     """The same by torchao's own classes."""
     from torchao import quantization as q
     from torchao.prototype import mx_formats as mx
+    from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode
     from torchao.quantization.quantize_.common import KernelPreference
 
     alone = {"set_inductor_config": False}
     blocks = [q.PerBlock([1, 128]), q.PerBlock([128, 128])]
     emulated = {"kernel_preference": KernelPreference.EMULATED}
 
-    def both(dtype, **more):
-        return mx.MXDynamicActivationMXWeightConfig(activation_dtype=dtype, weight_dtype=dtype, **more)
+    def both(dtype, scales="FLOOR", **more):
+        mode = ScaleCalculationMode[scales]
+        config = mx.MXDynamicActivationMXWeightConfig
+        return config(activation_dtype=dtype, weight_dtype=dtype, scaling_mode=mode, **more)
 
     made = {
         "fp8": lambda: q.Float8DynamicActivationFloat8WeightConfig(granularity=q.PerTensor(), **alone),
         "fp8:row": lambda: q.Float8DynamicActivationFloat8WeightConfig(granularity=q.PerRow(), **alone),
         "fp8:block": lambda: q.Float8DynamicActivationFloat8WeightConfig(granularity=blocks, **alone),
         "mxfp8": lambda: both(torch.float8_e4m3fn),
+        "mxfp8:rceil": lambda: both(torch.float8_e4m3fn, "RCEIL"),
         "mxfp6": lambda: both("fp6_e2m3", **emulated),
         "mxfp6:e3m2": lambda: both("fp6_e3m2", **emulated),
         "mxfp4": lambda: both(torch.float4_e2m1fn_x2),

@@ -34,8 +34,9 @@ pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules. 
 # dtypeguard: ignore[DG102]
 """
 _COMPARED = """\
-example:
+examples:
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
+  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --format nvfp4,mxfp8 --bits 6
 
 exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
 """
@@ -179,7 +180,16 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     low = parser.add_mutually_exclusive_group(required=True)
     low.add_argument("--dtype", help="the dtype to convert the model to: bfloat16, float16, float32")
     low.add_argument("--region", metavar="DTYPE", help="the dtype of an autocast region: bfloat16, float16")
-    add("--keep", type=float, metavar="ERROR", help="find the modules that must stay in float32 for this error")
+    says = "a format of operands, as nvfp4 or mxfp8; with commas several, of which each layer gets one"
+    low.add_argument("--format", type=_list, metavar="FORMATS", help=says)
+    says = "find what must stay in float32 for this error; with --format, the format of each layer"
+    add("--keep", type=float, metavar="ERROR", help=says)
+    add("--bits", type=float, help="with --format: find the best formats with so many bits a weight on average")
+    add("--attention", action="store_true", help="with --format: round the products of attention, too")
+    says = "with --format, a function of the output, or of output and batch: compare its gradients, too"
+    add("--loss", metavar="package.module:loss", help=says)
+    says = "with --format, and --keep or --bits: write what was found for torchao, transformers, ... as JSON"
+    add("--recipe", nargs=2, metavar=("TOOL", "PATH"), help=says)
     add(
         "--max-error",
         type=float,

@@ -16,7 +16,9 @@ from ._engine.watch.rule import Finding
 from ._show.report.edits import Block, Edit, EditError, Replacement
 from ._show.report.findings import Report
 from ._show.report.report import AuditReport
+from ._tools.compare.by_format import FormatComparison
 from ._tools.compare.kept import Kept
+from ._tools.compare.placed import Placed
 from ._tools.compare.result import Comparison, Layer, Line
 from ._tools.describe.description import Description
 from ._tools.describe.held import HeldArgument, HeldModule
@@ -30,7 +32,7 @@ from .amp._watch import Watch
 
 __all__ = [
     "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
-    "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "Gradient", "HeldArgument", "HeldModule",
-    "ImportHook", "Kept", "Layer", "Line", "Manifest", "ProgramDiff", "Replacement", "Report", "StateDiff", "Token",
-    "Watch",
+    "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "FormatComparison", "Gradient", "HeldArgument",
+    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Placed", "ProgramDiff", "Replacement", "Report",
+    "StateDiff", "Token", "Watch",
 ]  # fmt: skip

@@ -1,20 +1,22 @@
-"""What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and which format each may have."""
+"""What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and finds each a format."""
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..formats.table import Format
-from .formatted import Formatted
+from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
 from .keep import Search, error_of
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
 from .placed import Placed
 from .result import Comparison
-from .text import folded, percent
+from .text import percent
 from .units import within
 
 RUNS = 5
@@ -75,21 +77,30 @@ class FormatComparison(Comparison):
     def gradient(self) -> float | None:
         return None if self._gradients is None else self._gradients.error
 
+    def _data(self) -> dict[str, Any]:
+        others = {title: other for title, other in self.by_format.items() if other is not self}
+        return super()._data() | {
+            "format": self._subject.title,
+            "attention": self._subject.attention,
+            "stays": dict(self.stays),
+            "gradient": self.gradient,
+            "gradients": self.gradients,
+            "by_format": {title: other._data() for title, other in others.items()},
+            "placed": None if self._placed is None else self._placed._data(),
+        }
+
     def _told(self) -> Iterator[str]:
         """Other formats, what stays, gradients, and what was chosen."""
         for title, other in self.by_format.items():
             if other is not self:
                 yield f"{title}: {other.verdict()}"
-        reasons: dict[str, list[str]] = {}
-        for name, why in self.stays.items():
-            reasons.setdefault(why, []).append(name)
-        for why, names in reasons.items():
-            yield f"stays in {self.wide}: {', '.join(folded(names, self._found.modules))} ({why})"
+        for reason in reasons(self.stays, self._subject.weights):
+            yield f"stays in {self.wide}: {reason}"
         if self.gradients is not None and self.gradient is not None:
             most = ", ".join(f"{name} {percent(error)}" for name, error in [*self.gradients.items()][:_MOST])
             yield f"gradients: error {percent(self.gradient)}; of single parameters: {most}"
         if self._placed is not None:
-            yield from self._placed.told(self.wide, self._found.modules)
+            yield from self._placed.told(self.wide, self._subject.weights)
 
     def _searching(self) -> Search:
         if self._search is None:
@@ -131,7 +142,7 @@ class FormatComparison(Comparison):
             given = "neither" if error is None else "both"
             raise TypeError(f"keep takes error= or bits=, and got {given}: for example keep(error=0.01)")
         for name, value in (("error", error), ("bits", bits)):
-            if value is not None and (not isinstance(value, int | float) or not value > 0):
+            if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
                 raise ValueError(f"keep({name}={value!r}): it must be positive, for example {_EXAMPLES[name]}")
         if self._found.integers:
             raise CompareError(
@@ -164,7 +175,11 @@ class FormatComparison(Comparison):
             slack = found**2 / chosen.damage if chosen.damage and math.isfinite(found) else 2 * slack
             if best is None:
                 slack *= _CAUTION**runs
-        assert best is not None
+        if best is None:
+            raise CompareError(
+                f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
+                f"{percent(self._found.own)} against {name_of(self.reference)}"
+            )
         return self._placed_as(best, reached, runs, count, [(one.cost / count, one.damage) for one in front])
 
     def _options(self) -> dict[str, list[Option]]:
@@ -175,7 +190,9 @@ class FormatComparison(Comparison):
         for title, result in self.by_format.items():
             to, search = result._subject.formats[0], result._searching()
             for name in result._subject.assigned(to):
-                damage = max(search.saved(name), 0.0) * result.error**2 if math.isfinite(result.error) else math.inf
+                damage = result._found.alone[name] ** 2
+                if not result.linear:
+                    damage = max(search.saved(name), 0.0) * result.error**2 if math.isfinite(result.error) else math.inf
                 options[name].append(Option(title, to.bits * self._subject.weights[name].count, damage))
         return options
 
@@ -214,3 +231,6 @@ def in_formats(subject: Formatted, found: Measured) -> FormatComparison:
     first = subject.of(subject.formats[0])
     first.runs = subject.runs
     return FormatComparison(first, found, (), gradients_of(first, first.assigned(first.formats[0])), others)
+
+
+FormatComparison.__module__ = Placed.__module__ = "dtypeguard.results"

@@ -1,6 +1,7 @@
 """`python -m dtypeguard compare`: what a lower precision costs the model that a function makes."""
 
 import argparse
+import json
 import sys
 from typing import Any
 
@@ -8,9 +9,13 @@ from torch import nn
 
 from ..._core.base.errors import CompareError
 from ..._core.base.usage import Usage
+from ..._show.files import writable, write
 from ..audit.command import try_files
-from ..audit.factory import made_by
+from ..audit.factory import found_by, made_by
 from .compare import compare
+from .recipes import check_tool
+
+_OF_FORMATS = ("bits", "loss", "recipe", "attention")  # options that have no meaning for a dtype
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,25 +26,66 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         try_files(options, "json", "html")
+        recipe = _recipe(options)
+        for name in ("keep", "bits"):
+            if (value := getattr(options, name)) is not None and not value > 0:
+                raise ValueError(f"--{name} {value}: it must be positive")
         model, batch = _made(options)
-        if options.keep is not None and not options.keep > 0:
-            raise ValueError(f"--keep {options.keep}: the error must be positive")
-        result = compare(model, batch, dtype=options.dtype, region=options.region)
+        result: Any = compare(model, batch, **_low(options))
+        kept = _kept(result, options)
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
-    status, left = 0, result.error
-    if options.keep is not None:
-        try:
-            left = result.keep(error=options.keep).error
-        except CompareError as refusal:
-            print(refusal, file=sys.stderr)
-            status = 1
     print(result)
     if options.json is not None:
         result.to_json(options.json)
     if options.html is not None:
         result.to_html(options.html)
-    return int(status or (options.max_error is not None and not left <= options.max_error))
+    if isinstance(kept, CompareError):
+        print(kept, file=sys.stderr)
+        return 1
+    if recipe is not None:
+        tool, path = recipe
+        write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
+    left = result.error if kept is None else kept.error
+    return int(options.max_error is not None and not left <= options.max_error)
+
+
+def _low(options: argparse.Namespace) -> dict[str, Any]:
+    """What to compare with, as `compare` takes it."""
+    if not options.format:
+        wrong = next((name for name in _OF_FORMATS if getattr(options, name)), None)
+        if wrong is not None:
+            raise Usage(f"--{wrong} goes with --format")
+        return {"dtype": options.dtype, "region": options.region}
+    loss = None if options.loss is None else found_by(options.loss)
+    return {"format": tuple(options.format), "loss": loss, "attention": options.attention}
+
+
+def _recipe(options: argparse.Namespace) -> tuple[str, str] | None:
+    """The tool, and the path of its recipe, tried before anything runs."""
+    if options.recipe is None:
+        return None
+    tool, path = options.recipe
+    if options.keep is None and options.bits is None:
+        raise Usage("--recipe needs a choice to write: add --keep ERROR or --bits BITS")
+    if check_tool(tool) == "modelopt":
+        raise Usage(
+            "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
+            "`kept.to_recipe('modelopt')` in Python"
+        )
+    return tool, writable(path)
+
+
+def _kept(result: Any, options: argparse.Namespace) -> Any:
+    """What was found for `--keep` or `--bits`; the error where there is nothing."""
+    if options.keep is None and options.bits is None:
+        return None
+    try:
+        if options.bits is not None:
+            return result.keep(error=options.keep, bits=options.bits)
+        return result.keep(error=options.keep)
+    except CompareError as refusal:
+        return refusal
 
 
 def _made(options: argparse.Namespace) -> tuple[Any, Any]:

@@ -3,8 +3,8 @@
 import contextlib
 import inspect
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -28,6 +28,30 @@ _BORN = ("DG901", "DG902")  # what makes values that are not finite, or loses th
 _LOW = (torch.bfloat16, torch.float16, torch.float32)
 
 
+@overload
+def compare(
+    model: nn.Module,
+    /,
+    batch: Any,
+    *,
+    format: str | Sequence[str],
+    loss: Loss | None = None,
+    attention: bool = False,
+) -> FormatComparison: ...
+
+
+@overload
+def compare(
+    model: nn.Module,
+    /,
+    batch: Any,
+    *,
+    dtype: torch.dtype | str | None = None,
+    region: torch.dtype | str | None = None,
+    loss: Loss | None = None,
+) -> Comparison: ...
+
+
 @explained
 @unrecorded
 def compare(
@@ -37,11 +61,14 @@ def compare(
     *,
     dtype: torch.dtype | str | None = None,
     region: torch.dtype | str | None = None,
-    format: str | tuple[str, ...] | None = None,
+    format: str | Sequence[str] | None = None,
     loss: Loss | None = None,
     attention: bool = False,
 ) -> Comparison:
     """Measure what a lower precision changes in a model's outputs, and which layers and lines that comes from.
+
+    A format of 8 or 4 bits is emulated: the operands of matrix products are rounded to it, and multiplied in float32.
+    Layers that no kernel takes, and routers, stay as they are. See `results.FormatComparison`.
 
     The model runs in the low dtype, without gradients, as it will be used, and in float64. The backward is that of a
     float32 copy of its operations. Copies of the model run: the model, the batch and the random numbers of the program
@@ -54,11 +81,17 @@ def compare(
             converted as the model is.
         dtype: the dtype to convert a copy of the model to, or its name: "bfloat16", "bf16".
         region: instead of `dtype`, the dtype of a `torch.autocast` region, in which the model keeps its weights.
+        format: instead of both, the name of a format, or several of which each layer may get one: "fp8", "fp8:row",
+            "fp8:block", "mxfp8", "mxfp6", "mxfp4", "nvfp4", "int8", "int4", "tf32", "bf16", "fp16". Options follow:
+            "int4:64" (groups of 64), "mxfp8:rceil" (scales are rounded up), "mxfp8:e5m2" (gradients), "mxfp6:e3m2",
+            "nvfp4:sr" (stochastic rounding), "nvfp4:hadamard" (a random Hadamard transform of operands).
         loss: a function of the model's output, or of the output and the batch as it was passed. Without it the outputs
-            are compared, all their tensors as one vector.
+            are compared, all their tensors as one vector. With `format`, outputs are compared in any case, and
+            the gradients of this loss too.
+        attention: with `format`, whether the products of attention are rounded too.
 
     Returns:
-        The error of the outputs, and the share of each layer and line in it.
+        The error of the outputs, and the share of each layer and line in it; a `FormatComparison` with `format`.
 
     Raises:
         CompareError: if the model cannot run in the dtype, is in a narrower one, or returns no tensors.

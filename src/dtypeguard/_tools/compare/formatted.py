@@ -2,7 +2,7 @@
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,11 @@ from ..formats.table import FORMATS, Format, format_of
 from .batches import Batch
 from .reach import Modules
 from .subject import Loss, Subject, widest
+from .text import folded
 
+_OTHERS = HALF | {torch.float64}
 ROUTER = "its results are what a choice reads, as a router's"
+NOTHING = "it computes no matrix product with a parameter, as linear layers and convolutions do"
 KERNEL = "its products are in one kernel with other things"
 
 
@@ -79,12 +82,12 @@ class Formatted(Subject):
         stack.remove()
         self.draws[0].forget()
         self.weights = products.weights
-        self.stays = dict.fromkeys(products.kernels, KERNEL) | dict.fromkeys(products.choosers & {*self.weights}, ROUTER)
-        if not self.weights and not products.kernels:
-            raise CompareError(
-                f"compare: {type(self.model).__name__} computes no matrix product with a parameter, so "
-                f"{self.title} rounds nothing: formats are for linear layers, convolutions and the like"
-            )
+        self.stays = dict.fromkeys(products.kernels, KERNEL)
+        self.stays |= dict.fromkeys(products.choosers & {*self.weights}, ROUTER)
+        for to in self.formats:
+            if not self.assigned(to):
+                why = "; ".join(reasons(self.refusals(to), self.weights)) or NOTHING
+                raise CompareError(f"compare: no module of {type(self.model).__name__} goes to {to.name}: {why}")
         self._assigned = self.assigned(self.formats[0])
 
     def refusals(self, to: Format) -> dict[str, str]:
@@ -124,11 +127,19 @@ class Formatted(Subject):
                 stack.remove()
 
 
+def reasons(stays: Mapping[str, str], modules: Iterable[str]) -> list[str]:
+    """The modules that stay, one line a reason: `lm_head (61 outputs, not divisible by 16)`."""
+    found: dict[str, list[str]] = {}
+    for name, why in stays.items():
+        found.setdefault(why, []).append(name)
+    return [f"{', '.join(folded(names, modules))} ({why})" for why, names in found.items()]
+
+
 def formatted(
     model: nn.Module, batches: Sequence[Batch], formats: Any, device: torch.device, loss: Loss | None,
     compiled: Any, attention: bool,
 ) -> Formatted:  # fmt: skip
-    """A model to compare in formats: in float32, which holds its values if they are narrower.
+    """A model to compare in formats: in float32, which holds the values of all that is narrower.
 
     Raises:
         TypeError, ValueError: for what is no format.
@@ -138,10 +149,19 @@ def formatted(
         raise ValueError("compare: format=() names no format: use " + ", ".join(FORMATS))
     rows = [format_of(name) for name in names]
     width = 8 * widest(model).itemsize
-    if any(tensor.dtype in HALF for tensor in (*model.parameters(), *model.buffers())):
+    if any(tensor.dtype in _OTHERS for tensor in (*model.parameters(), *model.buffers())):
         model = copy.deepcopy(model).float()
-    halves = [batch.map(lambda t: t.float() if t.dtype in HALF else t) for batch in batches]
+    given = [batch.map(lambda t: t.float() if t.dtype in _OTHERS else t) for batch in batches]
     return Formatted(
-        model, halves, torch.float32, None, device, None, compiled, formats=rows, attention=attention, gradients=loss,
+        model,
+        given,
+        torch.float32,
+        None,
+        device,
+        None,
+        compiled,
+        formats=rows,
+        attention=attention,
+        gradients=loss,
         width=width,
     )

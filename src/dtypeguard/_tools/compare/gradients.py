@@ -43,7 +43,7 @@ def gradients_of(subject: Formatted, assigned: Mapping[str, Format]) -> Gradient
                 sizes[name] = sizes.get(name, 0.0) + float(own.square().sum(dtype=torch.float64))
     size = sum(sizes.values())
     if not size:
-        raise CompareError("compare: the gradients of loss= are zero, or there are none, so there is nothing to compare")
+        raise CompareError("compare: the gradients of loss= are zero, so there is nothing to compare")
     errors = {name: math.sqrt(square / sizes[name]) for name, square in squares.items() if sizes[name]}
     ordered = dict(sorted(errors.items(), key=lambda item: -item[1] if item[1] == item[1] else -math.inf))
     return Gradients(ordered, math.sqrt(sum(squares.values()) / size))
@@ -63,7 +63,11 @@ def _gradients(subject: Formatted, number: int, low: bool) -> dict[str, Tensor]:
         if not parameters or not loss.requires_grad:
             why = "no parameter requires a gradient" if not parameters else "the loss does not depend on a parameter"
             raise CompareError(f"compare: {why}, so loss= has no gradients to compare: leave it out")
-        given = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)
+        try:
+            given = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)
+        except RuntimeError as error:
+            told = f"{error}".partition("\n")[0]
+            raise CompareError(f"compare: the backward of loss= fails: {told}") from error
         found.update((name, g.detach()) for name, g in zip(parameters, given, strict=True) if g is not None)
         return [loss.detach()]
 
@@ -72,5 +76,3 @@ def _gradients(subject: Formatted, number: int, low: bool) -> dict[str, Tensor]:
     with torch.enable_grad():
         run.run(model, number, subject.batches[number].to(subject.dtype), low)
     return found
-
-

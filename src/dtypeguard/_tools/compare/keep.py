@@ -236,9 +236,7 @@ class Search:
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
-                return error_of(
-                    self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype)
-                )
+                return error_of(self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype))
             except REFUSALS:
                 at = stack.refused
             if as_given:

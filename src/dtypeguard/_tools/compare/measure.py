@@ -50,6 +50,7 @@ class Measured:
         error: of the outputs, relative to the reference.
         parts: by module and line.
         parameters: the share of each parameter that is stored in the low dtype, by its name.
+        alone: the error that each module makes by itself, if that was asked for.
         courses: by module, in the order in which they return.
         savings: what keeping modules would save.
         integers: whether the outputs are integers.
@@ -72,7 +73,7 @@ class Measured:
     own: float = 0.0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    powers: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    alone: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     courses: dict[str, Course] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
@@ -205,6 +206,8 @@ class _Measurement:
         share = self._square / self._size if self._size else math.inf if self._square else 0.0
         found.error = math.inf if found.lost else share if found.integers else math.sqrt(share)
         self._normalise()
+        for name, power in found.alone.items():
+            found.alone[name] = math.sqrt(power / self._size) if self._size else 0.0
         return found
 
     def _batch(self, modules: Modules, number: int) -> None:
@@ -260,7 +263,10 @@ class _Measurement:
         cotangents = [(error / norm).to(shadow.dtype) for shadow, error in wanted]
         try:
             gradients = torch.autograd.grad(
-                outputs, leaves.exact, cotangents, allow_unused=True,
+                outputs,
+                leaves.exact,
+                cotangents,
+                allow_unused=True,
                 retain_graph=bool(trace.doors) or not self.subject.widens,
             )
         except RuntimeError as error:
@@ -309,7 +315,7 @@ class _Measurement:
                 retain_graph=last < _BACKWARDS - 1,
             )  # fmt: skip
         for delta in trace.shadow.deltas:
-            self.found.powers[delta.row.module or ""] += delta.power / _BACKWARDS
+            self.found.alone[delta.row.module or ""] += delta.power / _BACKWARDS
 
     def _doors(self, trace: Trace, outputs: list[Tensor]) -> None:
         """What rounding at the doors of modules would cost: errors there are independent, so signs are random."""

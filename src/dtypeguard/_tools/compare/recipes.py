@@ -7,6 +7,8 @@ from typing import Any
 _Data = dict[str, Any]
 
 _ENGINE = "fp8 fp8:e5m2 fp8:block fp8:block:e5m2 mxfp8 mxfp8:e5m2 nvfp4 nvfp4:hadamard nvfp4:sr nvfp4:hadamard:sr"
+_SCALES = (("", False), (":rceil", True))  # whether powers of two are rounded up
+_OURS = {"e5m2", "rceil"}  # options that a tool may not know: it has no gradients, or rounds scales in its own way
 _ALONE = {"set_inductor_config": False}  # else the whole process gets new settings: before torchao 0.18 TF32 as well
 
 
@@ -21,14 +23,24 @@ def recipe(tool: str, formats: Mapping[str, str], kept: Sequence[str]) -> _Data:
     Raises:
         ValueError: for another tool, a format that the tool does not know, or a module that is in both.
     """
-    key = re.sub("[-_]", "", tool.lower())
-    if key not in _TOOLS:
-        legal = ", ".join(name for name, *_ in _TOOLS.values())
-        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {legal}")
+    key = check_tool(tool)
     if both := sorted({*formats} & {*kept}):
         raise ValueError(f"to_recipe({tool!r}): module {both[0]!r} has a format, and is kept")
     named, table, write = _TOOLS[key]
     return write({name: _row(named, table, name, spec) for name, spec in formats.items()}, kept)
+
+
+def check_tool(tool: str) -> str:
+    """The key of a tool, however it is written.
+
+    Raises:
+        ValueError: if there is no such tool.
+    """
+    key = re.sub("[-_]", "", tool.lower())
+    if key not in _TOOLS:
+        legal = ", ".join(name for name, *_ in _TOOLS.values())
+        raise ValueError(f"to_recipe({tool!r}): the tool must be one of {legal}")
+    return key
 
 
 def _row(tool: str, table: Callable[[int], _Data], name: str, spec: str) -> Any:
@@ -36,7 +48,7 @@ def _row(tool: str, table: Callable[[int], _Data], name: str, spec: str) -> Any:
     base, *options = spec.lower().replace(" ", "").split(":")
     sizes = {one for one in options if base == "int4" and one.isdecimal()}
     rows, given = table(int(min(sizes, default="128"))), {*options} - sizes
-    for left in (given, given - {"e5m2"}):
+    for left in (given, given - _OURS):
         if (key := ":".join([base, *sorted(left)])) in rows:
             return rows[key]
     raise ValueError(f"to_recipe({tool!r}): {tool} has no {spec!r}, which {name!r} gets; it takes {', '.join(rows)}")
@@ -46,10 +58,11 @@ def _config(kind: str, version: int = 1, **data: Any) -> _Data:
     return {"_type": kind, "_version": version, "_data": data}
 
 
-def _mx(element: str, **more: Any) -> _Data:
+def _mx(element: str, up: bool, **more: Any) -> _Data:
     """Torch has no dtype of six bits, so a name stands for it."""
     dtype: Any = element if element.startswith("fp6") else {"_type": "torch.dtype", "_data": element}
-    return _config("MXDynamicActivationMXWeightConfig", activation_dtype=dtype, weight_dtype=dtype, **more)
+    scales: _Data = {"scaling_mode": {"_type": "ScaleCalculationMode", "_data": "RCEIL" if up else "FLOOR"}}
+    return _config("MXDynamicActivationMXWeightConfig", activation_dtype=dtype, weight_dtype=dtype, **scales, **more)
 
 
 def _torchao_formats(size: int) -> _Data:
@@ -59,10 +72,10 @@ def _torchao_formats(size: int) -> _Data:
         "fp8": _config(float8, 2, granularity=_config("PerTensor"), **_ALONE),
         "fp8:row": _config(float8, 2, granularity=_config("PerRow"), **_ALONE),
         "fp8:block": _config(float8, 2, granularity=[_config("PerBlock", block_size=one) for one in blocks], **_ALONE),
-        "mxfp8": _mx("float8_e4m3fn"),
-        "mxfp6": _mx("fp6_e2m3", **emulated),
-        "mxfp6:e3m2": _mx("fp6_e3m2", **emulated),
-        "mxfp4": _mx("float4_e2m1fn_x2"),
+        **{f"mxfp8{option}": _mx("float8_e4m3fn", up) for option, up in _SCALES},
+        **{f"mxfp6{option}": _mx("fp6_e2m3", up, **emulated) for option, up in _SCALES},
+        **{f"mxfp6:e3m2{option}": _mx("fp6_e3m2", up, **emulated) for option, up in _SCALES},
+        **{f"mxfp4{option}": _mx("float4_e2m1fn_x2", up) for option, up in _SCALES},
         "nvfp4": _config("NVFP4DynamicActivationNVFP4WeightConfig"),
         "int8": _config("Int8WeightOnlyConfig", 2, granularity=_config("PerRow"), **_ALONE),
         "int4": _config("Int4WeightOnlyConfig", 2, group_size=size, **_ALONE),

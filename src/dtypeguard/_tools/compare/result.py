@@ -58,6 +58,7 @@ class Layer:
     kind: str
     lines: tuple[str, ...] = ()
     measured: bool = False
+    alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +317,8 @@ def _layers(
         lines = dict.fromkeys(site_of(*part.site.key) for part in own if part.site is not None)
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
         error = course.error if course is not None and (course.size or course.lost) else None
-        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured))
+        alone = found.alone.get(name)
+        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured, alone))
     leaves = set() if search is None else set(search.leaves)
     yield from sorted(rows, key=lambda row: -_rank(row, row.name in leaves))
 

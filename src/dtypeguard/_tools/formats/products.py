@@ -67,9 +67,9 @@ class Weights:
             return "a convolution"
         for sums, out in sorted(self.shapes):
             if sums % to.multiple:
-                return f"{sums:,} inputs, not divisible by {to.multiple}"
+                return f"{sums:,} input{'s' * (sums != 1)}, not divisible by {to.multiple}"
             if to.multiple > 1 and to.activations and out % _ALIGNED:
-                return f"{out:,} outputs, not divisible by {_ALIGNED}"
+                return f"{out:,} output{'s' * (out != 1)}, not divisible by {_ALIGNED}"
         return None
 
 
@@ -202,11 +202,12 @@ class Products(Mode):
             if not weight:
                 return tensor
             axis = _other(axis) if back else axis  # it is stored as forward reads it
-        role = "weight" if weight else "gradient" if back and self._are_activations.get(tensor) is None else "activation"
+        seen = not back or self._are_activations.get(tensor) is not None
+        role = "weight" if weight else "activation" if seen else "gradient"
         with private.without_keys(private.MODES_AND_AUTOCAST):
             once = _once(tensor)
             if groups > 1:
-                parts = once.unflatten(axis, (groups, -1))
+                parts = torch.unflatten(once, axis, (groups, -1))
                 found = rounded(parts, to, axis + 1, role).flatten(axis, axis + 1)
             else:
                 found = rounded(once, to, axis, role)

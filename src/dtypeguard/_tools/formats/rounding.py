@@ -11,7 +11,6 @@ from .table import WHOLE, Element, Format, Scale
 _EXPONENT = 0x7F800000  # its bits in a float32
 _SMALLEST = 2.0**-6  # scales of NVFP4 are no smaller, as subnormal ones lose digits
 _E4M3 = 448.0
-_INFINITE = 129  # the exponent of what is beyond a float32
 _POWERS = -127.0, 127.0  # exponents of e8m0
 
 
@@ -39,14 +38,14 @@ def rounded(
     padded = values if not along else _padded(values, along)
     if turn is not None:
         padded = _turned(padded, turn)
-    found = _scaled(padded, element, to.scale, (rows, along), noise)
+    found = _scaled(padded, element, to, (rows, along), noise)
     if turn is not None:
         found = _turned(found, turn.T)
     return found[..., : values.shape[-1]].movedim(-1, axis).to(tensor.dtype)
 
 
 def _scaled(
-    values: Tensor, element: Element, kind: Scale, block: tuple[int, int], noise: torch.Generator | None
+    values: Tensor, element: Element, to: Format, block: tuple[int, int], noise: torch.Generator | None
 ) -> Tensor:
     """Values of which each block has a scale; blocks are of rows, and of elements along the last axis."""
     rows, along = block
@@ -57,10 +56,10 @@ def _scaled(
         blocks = values.reshape(-1, shape[-2] if values.ndim > 1 else 1, shape[-1])
         if rows > 1:
             blocks = torch.nn.functional.pad(blocks, (0, 0, 0, -blocks.shape[1] % rows))
-        blocks = blocks.unflatten(-1, (-1, along or shape[-1])).unflatten(1, (-1, rows)).transpose(2, 3)
-        blocks = blocks.flatten(0, 2).unsqueeze(0)  # [1, blocks, rows, elements]
+        blocks = torch.unflatten(torch.unflatten(blocks, -1, (-1, along or shape[-1])), 1, (-1, rows))
+        blocks = blocks.transpose(2, 3).flatten(0, 2).unsqueeze(0)  # [1, blocks, rows, elements]
     largest = blocks.abs().amax((-1, -2), keepdim=True)
-    scale, inverse = _scales(largest, element, kind)
+    scale, inverse = _scales(largest, element, to)
     found = blocks * inverse if inverse is not None else blocks / scale
     found = _to_element(found, element, noise).mul_(scale)
     if rows == WHOLE:
@@ -71,15 +70,17 @@ def _scaled(
     return found[:, : shape[-2] if values.ndim > 1 else 1].reshape(shape)
 
 
-def _scales(largest: Tensor, element: Element, kind: Scale) -> tuple[Tensor, Tensor | None]:
+def _scales(largest: Tensor, element: Element, to: Format) -> tuple[Tensor, Tensor | None]:
     """The scale of each block, and what its values are multiplied by, where that is not a division."""
-    if kind is Scale.POWER:
-        _, exponent = torch.frexp(largest)
-        exponent = torch.where(largest == math.inf, _INFINITE, exponent)
-        top = math.frexp(element.largest)[1]
-        scale = torch.exp2(torch.where(largest > 0, exponent - top, _POWERS[0]).clamp(*_POWERS).float())
-        return torch.where(largest.isnan(), largest, scale), None
-    if kind is Scale.TWICE:
+    if to.scale is Scale.POWER:
+        if to.up:
+            part, exponent = torch.frexp(largest / element.largest)
+            exponent = exponent - (part == 0.5).int()
+        else:
+            exponent = torch.frexp(largest)[1] - math.frexp(element.largest)[1]
+        exponent = torch.where(largest > 0, torch.where(largest == math.inf, _POWERS[1], exponent), _POWERS[0])
+        return torch.where(largest.isnan(), largest, torch.exp2(exponent.clamp(*_POWERS).float())), None
+    if to.scale is Scale.TWICE:
         whole = largest.max() / (_E4M3 * element.largest)
         whole = torch.where(whole > 0, whole, 1.0)
         small = (largest / element.largest / whole).clamp(_SMALLEST, _E4M3)
@@ -126,7 +127,7 @@ def _hadamard(size: int, device: torch.device) -> Tensor:
 
 
 def _turned(values: Tensor, turn: Tensor) -> Tensor:
-    return (values.unflatten(-1, (-1, len(turn))) @ turn).flatten(-2)
+    return (torch.unflatten(values, -1, (-1, len(turn))) @ turn).flatten(-2)
 
 
 @functools.cache

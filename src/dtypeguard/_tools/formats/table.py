@@ -5,8 +5,12 @@ NVFP4 and the scales of float8 and of integers are rounded as torchao rounds the
 """
 
 import difflib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
+
+import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Format:
         name: with its options, as the caller wrote it.
         element: of weights and activations.
         gradient: the element of gradients.
+        up: whether a power of two is rounded up, so that nothing saturates, as torchao and cuBLAS do by default.
         scale: of a block.
         block: of a weight: rows, and elements along the contraction axis.
         tile: of an activation or a gradient.
@@ -74,6 +79,7 @@ class Format:
     multiple: int = 1
     activations: bool = True
     gradient: Element | None = None
+    up: bool = False
     stochastic: bool = False
     rotated: bool = False
 
@@ -104,59 +110,54 @@ _ROWS = (
     Format("fp16", _FP16),
 )
 FORMATS = {row.name: row for row in _ROWS}
-_OPTIONS = {
-    "sr": "rounds stochastically",
-    "hadamard": "rotates by a random Hadamard transform first",
-    "e5m2": "has gradients in e5m2",
-    "e3m2": "has e3m2 for elements",
+_Takes = Callable[[Format], bool]
+# What may follow a format's name: what it changes, and the formats that take it.
+_OPTIONS: dict[str, tuple[dict[str, Any], _Takes]] = {
+    "sr": ({"stochastic": True}, lambda row: not row.element.infinite),
+    "rceil": ({"up": True}, lambda row: row.scale is Scale.POWER),
+    "hadamard": ({"rotated": True}, lambda row: row.scale is not Scale.NONE and row.tile[1] != WHOLE),
+    "e5m2": ({"gradient": E5M2}, lambda row: row.element is E4M3),
+    "e3m2": ({"element": E3M2}, lambda row: row.element is E2M3),
 }
-_GROUPS = range(16, 1025)
+_GROUPS = range(16, 1025)  # sizes of int4's groups
+_MEANT = {"float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "float4_e2m1fn_x2": "nvfp4", "float8_e8m0fnu": "mxfp8"}
+_ALIASES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 
 
 def format_of(value: object) -> Format:
     """The row of a format's name, with its options: `nvfp4`, `int4:64`, `mxfp8:e5m2`, `nvfp4:sr:hadamard`.
 
     Raises:
-        TypeError: if it is no string.
+        TypeError: if it is neither a string nor a dtype.
         ValueError: if there is no such format, or it has no such option.
     """
-    if not isinstance(value, str):
-        raise TypeError(f"compare: format={value!r} is a {type(value).__name__}: pass a name, or a tuple of names")
-    name, *options = value.lower().replace(" ", "").split(":")
+    if not isinstance(value, str | torch.dtype):
+        kind = type(value).__name__
+        raise TypeError(f"compare: format={value!r} is of type {kind}: pass a name, or a tuple of names")
+    name, *options = str(value).removeprefix("torch.").lower().replace(" ", "").split(":")
+    name = _ALIASES.get(name, name)
     if options and f"{name}:{options[0]}" in FORMATS:
         name = f"{name}:{options.pop(0)}"
     row = FORMATS.get(name)
     if row is None:
-        near = difflib.get_close_matches(name, FORMATS, 1)
+        near = [_MEANT[name]] if name in _MEANT else difflib.get_close_matches(name, FORMATS, 1)
         meant = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"compare: format={value!r} is unknown{meant}: use {', '.join(FORMATS)}")
+        raise ValueError(f"compare: format={str(value)!r} is unknown{meant}: use {', '.join(FORMATS)}")
     for option in options:
-        row = _with(row, option, value)
+        row = _with(row, option, str(value))
     return replace(row, name=":".join((name, *options)))
 
 
 def _with(row: Format, option: str, value: str) -> Format:
-    scaled = row.scale is not Scale.NONE
-    if option == "sr" and not row.element.infinite:
-        return replace(row, stochastic=True)
-    if option == "hadamard" and scaled and row.tile[1]:
-        return replace(row, rotated=True)
-    if option == "e5m2" and row.element is E4M3:
-        return replace(row, gradient=E5M2)
-    if option == "e3m2" and row.element is E2M3:
-        return replace(row, element=E3M2)
-    if row.name == "int4" and option.isdecimal() and int(option) in _GROUPS:
+    """A format with an option."""
+    changes, takes = _OPTIONS.get(option, ({}, lambda row: False))
+    if takes(row):
+        return replace(row, **changes)
+    grouped = row.element is _INT4
+    if grouped and option.isdecimal() and int(option) in _GROUPS:
         return replace(row, block=(1, int(option)), multiple=int(option))
-    legal = [key for key in _OPTIONS if _takes(row, key)]
-    if row.name == "int4":
-        legal.append("a size of groups, as in 'int4:64'")
-    takes = "; it takes " + ", ".join(legal) if legal else "; it takes none"
-    raise ValueError(f"compare: format={value!r}: {row.name} has no option {option!r}{takes}")
-
-
-def _takes(row: Format, option: str) -> bool:
-    try:
-        _with(row, option, "")
-    except ValueError:
-        return False
-    return True
+    legal = [key for key, (_, takes) in _OPTIONS.items() if takes(row)]
+    legal += [f"the size of its groups, {_GROUPS[0]} to {_GROUPS[-1]}"] if grouped else []
+    raise ValueError(
+        f"compare: format={value!r}: {row.name} has no option {option!r}; it takes {', '.join(legal) or 'none'}"
+    )
