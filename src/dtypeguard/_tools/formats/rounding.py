@@ -11,6 +11,7 @@ from .table import WHOLE, Element, Format, Scale
 _EXPONENT = 0x7F800000  # its bits in a float32
 _SMALLEST = 2.0**-6  # scales of NVFP4 are no smaller, as subnormal ones lose digits
 _E4M3 = 448.0
+_INFINITE = 129  # the exponent of what is beyond a float32
 _POWERS = -127.0, 127.0  # exponents of e8m0
 
 
@@ -73,12 +74,12 @@ def _scaled(
 def _scales(largest: Tensor, element: Element, to: Format) -> tuple[Tensor, Tensor | None]:
     """The scale of each block, and what its values are multiplied by, where that is not a division."""
     if to.scale is Scale.POWER:
+        part, exponent = torch.frexp(largest / element.largest if to.up else largest)
         if to.up:
-            part, exponent = torch.frexp(largest / element.largest)
-            exponent = exponent - (part == 0.5).int()
+            exponent = torch.where(largest == math.inf, _POWERS[1], exponent - (part == 0.5).int())
         else:
-            exponent = torch.frexp(largest)[1] - math.frexp(element.largest)[1]
-        exponent = torch.where(largest > 0, torch.where(largest == math.inf, _POWERS[1], exponent), _POWERS[0])
+            exponent = torch.where(largest == math.inf, _INFINITE, exponent) - math.frexp(element.largest)[1]
+        exponent = torch.where(largest > 0, exponent, _POWERS[0])
         return torch.where(largest.isnan(), largest, torch.exp2(exponent.clamp(*_POWERS).float())), None
     if to.scale is Scale.TWICE:
         whole = largest.max() / (_E4M3 * element.largest)
