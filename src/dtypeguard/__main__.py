@@ -36,7 +36,7 @@ pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules. 
 _COMPARED = """\
 examples:
   python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --dtype bfloat16
-  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --format nvfp4,mxfp8 --bits 6
+  python -m dtypeguard compare mypackage.models:make_model --batch mypackage.data:make_batch --format nvfp4 --keep 0.01
 
 exit status: 1 if the error is larger than --max-error, 2 for wrong usage and for what cannot be compared.
 """

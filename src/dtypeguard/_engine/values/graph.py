@@ -56,6 +56,7 @@ class Delta:
     """What one operation added to the error of one tensor.
 
     Attributes:
+        axis: along which errors are summed with others by what follows.
         reach: what would save it, for those who search for that.
         share: its product with the gradient of the backward that asks for shares.
         power: the square of what it makes of the outputs, where rows are independent of each other: summed over
@@ -64,6 +65,7 @@ class Delta:
 
     row: Row
     value: Tensor
+    axis: int = -1
     reach: Any = None
     share: float = 0.0
     power: float = 0.0
@@ -235,7 +237,7 @@ class Graph(Shadow):
 
         def hook(gradient: Tensor | None) -> Tensor | None:
             if self.powers and gradient is not None:
-                delta.power += power(gradient, delta.value)
+                delta.power += power(gradient, delta.value, delta.axis)
             if self.quiet or gradient is None:
                 return gradient
             delta.share = product(gradient, delta.value)
@@ -350,7 +352,7 @@ def product(gradient: Tensor, delta: Tensor) -> float:
     return float((gradient * delta).sum(dtype=torch.float64))
 
 
-def power(gradient: Tensor, delta: Tensor) -> float:
-    """The sum of ⟨gradient, delta⟩² over the rows of the last axis, in which errors are together."""
-    found = float((gradient * delta).sum(-1).abs().square().sum(dtype=torch.float64))
+def power(gradient: Tensor, delta: Tensor, axis: int) -> float:
+    """The sum of ⟨gradient, delta⟩² over what lies along an axis, where errors are together."""
+    found = float((gradient * delta).sum(axis).abs().square().sum(dtype=torch.float64))
     return found if math.isfinite(found) else 0.0

@@ -60,6 +60,7 @@ class Shadow:
 
     def __init__(self, memory: Memory, measure: bool = True) -> None:
         self.memory = memory
+        self._measures = measure
         self._due = _due if measure else lambda row: False
         self.opaque: Counter[str] = Counter()  # operations that have no shadow, though their inputs have
         self.operations = 0  # that were done once more
@@ -83,7 +84,7 @@ class Shadow:
         row.visits += 1
         look = self._due(row)
         helds = [self.memory.hold(tensor) for tensor in targets]
-        for tensor, held in zip(targets, helds, strict=True):
+        for tensor, held in zip(targets, helds, strict=True) if self._measures else ():
             held.writes += 1
             moves.begin(tensor, held)
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)

@@ -157,7 +157,7 @@ class Trace(Mode):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         return out
 
-    def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
+    def rounded(self, tensor: Tensor, found: Tensor, axis: int, weight: bool) -> None:
         """The program has rounded an operand to a format; only the module around it saves that."""
         frame = sys._getframe(1)
         self._meet(tensor, frame)
@@ -170,7 +170,7 @@ class Trace(Mode):
             self.shadow.whole(row, found, shadow, tensor, below=True)
             made = self.shadow.memory.get(found)
             for delta in () if made is None else made.latest:
-                delta.reach = Reach(inside=self.modules.inside)
+                delta.axis, delta.reach = axis, Reach(inside=self.modules.inside)
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""

@@ -39,7 +39,7 @@ _CHOOSE = frozenset("topk argmax argmin sort argsort multinomial".split())  # th
 _SCORES = frozenset("_softmax _log_softmax sum mean clone _to_copy cat stack gather index".split())  # still scores
 _ALIGNED = 16  # what a kernel's results must be divisible by
 
-Told = Callable[[Tensor, Tensor, bool], None]  # a tensor, what it was rounded to, whether it is a weight
+Told = Callable[[Tensor, Tensor, int, bool], None]  # a tensor, its values, what is summed over, whether it is a weight
 
 
 @dataclass(slots=True)
@@ -212,7 +212,7 @@ class Products(Mode):
             else:
                 found = rounded(once, to, axis, role)
         if self._told is not None and not back:
-            self._told(once, found, weight)
+            self._told(once, found, axis, weight)
         return found.expand(tensor.shape)
 
     # ------------------------------------------------------------ backward
