@@ -1,7 +1,7 @@
 """Shares as bars, and as words: their parts apart, and what takes away from the error on the other side of zero."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .text import percent
@@ -58,7 +58,12 @@ def share(value: float) -> str:
     return "\N{ALMOST EQUAL TO}0 %" if 0 < abs(value) < 1e-4 else number(value)
 
 
-def told(row: dict[str, Any]) -> str:
+def words_of(data: dict[str, Any]) -> dict[str, str]:
+    """What the parts are called: in formats that of operations is the activations'."""
+    return {name: data.get("arithmetic", name) if name == "arithmetic" else name for name in PARTS}
+
+
+def told(row: dict[str, Any], words: Mapping[str, str]) -> str:
     """A share with its parts: `9.4 %: weights 3 %, arithmetic 6.4 %`."""
-    parts = ", ".join(f"{name} {share(row[name])}" for name in PARTS if abs(row[name]) >= LEAST)
+    parts = ", ".join(f"{words[name]} {share(row[name])}" for name in PARTS if abs(row[name]) >= LEAST)
     return share(sum(row[name] for name in PARTS)) + (f": {parts}" if parts else "")

@@ -81,6 +81,7 @@ class FormatComparison(Comparison):
         others = {title: other for title, other in self.by_format.items() if other is not self}
         return super()._data() | {
             "format": self._subject.title,
+            "arithmetic": self.arithmetic,
             "attention": self._subject.attention,
             "stays": dict(self.stays),
             "gradient": self.gradient,
@@ -88,6 +89,13 @@ class FormatComparison(Comparison):
             "by_format": {title: other._data() for title, other in others.items()},
             "placed": None if self._placed is None else self._placed._data(),
         }
+
+    def _cell(self) -> tuple[Any, ...]:
+        from .formats_page import parts_of_formats
+        from .page import parts_of
+
+        data = self.to_dict()
+        return *parts_of(data, self.title), *parts_of_formats(data)
 
     def _told(self) -> Iterator[str]:
         """Other formats, what stays, gradients, and what was chosen."""

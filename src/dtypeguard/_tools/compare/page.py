@@ -7,7 +7,8 @@ from typing import Any
 
 from ..._show.document import document
 from ..._show.fragment import badge, facts, folded, joined, listed, table, where
-from .bars import LEAST, PARTS, bar, number, scale_of, share
+from .bars import LEAST, PARTS, bar, number, scale_of, share, words_of
+from .formats_page import formats_of
 from .measure import INPUTS
 from .strip import above, strip_of
 from .text import site_of, titled
@@ -21,6 +22,7 @@ def render(data: dict[str, Any]) -> str:
     """The page of a comparison, from `Comparison.to_dict()`."""
     rows = list(_layers(data))
     strip, error = strip_of(data, rows), float(data["error"])
+    formats = formats_of(data, {row["name"]: row["id"] for row in rows})
     sums = {name: sum(layer[name] for layer in data["layers"]) for name in PARTS}
     view = {
         "data": data,
@@ -33,9 +35,13 @@ def render(data: dict[str, Any]) -> str:
         "strip": strip,
         "first": next((slot for slot in strip["slots"] if slot["first"]), None),
         "kept": _kept(data, rows),
+        "formats": formats,
+        "alone": _folded(formats["rows"] if formats else ()),
+        "low": data.get("format") or data["dtype"] or data["region"],
         "modules": sum(row["name"] != INPUTS for row in rows),
         "inputs": INPUTS,
         "parts": PARTS,
+        "words": words_of(data),
         "least": LEAST,
         "fold": _NAMES,
     }
@@ -54,6 +60,7 @@ def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
         own.setdefault(name.rpartition(".")[0], []).append((name, value))
     scale = scale_of(data["layers"])
     names = () if data["kept"] is None else tuple(data["kept"]["names"])
+    stays = () if not data.get("placed") else data["placed"]["names"]
     for place, layer in enumerate(data["layers"]):
         error = None if layer["error"] is None else float(layer["error"])
         yield layer | {
@@ -64,7 +71,8 @@ def _layers(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
             "lines": sorted(inside.get(layer["name"], ()), key=lambda row: -abs(row["share"])),
             "parameters": own.get(layer["name"], ()),
             "bar": bar(layer, scale),
-            "kept": layer["name"] != INPUTS and any(_within(layer["name"], name) for name in names),
+            "kept": layer["name"] in stays
+            or (layer["name"] != INPUTS and any(_within(layer["name"], name) for name in names)),
         }
 
 
@@ -116,7 +124,11 @@ def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:
     """What a notebook's cell shows of a comparison."""
     shared = data["explained"] is not None
     rows = [layer for layer in _layers(data) if not shared or abs(layer["share"]) >= LEAST]
-    head = ("layer", "keeping saves", "share", *PARTS, "output error", "where") if shared else ("layer", "output error")
+    head = (
+        ("layer", "keeping saves", "share", *words_of(data).values(), "output error", "where")
+        if shared
+        else ("layer", "output error")
+    )
     return (
         f"{data['model']}, {title}: {data['verdict']}",
         *(facts(badge("not finite", "error"), line) for line in data["born"]),

@@ -4,10 +4,10 @@ Across, everything stands in percent of the strip's width, so it fits any screen
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .bars import bar, number, scale_of, short, told
+from .bars import bar, number, scale_of, short, told, words_of
 from .measure import INPUTS
 from .text import LARGE, titled
 
@@ -85,11 +85,11 @@ def _slots(data: dict[str, Any], rows: list[dict[str, Any]]) -> list[dict[str, A
     ]
     for slot in slots:
         slot["above"] = above(slot["error"]) and not slot["lost"]
-        slot["says"] = _says(slot, data["wide"])
+        slot["says"] = _says(slot, data["wide"], words_of(data))
     return slots
 
 
-def _says(slot: dict[str, Any], wide: str) -> str:
+def _says(slot: dict[str, Any], wide: str, words: Mapping[str, str]) -> str:
     """What a module tells when pointed at."""
     row, said = slot["row"], [slot["title"]]
     if row is not None and row["kind"]:
@@ -97,7 +97,7 @@ def _says(slot: dict[str, Any], wide: str) -> str:
     if slot["error"] is not None:
         said.append(f"error of its output: {number(slot['error'])}")
     if row is not None and row["share"] is not None:
-        said.append(f"share: {told(row)}")
+        said.append(f"share: {told(row, words)}")
     if slot["kept"]:
         said.append(f"stays in {wide}")
     return "\n".join(said)
@@ -125,12 +125,13 @@ def _errors(slots: list[dict[str, Any]]) -> dict[str, Any]:
         slot["turn"] = slot["y"]
         if above(slot["error"]):
             slot["turn"] = _FLOOR if slot["lost"] or large is None else large
-    ticks = [{"y": down(10.0**power), "says": _power(power)} for power in range(low, high + 1)]
+    ticks = [{"y": down(10.0**exponent), "says": power(exponent)} for exponent in range(low, high + 1)]
     return {"ticks": ticks, "large": large}
 
 
-def _power(power: int) -> str:
-    return f"{100 * 10.0**power:g} %" if power >= -4 else f"1e{power:03d}"
+def power(exponent: int) -> str:
+    """A power of ten as an error."""
+    return f"{100 * 10.0**exponent:g} %" if exponent >= -4 else f"1e{exponent:03d}"
 
 
 # --- shares -------------------------------------------------------------------------------------------------------
