@@ -971,8 +971,8 @@ class Uncopied(nn.Linear):
 
 
 WRONG = {
-    "neither": (lambda: compare(LINEAR, X), TypeError, "got neither: for example compare(model, batch, dtype="),
-    "both": (lambda: compare(LINEAR, X, dtype=BF16, region=BF16), TypeError, "got both"),
+    "none": (lambda: compare(LINEAR, X), TypeError, "got none: for example compare(model, batch, dtype="),
+    "both": (lambda: compare(LINEAR, X, dtype=BF16, region=BF16), TypeError, "got dtype and region"),
     "no such dtype": (
         lambda: compare(LINEAR, X, dtype=torch.int8), ValueError,
         "dtype=torch.int8 is no dtype to compare: use torch.bfloat16, torch.float16 or torch.float32",

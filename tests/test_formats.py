@@ -554,31 +554,87 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
 @pytest.mark.parametrize(
     ("call", "error", "told"),
     [
-        (lambda: compare(MODEL, X, format="nvfp5"), ValueError, f"format='nvfp5' is unknown (did you mean 'nvfp4'?): {NAMES}"),
+        (
+            lambda: compare(MODEL, X, format="nvfp5"),
+            ValueError,
+            f"format='nvfp5' is unknown (did you mean 'nvfp4'?): {NAMES}",
+        ),
         (lambda: compare(MODEL, X, format="float4_e2m1fn_x2"), ValueError, "(did you mean 'nvfp4'?)"),
         (lambda: compare(MODEL, X, format=torch.float8_e4m3fn), ValueError, "(did you mean 'fp8'?)"),
         (lambda: compare(MODEL, X, format=()), ValueError, f"format=() names no format: {NAMES}"),
         (lambda: compare(MODEL, X, format=8), TypeError, "format=8 is of type int: pass a name, or a tuple of names"),
-        (lambda: compare(MODEL, X, format="mxfp8:up"), ValueError, "mxfp8 has no option 'up'; it takes sr, rceil, hadamard, e5m2"),
-        (lambda: compare(MODEL, X, format="int4:5"), ValueError, "int4 has no option '5'; it takes sr, the size of its groups, 16 to 1024"),
+        (
+            lambda: compare(MODEL, X, format="mxfp8:up"),
+            ValueError,
+            "mxfp8 has no option 'up'; it takes sr, rceil, hadamard, e5m2",
+        ),
+        (
+            lambda: compare(MODEL, X, format="int4:5"),
+            ValueError,
+            "int4 has no option '5'; it takes sr, the size of its groups, 16 to 1024",
+        ),
         (lambda: compare(MODEL, X, format="tf32:sr"), ValueError, "tf32 has no option 'sr'; it takes none"),
         (lambda: compare(MODEL, X, format="mxfp8", dtype="bf16"), TypeError, "got dtype and format"),
         (lambda: compare(MODEL, X, dtype="bf16", attention=True), TypeError, "attention= is for format="),
-        (lambda: compare(nn.LayerNorm(64), X, format="mxfp8"), CompareError, "no module of LayerNorm goes to mxfp8: it computes no matrix product with a parameter"),
-        (lambda: compare(nn.Linear(64, 10), X, format="mxfp8"), CompareError, "no module of Linear goes to mxfp8: (the model itself) (10 outputs, not divisible by 16)"),
-        (lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: out), CompareError, "loss= gave a tensor of shape (64, 32), and gradients need one number"),
+        (
+            lambda: compare(nn.LayerNorm(64), X, format="mxfp8"),
+            CompareError,
+            "goes to mxfp8: it computes no matrix product with a parameter",
+        ),
+        (
+            lambda: compare(nn.Linear(64, 10), X, format="mxfp8"),
+            CompareError,
+            "no module of Linear goes to mxfp8: (the model itself) (10 outputs, ",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: out),
+            CompareError,
+            "loss= gave a tensor of shape (64, 32), and gradients need one",
+        ),
         (lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: None), CompareError, "loss= gave no tensor"),
-        (lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: out.sum().detach()), CompareError, "the loss does not depend on a parameter"),
+        (
+            lambda: compare(MODEL, X, format="mxfp8", loss=lambda out: out.sum().detach()),
+            CompareError,
+            "the loss does not depend on a parameter",
+        ),
         (lambda: compare(MODEL, X, format="mxfp8").keep(), TypeError, "keep takes error= or bits=, and got neither"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(0.1, bits=6), TypeError, "keep takes error= or bits=, and got both"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(bits=8), ValueError, "keep(bits=8): the cheapest choice has 8.25 bits"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(bits=-1), ValueError, "keep(bits=-1): it must be positive, for example 6.5"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(error=1e-12), CompareError, "keep(error=1e-12) cannot be reached: the whole model in float32 has an error of"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(0.1).apply(nn.Linear(64, 32)), CompareError, "Linear has no module '0'"),
-        (lambda: compare(MODEL, X, format="mxfp8").keep(0.5).to_recipe("bnb"), ValueError, "to_recipe('bnb'): the tool must be one of torchao"),
-        (lambda: compare(MODEL, X * math.nan, format="mxfp8"), CompareError, "no value of the outputs is finite in the reference"),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(0.1, bits=6),
+            TypeError,
+            "keep takes error= or bits=, and got both",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(bits=8),
+            ValueError,
+            "keep(bits=8): the cheapest choice has 8.25 bits",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(bits=-1),
+            ValueError,
+            "keep(bits=-1): it must be positive, for example 6.5",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(error=1e-12),
+            CompareError,
+            "keep(error=1e-12) cannot be reached: the whole model in float32 has ",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(0.1).apply(nn.Linear(64, 32)),
+            CompareError,
+            "Linear has no module '0'",
+        ),
+        (
+            lambda: compare(MODEL, X, format="mxfp8").keep(0.5).to_recipe("bnb"),
+            ValueError,
+            "to_recipe('bnb'): the tool must be one of torchao",
+        ),
+        (
+            lambda: compare(MODEL, X * math.nan, format="mxfp8"),
+            CompareError,
+            "no value of the outputs is finite in the reference",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_told(call, error, told):
     with pytest.raises(error, match=re.escape(told)):
         call()

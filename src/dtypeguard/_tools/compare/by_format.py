@@ -215,8 +215,8 @@ class FormatComparison(Comparison):
         self, chosen: Choice, error: float, runs: int, count: int, curve: list[tuple[float, float]]
     ) -> Placed:  # fmt: skip
         assigned = self._assigned(chosen)
-        gradients = gradients_of(self._subject, assigned)
-        shown = curve[:: max(1, len(curve) // _CURVE)]
+        gradients, several = gradients_of(self._subject, assigned), self.by_format.values()
+        shown = [*curve[: -1 : max(1, len(curve) // _CURVE)], curve[-1]]
         return Placed(
             tuple(name for name in self._subject.weights if name not in assigned),
             {name: to.name for name, to in assigned.items()},
@@ -225,7 +225,7 @@ class FormatComparison(Comparison):
             chosen.cost / max(count, 1),
             None if gradients is None else gradients.error,
             self._subject.title if self._subject.attention else None,
-            self.stays,
+            {name: why for name, why in self.stays.items() if all(name in other.stays for other in several)},
             tuple((bits, math.sqrt(damage)) for bits, damage in shown),
         )
 

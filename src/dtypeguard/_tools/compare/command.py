@@ -27,9 +27,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         try_files(options, "json", "html")
         recipe = _recipe(options)
-        for name in ("keep", "bits"):
+        for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
-                raise ValueError(f"--{name} {value}: it must be positive")
+                raise ValueError(f"--{name} {value}: {what} must be positive")
         model, batch = _made(options)
         result: Any = compare(model, batch, **_low(options))
         kept = _kept(result, options)

@@ -292,10 +292,10 @@ class _Measurement:
         savings.taken &= trace.taken
         for name, low, share in zip(leaves.names, leaves.low, products, strict=True):
             share *= norm
-            if name is None:
+            if name is None and (share or self.subject.widens):
                 found.part(INPUTS, None).arithmetic += share
                 savings.add(Reach(inside=trace.taken), share)
-            elif low.dtype is not self._exact[name].dtype:
+            elif name is not None and low.dtype is not self._exact[name].dtype:
                 site, module = trace.uses.get(id(low), (None, name.rpartition(".")[0]))
                 found.parameters[name] += share
                 found.part(module, site).weights += share
