@@ -16,6 +16,7 @@ from bars import Context, pace
 from calls import cached_tuples, eager, many_layers, one_module, side_input, subclasses
 from comparing import comparing, comparing_costs, keeping, searching
 from compiling import compiled, compiled_peers
+from formats import formats_choices, formats_costs, formats_ranking
 from holding import holding
 from real import real_models
 from repairing import repairs
@@ -49,6 +50,9 @@ TOPICS = {
         keeping,
         searching,
         comparing_costs,
+        formats_ranking,
+        formats_choices,
+        formats_costs,
         real_models,
         verdicts,
         holding,

@@ -4,6 +4,7 @@ import functools
 import math
 import operator
 from collections.abc import Iterable
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -29,7 +30,13 @@ _BATCH = 0.5  # of the error²: what its rounding makes of the error if it is to
 
 
 class Search:
-    """Which modules must stay in float32."""
+    """Which modules must stay in float32.
+
+    Attributes:
+        enough: of what the next layer is expected to save, for the one before to be called the first.
+    """
+
+    enough: ClassVar[float] = 1.0
 
     def __init__(self, subject: Subject, found: Measured) -> None:
         self._subject, self._found, self.runs = subject, found, 0
@@ -75,7 +82,7 @@ class Search:
         found: dict[str, float] = {}
         expected = {name: self.saved(name) for name in self.leaves}
         for name in sorted(expected, key=lambda one: -expected[one])[:_AHEAD]:
-            if max(found.values(), default=0.0) >= expected[name]:
+            if max(found.values(), default=0.0) >= self.enough * expected[name]:
                 break
             error = self.trial([name])
             found[name] = 1 - (error / self._found.error) ** 2 if math.isfinite(error) else -math.inf
