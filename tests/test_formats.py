@@ -264,13 +264,61 @@ class Router(nn.Module):
         lambda s: s.softmax(-1).topk(2), lambda s: s.float().sigmoid().add(0.1).topk(2), lambda s: s.topk(2),
         lambda s: (s.softmax(-1).max(-1, keepdim=True).values, s.argmax(-1, keepdim=True)),
         lambda s: tuple(t[:, :2] for t in s.sort(-1, descending=True)),
+        lambda s: s.softmax(-1).max(-1, keepdim=True), lambda s: F.layer_norm(s, (16,)).topk(2),
+        lambda s: (s.softmax(-1)[:, :1], F.gumbel_softmax(s, hard=True).argmax(-1, keepdim=True)),
     ],
-    ids=["softmax", "sigmoid and bias", "scores", "argmax", "sort"],
+    ids=["softmax", "sigmoid and bias", "scores", "argmax", "sort", "max", "layer norm", "gumbel softmax"],
 )  # fmt: skip
 def test_a_router_stays(choose):
     result = compare(Router(choose), batch(), format="mxfp8")
     assert result.stays == {"gate": "its results are what a choice reads, as a router's"}
     assert "gate" not in {layer.name for layer in result.layers if layer.alone}
+
+
+class Noisy(Router):
+    """Scores of one layer, and noise as large as another one says."""
+
+    def __init__(self):
+        super().__init__(lambda scores: scores.topk(2))
+        self.noise, self.router, self.gate = nn.Linear(64, 16), self.gate, None
+
+    def forward(self, x):
+        scores = self.router(x) + F.softplus(self.noise(x)) * 0.1
+        _, chosen = scores.softmax(-1).topk(2)
+        return self.head(sum(self.experts[n](x) * (chosen == n).any(-1, keepdim=True) for n in range(16)))
+
+
+def test_all_whose_scores_are_together_are_routers():
+    assert {*compare(Noisy(), batch(), format="mxfp8").stays} == {"router", "noise"}
+
+
+def test_a_choice_that_nobody_follows_makes_no_router():
+    class Labels(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = mlp(2, out=64), nn.Linear(64, 32)
+
+        def forward(self, x):
+            scores = self.head(self.body(x))
+            return scores, scores.argmax(-1).to(torch.int32)
+
+    assert compare(Labels(), batch(), format="mxfp8").stays == {}
+
+
+def test_a_table_of_angles_is_none_of_attentions_products():
+    class Turned(Attention):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("frequencies", 1.0 / 100 ** (torch.arange(32) / 32))
+
+        def forward(self, x):
+            angles = torch.arange(x.shape[1]).float()[:, None] @ self.frequencies[None]
+            return super().forward(x) * angles.cos()
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 9, 64)
+    with_angles, without = (compare(model(), x, format="mxfp8", attention=True) for model in (Turned, Attention))
+    assert with_angles.error < 1.5 * without.error
 
 
 @pytest.mark.parametrize(
@@ -450,6 +498,51 @@ def test_the_choice_for_an_average_is_nearly_the_best_of_all():
     for bits in (5.0, 6.0, 7.0):
         best = min(error for chosen, error in found.items() if sum(chosen) / len(names) <= bits)
         assert result.keep(bits=bits).error <= 1.03 * best
+
+
+class Large(nn.Module):
+    """What the second layer gets is beyond float16."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = (nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x) * 1e6) * 1e-6)
+
+
+def test_only_the_layer_that_overflows_stays():
+    result = compare(Large(), batch(), format="fp16")
+    assert math.isinf(result.error)
+    kept = result.keep(error=1e-2)
+    assert kept.names == ("second",)
+    assert compare(Large(), batch(), format=("fp16", "bf16")).keep(error=1e-2).formats["second"] == "bf16"
+
+
+def test_an_embedding_that_is_tied_to_the_head_saves_nothing():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.body, self.head = nn.Embedding(64, 64), nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids):
+            return self.head(self.body(self.words(ids)))
+
+    result = compare(Tied(), torch.randint(64, (4, 9), generator=torch.Generator().manual_seed(0)), format="nvfp4")
+    assert {layer.name: bool(layer.saves) for layer in result.layers if layer.name in ("words", "head")} == {
+        "words": False, "head": True,
+    }  # fmt: skip
+    assert result.keep(error=0.01 * result.error).names == ("body", "head")
+
+
+def test_stochastic_rounding_is_the_same_each_time():
+    model, x = mlp(), batch()
+    assert len({compare(model, x, format="nvfp4:sr").error for _ in range(3)}) == 1
+    low = compare(model, x, format="nvfp4:sr").keep(error=10.0).apply(model)
+    assert not same(low(x), low(x))  # and another one in each forward
 
 
 def test_a_result_knows_its_filter_and_what_goes_where():

@@ -1,8 +1,10 @@
 """What formats of 8 and 4 bits cost a model: a comparison that knows which layers stay, and finds each a format."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
@@ -27,17 +29,61 @@ _EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
 
 class FormatSearch(Search):
-    """What keeping modules out of a format saves."""
+    """What keeping modules out of a format saves.
+
+    Attributes:
+        found: what was measured; where values are lost, with the modules kept that lose them.
+        must: these modules.
+    """
 
     enough = 0.9  # shares are steadier here, and a run with rounded operands is dearer
     _subject: Formatted
 
+    def __init__(self, subject: Formatted, found: Measured) -> None:
+        self.must: frozenset[str] = frozenset()
+        self.found, self._saved = found, dict[str, float]()
+        super().__init__(subject, found)
+
+    def _finite(self, found: Measured) -> Measured:
+        lost = [reach.inside for reach, _ in found.overflows]
+        self.must = frozenset(name for name in self._subject.weights if any(self._innermost(name, one) for one in lost))
+        with self._subject.rounding(self._without(self.must)):
+            self.found = measure(self._subject, self._subject.lowered)
+        return self.found
+
+    def _innermost(self, name: str, inside: int) -> bool:
+        """Whether these are the bits of a module and those around it."""
+        bits = self.units.bits[name]
+        return bool(bits & inside) and not any(
+            other != name and within(other, name) and self.units.bits[other] & inside for other in self._subject.weights
+        )
+
+    def _without(self, names: Iterable[str]) -> dict[str, Format]:
+        names = {*names}
+        every = self._subject.assigned(self._subject.formats[0])
+        return {name: to for name, to in every.items() if not any(within(name, kept) for kept in names)}
+
+    @property
+    def leaves(self) -> list[str]:
+        """The modules with products, in the order of their calls."""
+        return [name for name in self._subject.weights if name in self.units.names]
+
+    def saved(self, name: str) -> float:
+        if self._saved:
+            return self._saved.get(name, 0.0)
+        return sum(part.share for part in self.found.parts.values() if within(part.module, name))
+
+    def reorder(self, saved: dict[str, float]) -> None:
+        """What was measured; what is left is that of all others, as one."""
+        others = [name for name in self.leaves if name not in saved]
+        rest = max(1 - sum(saved.values()), 0.0) / max(len(others), 1)
+        self._saved = {**dict.fromkeys(others, rest), **saved}
+
+    def trial(self, names: Iterable[str]) -> float:
+        return self._error(tuple(names), as_given=False)
+
     def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
-        rest = {
-            name: to for name, to in self._subject.assigned(self._subject.formats[0]).items()
-            if not any(within(name, kept) for kept in names)
-        }  # fmt: skip
-        return error_with(self._subject, rest)
+        return error_with(self._subject, self._without(names))
 
 
 def error_with(subject: Formatted, assigned: Mapping[str, Format]) -> float:
@@ -111,8 +157,8 @@ class FormatComparison(Comparison):
         if self._placed is not None:
             yield from self._placed.told(self.wide, self._subject.weights)
 
-    def _searching(self) -> Search:
-        if self._search is None:
+    def _searching(self) -> FormatSearch:
+        if not isinstance(self._search, FormatSearch):
             self._search = FormatSearch(self._subject, self._found)
         return self._search
 
@@ -199,9 +245,11 @@ class FormatComparison(Comparison):
         for title, result in self.by_format.items():
             to, search = result._subject.formats[0], result._searching()
             for name in result._subject.assigned(to):
-                damage = result._found.alone[name] ** 2
-                if not result.linear:
-                    damage = max(search.saved(name), 0.0) * result.error**2 if math.isfinite(result.error) else math.inf
+                damage = search.found.alone[name] ** 2
+                if name in search.must or not math.isfinite(search.found.error):
+                    damage = math.inf
+                elif not search.found.linear:
+                    damage = max(search.saved(name), 0.0) * search.found.error**2
                 options[name].append(Option(title, to.bits * self._subject.weights[name].count, damage))
         return options
 
@@ -228,7 +276,11 @@ class FormatComparison(Comparison):
             self._subject.title if self._subject.attention else None,
             {name: why for name, why in self.stays.items() if all(name in other.stays for other in several)},
             tuple((bits, math.sqrt(damage)) for bits, damage in shown),
-        )
+            others={
+                name: type(module).__name__ for name in assigned
+                if not isinstance(module := self._found.modules[name], nn.Linear)
+            },
+        )  # fmt: skip
 
 
 def in_formats(subject: Formatted, found: Measured) -> FormatComparison:

@@ -82,8 +82,8 @@ class Formatted(Subject):
         stack.remove()
         self.draws[0].forget()
         self.weights = products.weights
-        self.stays = dict.fromkeys(products.kernels, KERNEL)
-        self.stays |= dict.fromkeys(products.choosers & {*self.weights}, ROUTER)
+        self.stays = dict.fromkeys(sorted(products.kernels), KERNEL)
+        self.stays |= {name: ROUTER for name in self.weights if name in products.choosers}
         for to in self.formats:
             if not self.assigned(to):
                 why = "; ".join(reasons(self.refusals(to), self.weights)) or NOTHING

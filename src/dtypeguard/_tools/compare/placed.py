@@ -1,6 +1,7 @@
 """Formats that a search has found for a model's layers: to apply, and to hand to the tools that make them real."""
 
 import dataclasses
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,7 +15,7 @@ from ..._show.result import Result
 from ..formats.emulation import emulate
 from ..formats.table import format_of
 from .recipes import recipe
-from .text import folded, percent, runs_of
+from .text import folded, percent, runs_of, wrapped
 
 M = TypeVar("M", bound=nn.Module)
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -35,6 +36,7 @@ class Placed(Result):
         stays: those of `names` that no search has chosen: the format refuses them, or they are routers.
         curve: bits of a weight, and the errors that are expected of the best choice with so many.
         notes: what limits the result.
+        others: the classes of modules with a format that are no `nn.Linear`, by their names.
     """
 
     kind: ClassVar[str] = "formats"
@@ -49,6 +51,7 @@ class Placed(Result):
     stays: Mapping[str, str] = field(default_factory=lambda: _NONE)
     curve: tuple[tuple[float, float], ...] = ()
     notes: tuple[str, ...] = ()
+    others: Mapping[str, str] = field(default_factory=lambda: _NONE)
 
     def apply(self, model: M) -> M:
         """Round the operands of a model's matrix products in each forward, as these formats do. Returns the model.
@@ -90,6 +93,8 @@ class Placed(Result):
     def to_recipe(self, tool: str) -> dict[str, Any]:
         """The same for a tool that makes it real, as the plain data that this tool loads.
 
+        These tools take linear layers; others are left out, with a warning.
+
         Args:
             tool: "torchao", "transformers", "transformer_engine", "modelopt" or "llm-compressor".
 
@@ -102,7 +107,11 @@ class Placed(Result):
         >>> sorted(kept.to_recipe("torchao"))
         ['_data', '_type', '_version']
         """
-        return recipe(tool, self.formats, self.names)
+        linear = {name: title for name, title in self.formats.items() if name not in self.others}
+        if self.others:
+            told = ", ".join(f"{name} ({kind})" for name, kind in self.others.items())
+            warnings.warn(f"to_recipe({tool!r}) leaves out what is no nn.Linear: {told}", stacklevel=2)
+        return recipe(tool, linear, (*self.names, *self.others))
 
     def told(self, wide: str, modules: Iterable[str]) -> Iterator[str]:
         """What was chosen, in lines."""
@@ -121,7 +130,8 @@ class Placed(Result):
             yield f"note: {note}"
 
     def __str__(self) -> str:
-        return "\n".join(self.told("the model's dtype", (*self.formats, *self.names)))
+        told = self.told("the model's dtype", (*self.formats, *self.names))
+        return "\n".join(line for one in told for line in wrapped(one))
 
     def _data(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

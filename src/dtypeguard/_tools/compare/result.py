@@ -2,7 +2,6 @@
 
 import math
 import os
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,12 +18,11 @@ from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .subject import Subject, widest
-from .text import LARGE, folded, percent, runs_of, site_of, titled
+from .text import COLUMNS, LARGE, folded, percent, runs_of, site_of, titled, wrapped
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
-_COLUMNS = 80
 _OWN, _OWN_SHARE = 1e-3, 0.1  # an error of the model in its own dtype that is told, and as a share of the low dtype's
 _CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
@@ -360,19 +358,12 @@ def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
 
 
 def _text(result: Comparison) -> Iterator[str]:
-    yield from _folded(f"{result.title}: {result.verdict()}")
+    yield from wrapped(f"{result.title}: {result.verdict()}")
     for line in result.born:
-        yield from _folded(f"  {line}")
+        yield from wrapped(f"  {line}")
     yield from _rows(result) if result.explained is not None else _curve(result)
     for line in (*(f"note: {note}" for note in result.notes), *result._told()):
-        yield from _folded(line)
-
-
-def _folded(text: str) -> list[str]:
-    return textwrap.wrap(
-        text, _COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False,
-        drop_whitespace=True,
-    )  # fmt: skip
+        yield from wrapped(line)
 
 
 def _rows(result: Comparison) -> Iterator[str]:
@@ -387,7 +378,7 @@ def _rows(result: Comparison) -> Iterator[str]:
     ]
     told.insert(0, ("saves", "share", "", "", ""))
     saves, least, _, parts, place = (max(len(row[n]) for row in told) for n in range(5))
-    room = _COLUMNS - saves - least - parts - place - 10
+    room = COLUMNS - saves - least - parts - place - 10
     width = min(room, max(len(row[2]) for row in told))
     for saved, share, name, of, where in told:
         named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
@@ -408,7 +399,7 @@ def _curve(result: Comparison) -> Iterator[str]:
             shown.append((name, error))
             before = error
     for name, error in shown[:_SHOWN]:
-        yield f"  {percent(error):>7}  after {_cut(titled(name), _COLUMNS - 17)}"
+        yield f"  {percent(error):>7}  after {_cut(titled(name), COLUMNS - 17)}"
 
 
 def _cut(name: str, width: int) -> str:

@@ -1,11 +1,13 @@
 """Numbers, names and places as a reader wants them."""
 
 import math
+import textwrap
 from collections.abc import Iterable
 
 from ..._core.base.frames import shown
 
 _FOLDED = 3  # names
+COLUMNS = 80
 LARGE = 0.01  # an error of a module's output that is worth telling
 
 
@@ -17,6 +19,11 @@ def percent(value: float) -> str:
     if value and abs(value) < 0.01:
         return f"{value / 100:.1e}"
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def wrapped(text: str) -> list[str]:
+    """The lines of a text; names and numbers are not broken."""
+    return textwrap.wrap(text, COLUMNS, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 def runs_of(count: int) -> str:

@@ -162,6 +162,9 @@ class Trace(Mode):
         frame = sys._getframe(1)
         self._meet(tensor, frame)
         with self._looking():
+            beyond = int((found.isinf() & tensor.isfinite()).sum())
+            if beyond:
+                self.overflows.append((Reach(inside=self.modules.inside), beyond))
             row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), self.modules.name, found.dtype, False)
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             with recording():

@@ -27,6 +27,7 @@ class _Emulation:
 
     def __init__(self, formats: Mapping[str, Format], attention: Format | None) -> None:
         self.formats, self.attention, self.running = dict(formats), attention, _Running()
+        self.forwards = 0  # so that stochastic rounding is another one in each
 
     def __getstate__(self) -> Any:
         return self.formats, self.attention
@@ -51,7 +52,10 @@ class _Enter:
                 attention = self.emulation.attention
                 if attention is not None:
                     stack.enter_context(apart())
-                products = Products(module, self.emulation.formats, self.emulation.name, attention)
+                products = Products(
+                    module, self.emulation.formats, self.emulation.name, attention, seed=self.emulation.forwards
+                )
+                self.emulation.forwards += 1
                 stack.enter_context(products.on())
                 running.on.append(stack.pop_all())
         running.names.append(self.name)

@@ -35,8 +35,8 @@ _PRODUCTS: dict[str, tuple[int, int, int, int]] = {
 _TRANSPOSED, _GROUPS = 6, 8  # arguments of a convolution; in its backward one further
 # These compute products together with other things.
 _KERNELS = ("mkldnn_rnn", "_thnn_", "_cudnn_rnn", "miopen_rnn", "_transformer_encoder_layer_fwd", "_native_multi_head")
-_CHOOSE = frozenset("topk argmax argmin sort argsort multinomial".split())  # these read a router's scores
-_SCORES = frozenset("_softmax _log_softmax sum mean clone _to_copy cat stack gather index".split())  # still scores
+_CHOOSE = frozenset("topk argmax argmin sort argsort multinomial max min".split())  # they give places
+_NOBODY: frozenset[str] = frozenset()
 _ALIGNED = 16  # what a kernel's results must be divisible by
 
 Told = Callable[[Tensor, Tensor, int, bool], None]  # a tensor, its values, what is summed over, whether it is a weight
@@ -77,14 +77,14 @@ class _Marks:
     """What is known of storages, as long as they live."""
 
     def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, str]] = {}
+        self._of: dict[int, tuple[Any, frozenset[str]]] = {}
 
-    def get(self, tensor: Tensor) -> str | None:
+    def get(self, tensor: Tensor) -> frozenset[str] | None:
         storage = tensor.untyped_storage()
-        ref, mark = self._of.get(storage._cdata, (None, ""))
+        ref, mark = self._of.get(storage._cdata, (None, _NOBODY))
         return mark if ref is not None and ref() is storage else None
 
-    def set(self, tensor: Tensor, mark: str = "") -> None:
+    def set(self, tensor: Tensor, mark: frozenset[str] = _NOBODY) -> None:
         storage = tensor.untyped_storage()
         self._of[storage._cdata] = weakref.ref(storage), mark
 
@@ -102,13 +102,14 @@ class Products(Mode):
 
     def __init__(
         self, model: nn.Module, formats: Mapping[str, Format], where: Callable[[], str | None],
-        attention: Format | None = None, told: Told | None = None,
+        attention: Format | None = None, told: Told | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         """Round for these modules, and where `attention` is given its products too.
 
         Args:
             where: gives the name of the module that runs.
             told: called with what is rounded in forward.
+            seed: of stochastic rounding.
         """
         super().__init__()
         self._formats, self._where, self._attention, self._told = formats, where, attention, told
@@ -116,7 +117,9 @@ class Products(Mode):
         self.choosers: set[str] = set()
         self.kernels: set[str] = set()
         self._nodes: dict[int, Format] = {}  # of the graph, by number: the format of their products
-        self._are_weights, self._are_activations, self._are_scores = _Marks(), _Marks(), _Marks()
+        self._seed, self._generators = seed, dict[torch.device, torch.Generator]()
+        # Weights; what has met one; the modules whose products a tensor comes from; those that its places come from.
+        self._are_weights, self._are_activations, self._come_from, self._are_places = (_Marks() for _ in range(4))
         for parameter in model.parameters():
             if native(parameter):
                 self._are_weights.set(parameter)
@@ -142,18 +145,30 @@ class Products(Mode):
         return out
 
     def _follow(self, op: Operator, given: list[Tensor], out: Any) -> None:
-        """What is computed from weights alone is a weight; scores stay scores until something chooses by them."""
+        """What is computed from weights alone is a weight; what reads places has chosen by the products before them."""
         if op.view or not given:
             return
-        scores = {name for tensor in given if (name := self._are_scores.get(tensor)) is not None}
-        if op.name in _CHOOSE:
-            self.choosers |= scores
-        elif all(self._are_weights.get(tensor) is not None for tensor in given):
-            for tensor in operands((out,), {}):
+        made = operands((out,), {})
+        if all(self._are_weights.get(tensor) is not None for tensor in given):
+            for tensor in made:
                 self._are_weights.set(tensor)
-        elif scores and (op.name in _SCORES or torch.Tag.pointwise in op.func.tags):
-            for tensor in operands((out,), {}):
-                self._are_scores.set(tensor, min(scores))
+            return
+        if places := self._all(self._are_places, given):
+            if op.cast or op.name == "clone":
+                for tensor in made:
+                    self._are_places.set(tensor, places)
+                return
+            self.choosers |= places
+        if names := self._all(self._come_from, given):
+            for tensor in made:
+                if tensor.is_floating_point() or tensor.is_complex():
+                    self._come_from.set(tensor, names)
+                elif op.name in _CHOOSE:
+                    self._are_places.set(tensor, names)
+
+    @staticmethod
+    def _all(marks: _Marks, given: list[Tensor]) -> frozenset[str]:
+        return frozenset().union(*(marks.get(tensor) or _NOBODY for tensor in given))
 
     # ------------------------------------------------------------ forward
 
@@ -169,8 +184,11 @@ class Products(Mode):
             args[first] = self._operand(one, to, axis, groups, back)
             args[second] = self._operand(two, to, other, groups if other == 0 else 1, back)
         out = op.func(*args, **kwargs)
-        if not back and (name := self._where()) is not None:
-            self._are_scores.set(out, name)
+        if not back:
+            weighs = any(self._are_weights.get(tensor) is not None for tensor in (one, two))
+            name = self._where()
+            names = frozenset([name]) if weighs and name is not None else self._all(self._come_from, [one, two])
+            self._come_from.set(out, names)
         return out
 
     def _format(self, one: Tensor, two: Tensor, axis: int, other: int) -> Format | None:
@@ -181,8 +199,10 @@ class Products(Mode):
         are_weights = [self._are_weights.get(tensor) is not None for tensor in (one, two)]
         if all(are_weights):  # a weight that is made of others
             return None
-        to = self._formats.get(name) if any(are_weights) else self._attention
-        if any(are_weights):
+        to = self._formats.get(name)
+        if not any(are_weights):  # attention multiplies what has met weights, on both sides
+            to = self._attention if self._come_from.get(one) and self._come_from.get(two) else None
+        else:
             weight, sums = (one, axis) if are_weights[0] else (two, other)
             held = self.weights.setdefault(name, Weights())
             held.sizes[weight.untyped_storage()._cdata] = _once(weight).numel()
@@ -205,15 +225,20 @@ class Products(Mode):
         seen = not back or self._are_activations.get(tensor) is not None
         role = "weight" if weight else "activation" if seen else "gradient"
         with private.without_keys(private.MODES_AND_AUTOCAST):
-            once = _once(tensor)
+            once, noise = _once(tensor), self._noise(tensor.device) if to.stochastic else None
             if groups > 1:
                 parts = torch.unflatten(once, axis, (groups, -1))
-                found = rounded(parts, to, axis + 1, role).flatten(axis, axis + 1)
+                found = rounded(parts, to, axis + 1, role, noise).flatten(axis, axis + 1)
             else:
-                found = rounded(once, to, axis, role)
+                found = rounded(once, to, axis, role, noise)
         if self._told is not None and not back:
             self._told(once, found, axis, weight)
         return found.expand(tensor.shape)
+
+    def _noise(self, device: torch.device) -> torch.Generator:
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._generators[device]
 
     # ------------------------------------------------------------ backward
 

@@ -32,7 +32,7 @@ def rounded(
     element = to.gradient if role == "gradient" and to.gradient is not None else to.element
     if to.scale is Scale.NONE:
         return _to_element(tensor.float(), element, None).to(tensor.dtype)
-    noise = (generator or _generator(tensor.device)) if to.stochastic else None
+    noise = (generator or torch.Generator(tensor.device).manual_seed(0)) if to.stochastic else None
     values = tensor.movedim(axis, -1).float()
     turn = _hadamard(to.tile[1], tensor.device) if to.rotated else None
     rows, along = to.block if role == "weight" else to.tile
@@ -129,8 +129,3 @@ def _hadamard(size: int, device: torch.device) -> Tensor:
 
 def _turned(values: Tensor, turn: Tensor) -> Tensor:
     return (torch.unflatten(values, -1, (-1, len(turn))) @ turn).flatten(-2)
-
-
-@functools.cache
-def _generator(device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(0)
