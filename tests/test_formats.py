@@ -419,7 +419,7 @@ def encoder():
 MODELS = {
     "mlp": (mlp, batch),
     "one spoilt layer": (Wild, lambda: batch(64, 128)),
-    "convolutions": (Convolving, lambda: torch.randn(8, 32, 9, 9)),
+    "convolutions": (Convolving, lambda: torch.randn(32, 32, 9, 9)),
     "encoder in training mode": (encoder, lambda: torch.randn(4, 9, 64)),
     "encoder": (lambda: encoder().eval(), lambda: torch.randn(4, 9, 64)),
     "checkpoint": (Checkpointed, batch),

@@ -56,19 +56,14 @@ class Delta:
     """What one operation added to the error of one tensor.
 
     Attributes:
-        axis: along which errors are summed with others by what follows.
         reach: what would save it, for those who search for that.
         share: its product with the gradient of the backward that asks for shares.
-        power: the square of what it makes of the outputs, where rows are independent of each other: summed over
-            backwards that ask for it, each from random signs.
     """
 
     row: Row
     value: Tensor
-    axis: int = -1
     reach: Any = None
     share: float = 0.0
-    power: float = 0.0
 
 
 class GraphStorage(ShadowStorage):
@@ -183,7 +178,6 @@ class Graph(Shadow):
         self._copies = copies
         self.deltas: list[Delta] = []
         self.quiet = False  # whether a backward asks for something other than shares
-        self.powers = False  # whether it asks for powers
         self._before: dict[int, Tensor] = {}  # by id: what an operation writes to, as it was
         # Of the operation that runs: a result, its shadow, and what was added to it.
         self._results: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -236,8 +230,6 @@ class Graph(Shadow):
         held.latest.append(delta)
 
         def hook(gradient: Tensor | None) -> Tensor | None:
-            if self.powers and gradient is not None:
-                delta.power += power(gradient, delta.value, delta.axis)
             if self.quiet or gradient is None:
                 return gradient
             delta.share = product(gradient, delta.value)
@@ -350,9 +342,3 @@ def product(gradient: Tensor, delta: Tensor) -> float:
     if gradient.is_complex():
         gradient, delta = torch.view_as_real(gradient), torch.view_as_real(delta.to(gradient.dtype))
     return float((gradient * delta).sum(dtype=torch.float64))
-
-
-def power(gradient: Tensor, delta: Tensor, axis: int) -> float:
-    """The sum of ⟨gradient, delta⟩² over what lies along an axis, where errors are together."""
-    found = float((gradient * delta).sum(axis).abs().square().sum(dtype=torch.float64))
-    return found if math.isfinite(found) else 0.0

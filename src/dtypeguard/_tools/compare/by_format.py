@@ -71,7 +71,9 @@ class FormatSearch(Search):
     def saved(self, name: str) -> float:
         if self._saved:
             return self._saved.get(name, 0.0)
-        return sum(part.share for part in self.found.parts.values() if within(part.module, name))
+        share = sum(part.share for part in self.found.parts.values() if within(part.module, name))
+        alone, error = self.found.alone.get(name), self.found.error
+        return share if alone is None or not error else (share + (alone / error) ** 2) / 2
 
     def reorder(self, saved: dict[str, float]) -> None:
         """What was measured; what is left is that of all others, as one."""

@@ -52,6 +52,10 @@ class Formatted(Subject):
         self.stays: dict[str, str] = {}
         self.exact: list[dict[str, Tensor]] = []
         self._assigned: Mapping[str, Format] = {}
+        self._scouted: list[Tensor] = []
+
+    def own(self) -> list[Tensor]:
+        return self._scouted
 
     def of(self, to: Format) -> "Formatted":
         """The same for one format; its runs are counted by themselves."""
@@ -78,7 +82,7 @@ class Formatted(Subject):
         stack = Modules(model, doors=False)
         products = Products(model, {}, lambda: stack.name)
         with torch.no_grad():
-            self.run(model, 0, self.batches[0].to(self.dtype), low=False, mode=products)
+            self._scouted = self.run(model, 0, self.batches[0].to(self.dtype), low=False, mode=products)
         stack.remove()
         self.draws[0].forget()
         self.weights = products.weights
@@ -119,8 +123,7 @@ class Formatted(Subject):
                     yield
                     return
                 attention = self.formats[0] if self.attention else None
-                told = None if mode is None else mode.rounded
-                with Products(model, self._assigned, lambda: modules.name, attention, told).on():
+                with Products(model, self._assigned, lambda: modules.name, attention, mode).on():
                     yield
         finally:
             if stack is not None:

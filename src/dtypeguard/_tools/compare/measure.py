@@ -23,7 +23,7 @@ INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
 _OTHER = 0.5  # of the error: one of the model as it is against float64, from which on that is no reference
 _FAR = 1e-3  # and at least so much
-_BACKWARDS = 2  # from random signs
+_BACKWARDS, _FEW, _MANY = (2, 4), 8, 32  # from random signs: more where there are a few samples to be a mean of
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 
 
@@ -307,15 +307,16 @@ class _Measurement:
 
     def _powers(self, trace: Trace, outputs: list[Tensor], leaves: "_Leaves") -> None:
         """What each module alone makes of the outputs: shares have the products with all other errors in them."""
-        trace.shadow.quiet = trace.shadow.powers = True
+        trace.shadow.quiet, trace.samples = True, next((len(out) for out in outputs if out.ndim), 1)
         generator = torch.Generator().manual_seed(0)
-        for last in range(_BACKWARDS):
+        count = _BACKWARDS[_FEW <= trace.samples < _MANY]
+        for last in range(count):
             torch.autograd.grad(
                 outputs, leaves.exact, _signs(outputs, generator), allow_unused=True,
-                retain_graph=last < _BACKWARDS - 1,
+                retain_graph=last < count - 1,
             )  # fmt: skip
-        for delta in trace.shadow.deltas:
-            self.found.alone[delta.row.module or ""] += delta.power / _BACKWARDS
+        for name, power in trace.powers.items():
+            self.found.alone[name] += power / count
 
     def _doors(self, trace: Trace, outputs: list[Tensor]) -> None:
         """What rounding at the doors of modules would cost: errors there are independent, so signs are random."""
@@ -332,11 +333,7 @@ class _Measurement:
 
     def _own(self) -> float:
         """The error of the model as it is, for the first batch: the reference may be another program."""
-        subject = self.subject
-        with torch.no_grad():
-            apart = distance(
-                subject.run(subject.copy(), 0, subject.batches[0].to(None), low=False), subject.reference(0)
-            )
+        apart = distance(self.subject.own(), self.subject.reference(0))
         return math.inf if apart.lost else math.sqrt(apart.square / apart.size) if apart.size else 0.0
 
     def _decided(self, trace: Trace, out: list[Tensor], shadows: list[Tensor], reference: list[Tensor]) -> None:

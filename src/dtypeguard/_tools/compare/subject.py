@@ -148,6 +148,11 @@ class Subject:
         with torch.no_grad():
             return self.run(model, number, self.batches[number].to(self.precision), low=False)
 
+    def own(self) -> list[Tensor]:
+        """The outputs of the model as it is, for the first batch."""
+        with torch.no_grad():
+            return self.run(self.copy(), 0, self.batches[0].to(None), low=False)
+
     def low_outputs(self, model: nn.Module, dtype: torch.dtype | None) -> Iterator[list[Tensor]]:
         """The outputs of a copy in the low dtype, or under autocast, for each batch in a dtype."""
         for number, batch in enumerate(self.batches):

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -18,7 +19,7 @@ from ..._core.base.progress import tell
 from ..._core.contract.containers import children, tensors_in
 from ..._engine.operands import native, operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
-from ..._engine.values.graph import Graph, recording
+from ..._engine.values.graph import Graph, added, recording
 from ..._engine.values.measure import error_of
 from ..._engine.values.memory import ShadowStorage
 from ..._engine.values.rows import Row, Rows
@@ -32,6 +33,7 @@ NOWHERE = site_at("", 0, "")
 _RUN = Subject.run.__code__
 _LAYERS = torch.nn.modules.transformer.__file__
 _LARGEST = torch.finfo(torch.float16).max
+_SAMPLES = 8  # fewer ones are too few to be a mean of
 WEIGHTS = "weights"  # the name of the rows of casts of parameters
 
 Wide = Callable[[str], nn.Module]  # a module of the model by its name, in the wider dtype
@@ -77,6 +79,8 @@ class Trace(Mode):
         taken: the bits of the modules around all operations that read what the model was given.
         reached: a backward to it goes to all doors, and no further.
         blind: names of operations whose error nobody knows.
+        samples: in a backward that asks for powers, how many samples the outputs have; else 0.
+        powers: the square of what each module's products make of the outputs, from random signs.
     """
 
     def __init__(self, modules: Modules, wide: Wide, low: torch.dtype, copies: bool, widens: bool) -> None:
@@ -92,6 +96,7 @@ class Trace(Mode):
         self.doors: list[Door] = []
         self.asks_doors = [False]
         self.reached = torch.zeros((), requires_grad=True)
+        self.samples, self.powers = 0, defaultdict[str, float](float)
         modules.entered, modules.left = self._entered, self._left
 
     @contextlib.contextmanager
@@ -157,7 +162,7 @@ class Trace(Mode):
             (self.modules.running[-1].blind if self.modules.running else self.blind).append(op.name)
         return out
 
-    def rounded(self, tensor: Tensor, found: Tensor, axis: int, weight: bool) -> None:
+    def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
         """The program has rounded an operand to a format; only the module around it saves that."""
         frame = sys._getframe(1)
         self._meet(tensor, frame)
@@ -173,7 +178,26 @@ class Trace(Mode):
             self.shadow.whole(row, found, shadow, tensor, below=True)
             made = self.shadow.memory.get(found)
             for delta in () if made is None else made.latest:
-                delta.axis, delta.reach = axis, Reach(inside=self.modules.inside)
+                delta.reach = Reach(inside=self.modules.inside)
+
+    def multiplied(self, out: Tensor, exact: Tensor) -> None:
+        """The product of rounded operands, and that of the same ones before."""
+        with self._looking():
+            self._weigh(self.modules.name or "", out, exact)
+
+    def _weigh(self, name: str, out: Tensor, exact: Tensor) -> None:
+        """What a module adds to a tensor is asked for by backwards from random signs."""
+        held = self.shadow.memory.get(out) if shadowed(out) else None
+        value = None if held is None or not held.buffer.requires_grad else added(out, exact)
+        if held is None or value is None or held.buffer.shape != out.shape:
+            return
+        value = value.bfloat16()  # a power needs few digits
+
+        def hook(gradient: Tensor) -> None:
+            if self.samples:
+                self.powers[name] += power(gradient, value, self.samples)
+
+        held.buffer.register_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _meet(self, tensor: Tensor, frame: FrameType) -> None:
         """A tensor goes into an operation."""
@@ -282,7 +306,10 @@ class Trace(Mode):
                     if shadowed(one) and shadow.shape == one.shape:
                         row = self.rows.at(call.blind[0], _line(sys._getframe(1)), call.name, one.dtype, False)
                         self.shadow.whole(row, one, shadow, own)
-                        self._reach(one)
+                        if self._widens:
+                            self._reach(one)
+                        else:
+                            self._weigh(call.name, one, own)
         except (*REFUSALS, ValueError):
             return False
         return True
@@ -317,6 +344,17 @@ class Trace(Mode):
             return tensor
         with recording(below=False):
             return held.like(tensor)
+
+
+def power(gradient: Tensor, value: Tensor, samples: int) -> float:
+    """The sum of ⟨gradient, value⟩² over samples, as each has its own outputs; where these are few, over features."""
+    parts = gradient * value
+    if samples >= _SAMPLES and len(value) % samples == 0:
+        parts = parts.reshape(samples, -1)
+    else:
+        parts = parts.movedim(1 if value.ndim > 3 else -1, 0).flatten(1) if value.ndim > 1 else parts[:, None]
+    found = float(parts.sum(-1).square().sum(dtype=torch.float64))
+    return found if math.isfinite(found) else 0.0
 
 
 def _close(opened: list[Opened]) -> None:

@@ -7,7 +7,7 @@ The backward of a product is two others, each of which sums along another axis, 
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +39,15 @@ _CHOOSE = frozenset("topk argmax argmin sort argsort multinomial max min".split(
 _NOBODY: frozenset[str] = frozenset()
 _ALIGNED = 16  # what a kernel's results must be divisible by
 
-Told = Callable[[Tensor, Tensor, int, bool], None]  # a tensor, its values, what is summed over, whether it is a weight
+
+class Told(Protocol):
+    """Who is told of forward."""
+
+    def rounded(self, tensor: Tensor, found: Tensor, weight: bool) -> None:
+        """A tensor, and what it was rounded to."""
+
+    def multiplied(self, out: Tensor, exact: Tensor) -> None:
+        """A product of rounded operands, and that of the operands as they were."""
 
 
 @dataclass(slots=True)
@@ -108,7 +116,7 @@ class Products(Mode):
 
         Args:
             where: gives the name of the module that runs.
-            told: called with what is rounded in forward.
+            told: what is rounded in forward.
             seed: of stochastic rounding.
         """
         super().__init__()
@@ -179,11 +187,16 @@ class Products(Mode):
         if op.name == "convolution":
             groups, other = args[_GROUPS], 0 if args[_TRANSPOSED] else 1
         to = self._nodes.get(private.current_node()._sequence_nr()) if back else self._format(one, two, axis, other)
+        given = args
         if to is not None:
             args = list(args)
             args[first] = self._operand(one, to, axis, groups, back)
             args[second] = self._operand(two, to, other, groups if other == 0 else 1, back)
         out = op.func(*args, **kwargs)
+        if to is not None and self._told is not None and not back:
+            with private.without_keys(private.MODES_AND_AUTOCAST):
+                exact = op.func(*given, **kwargs)
+            self._told.multiplied(out, exact)
         if not back:
             weighs = any(self._are_weights.get(tensor) is not None for tensor in (one, two))
             name = self._where()
@@ -232,7 +245,7 @@ class Products(Mode):
             else:
                 found = rounded(once, to, axis, role, noise)
         if self._told is not None and not back:
-            self._told(once, found, axis, weight)
+            self._told.rounded(once, found, weight)
         return found.expand(tensor.shape)
 
     def _noise(self, device: torch.device) -> torch.Generator:
