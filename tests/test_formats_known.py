@@ -86,6 +86,7 @@ OUTLIERS = [
 ]
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("name", "where", "factor"), OUTLIERS)
 def test_the_layer_with_an_outlier_channel_is_first(name, where, factor):
     for seed in SEEDS:
@@ -152,6 +153,7 @@ def test_t5s_wo_is_first_to_leave_the_range_of_float16():
         assert compare(t5(seed)[0], batch, format="fp16").error < 2e-3
 
 
+@pytest.mark.thin(7)
 @pytest.mark.parametrize("name", ["bf16", "int8", "fp8", "fp8:row", "mxfp8", "mxfp4", "nvfp4"])
 def test_t5s_wo_is_no_matter_of_formats_with_scales(name):
     """With a scale, or a wide exponent, its range is nothing: the error is that of the model with small values."""
@@ -226,6 +228,7 @@ ROUTED = {
 _MANY = {"Switch"}  # each expert of these is a module of its own
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", ["int8", "fp8"])
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in _MANY)) for kind in ROUTED])
 def test_exactly_the_routers_stay(kind, name):
@@ -295,6 +298,7 @@ DENSE = {
 }  # fmt: skip
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", DENSE)
 def test_no_layer_of_a_model_without_experts_stays(kind):
     torch.manual_seed(0)
@@ -366,6 +370,7 @@ def spoken(seed, blocks=2, steps=100, length=48):
     return model, x, lambda out: F.cross_entropy(out.flatten(0, 1), y.flatten())
 
 
+@pytest.mark.thin(7)
 @pytest.mark.parametrize("name", ["fp8", "fp8:row", "mxfp8", "mxfp4", "nvfp4", "int8", "int4:64"])
 def test_the_head_of_a_language_model_is_first(name):
     """What torchtitan, MiniMax-M1 and ScaleRL leave wide: in the error, in what to keep, and in the gradients."""
@@ -387,6 +392,7 @@ def weighted(seed):
     return lambda out: (out * numbers(seed, *out.shape)).mean()
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("name", "of", "least"),
     [
