@@ -17,6 +17,7 @@ from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..audit.audit import audit
 from ..calls import read_as
+from ..formats.emulation import emulated
 from .batches import Batch, batches_of
 from .by_format import FormatComparison, in_formats
 from .formatted import Formatted, formatted
@@ -177,6 +178,11 @@ def _subject(
     compiled, model = compiling(model), root_of(model)
     batches = batches_of(batch)
     device = _check_devices(model, batches)
+    if formats is None and emulated(model):
+        raise CompareError(
+            f"compare: {type(model).__name__} rounds to a format, so it is no reference: take that off with "
+            "kept.remove(model)"
+        )
     if formats is not None:
         return formatted(model, batches, formats, device, with_batch(loss), compiled, attention)
     subject = Subject(model, batches, dtype, region, device, with_batch(loss), compiled)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.errors import CompareError
-from ..formats.emulation import apart
+from ..formats.emulation import apart, restore
 from ..formats.products import Products, Weights
 from ..formats.table import FORMATS, Format, format_of
 from .batches import Batch
@@ -54,6 +54,12 @@ class Formatted(Subject):
         self._assigned: Mapping[str, Format] = {}
         self._scouted: list[Tensor] = []
 
+    def copy(self) -> nn.Module:
+        """A copy of the model that rounds nothing, whatever was applied to it."""
+        model = super().copy()
+        restore(model)
+        return model
+
     def own(self) -> list[Tensor]:
         return self._scouted
 
@@ -81,13 +87,18 @@ class Formatted(Subject):
         model = self.copy()
         stack = Modules(model, doors=False)
         products = Products(model, {}, lambda: stack.name)
-        with torch.no_grad():
-            self._scouted = self.run(model, 0, self.batches[0].to(self.dtype), low=False, mode=products)
+        for number, batch in enumerate(self.batches):
+            with torch.no_grad():
+                out = self.run(model, number, batch.to(self.dtype), low=False, mode=products)
+            self._scouted = self._scouted or out
+            self.draws[number].forget()
         stack.remove()
-        self.draws[0].forget()
         self.weights = products.weights
-        self.stays = dict.fromkeys(sorted(products.kernels), KERNEL)
-        self.stays |= {name: ROUTER for name in self.weights if name in products.choosers}
+        for name in sorted(products.kernels):
+            own = self.model.get_submodule(name).named_parameters(recurse=False)
+            self.weights[name] = Weights({f"{name}.{key}": parameter.numel() for key, parameter in own})
+            self.stays[name] = KERNEL
+        self.stays |= {name: ROUTER for name in self.weights if name in products.origins.choosers}
         for to in self.formats:
             if not self.assigned(to):
                 why = "; ".join(reasons(self.refusals(to), self.weights)) or NOTHING

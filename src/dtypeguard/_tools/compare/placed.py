@@ -12,7 +12,7 @@ from torch import nn
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import root_of
 from ..._show.result import Result
-from ..formats.emulation import emulate
+from ..formats.emulation import emulate, restore
 from ..formats.table import format_of
 from .recipes import recipe
 from .text import folded, percent, runs_of, wrapped
@@ -57,7 +57,7 @@ class Placed(Result):
         """Round the operands of a model's matrix products in each forward, as these formats do. Returns the model.
 
         Parameters and `state_dict` stay as they are; gradients pass through the rounding as if it was not there.
-        Applied again, or by another result, it replaces what was applied before.
+        Applied again, or by another result, it replaces what was applied before; `remove` takes it off.
 
         Raises:
             CompareError: if the model lacks one of the modules.
@@ -77,6 +77,18 @@ class Placed(Result):
             )
         chosen = {name: format_of(value) for name, value in self.formats.items()}
         emulate(held, chosen, None if self.attention is None else format_of(self.attention))
+        return model
+
+    def remove(self, model: M) -> M:
+        """Take off what `apply` has put on a model. Returns the model.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
+        >>> kept = dtypeguard.compare(model, torch.randn(4, 32), format="mxfp8").keep(error=0.5)
+        >>> model is kept.remove(kept.apply(model))
+        True
+        """
+        restore(root_of(model))
         return model
 
     def filter(self, module: nn.Module, name: str) -> bool:

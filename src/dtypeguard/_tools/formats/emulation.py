@@ -1,4 +1,4 @@
-"""A model whose forwards round the operands of its matrix products: hooks that copy, pickle and train with it."""
+"""A model whose forwards round the operands of its matrix products, and that copies, pickles and trains with it."""
 
 import contextlib
 import threading
@@ -9,78 +9,95 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..._core.base.compiler import unseen
 from ..._core.base.patches import Patches
 from .products import Products
 from .table import Format
 
 
 class _Running(threading.local):
-    """The calls of one thread: what the outermost has turned on, and the names of the modules that run."""
+    """The calls of one thread: whether rounding is on, and the names of the modules that run."""
 
     def __init__(self) -> None:
-        self.on: list[contextlib.ExitStack] = []
+        self.on = False
         self.names: list[str] = []
 
 
 class _Emulation:
-    """What all hooks of one model share."""
+    """What all forwards of one model share."""
 
-    def __init__(self, formats: Mapping[str, Format], attention: Format | None) -> None:
-        self.formats, self.attention, self.running = dict(formats), attention, _Running()
+    def __init__(self, model: nn.Module, formats: Mapping[str, Format], attention: Format | None) -> None:
+        self.model, self.formats, self.attention, self.running = model, dict(formats), attention, _Running()
         self.forwards = 0  # so that stochastic rounding is another one in each
 
     def __getstate__(self) -> Any:
-        return self.formats, self.attention
+        return self.model, self.formats, self.attention
 
     def __setstate__(self, state: Any) -> None:
         self.__init__(*state)  # type: ignore[misc]  # a copy runs by itself
 
-    def name(self) -> str | None:
-        return self.running.names[-1] if self.running.names else None
-
-
-class _Enter:
-    """Before the forward of a module; the model's own turns the rounding on."""
-
-    def __init__(self, emulation: _Emulation, name: str) -> None:
-        self.emulation, self.name = emulation, name
-
-    def __call__(self, module: nn.Module, args: Any) -> None:
-        running = self.emulation.running
-        if not self.name:
-            with contextlib.ExitStack() as stack:
-                attention = self.emulation.attention
-                if attention is not None:
-                    stack.enter_context(apart())
-                products = Products(
-                    module, self.emulation.formats, self.emulation.name, attention, seed=self.emulation.forwards
-                )
-                self.emulation.forwards += 1
-                stack.enter_context(products.on())
-                running.on.append(stack.pop_all())
-        running.names.append(self.name)
-
-
-class _Leave(_Enter):
-    """After the forward of a module, whether it returns or raises."""
-
-    def __call__(self, module: nn.Module, args: Any, result: Any = None) -> None:
-        running = self.emulation.running
-        if running.names:  # a forward that began before the hooks were there has turned nothing on
+    @contextlib.contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """A module runs; the outermost one turns the rounding on."""
+        running = self.running
+        running.names.append(name)
+        try:
+            if running.on:
+                yield
+                return
+            running.on = True
+            try:
+                with apart() if self.attention is not None else contextlib.nullcontext(), self._products().on():
+                    yield
+            finally:
+                running.on = False
+        finally:
             running.names.pop()
-            if not self.name and running.on:
-                running.on.pop().close()
+
+    def _products(self) -> Products:
+        self.forwards += 1
+        return Products(
+            self.model, self.formats, lambda: self.running.names[-1], self.attention, seed=self.forwards - 1
+        )
+
+
+class _Rounded:
+    """The forward of one module. A hook would not be told of an interrupt, nor of a call past the model's forward."""
+
+    def __init__(self, emulation: _Emulation, name: str, forward: Any) -> None:
+        self.emulation, self.name, self.__wrapped__ = emulation, name, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.emulation.inside(self.name):
+            return self.__wrapped__(*args, **kwargs)
+
+
+unseen(_Rounded.__call__, inside=True)  # a compiled model runs it as it is
 
 
 def emulate(model: nn.Module, formats: Mapping[str, Format], attention: Format | None) -> None:
-    """Round in each forward of a model, in place of what was applied to it before."""
-    emulation = _Emulation(formats, attention)
+    """Round in the forwards of a model and of its modules, in place of what was applied before."""
+    restore(model)
+    emulation = _Emulation(model, formats, attention)
     for name, module in model.named_modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, _Enter)]:
-                del hooks[key]
-        module.register_forward_pre_hook(_Enter(emulation, name), prepend=True)
-        module.register_forward_hook(_Leave(emulation, name), always_call=True)
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.__dict__["forward"] = _Rounded(emulation, name, module.forward)
+
+
+def restore(model: nn.Module) -> None:
+    """Take off what `emulate` has put on a model, or on one around it."""
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        if isinstance(forward, _Rounded):
+            own = forward.__wrapped__
+            del module.__dict__["forward"]
+            if getattr(own, "__func__", None) is not type(module).forward:  # it was an instance's own before
+                module.__dict__["forward"] = own
+
+
+def emulated(model: nn.Module) -> bool:
+    """Whether a model, or a part of it, rounds."""
+    return any(isinstance(module.__dict__.get("forward"), _Rounded) for module in model.modules())
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ A product of a wider dtype whose operands were rounded is what low-bit hardware 
 The backward of a product is two others, each of which sums along another axis, so its operands are rounded there.
 """
 
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from ..._core.base import private
 from ..._core.base.modes import Mode
 from ..._engine.operands import native, operands
 from ..._engine.ops import Operator, operator_of
+from .origins import Marks, Origins
 from .rounding import rounded
 from .table import Format
 
@@ -34,9 +34,10 @@ _PRODUCTS: dict[str, tuple[int, int, int, int]] = {
 }
 _TRANSPOSED, _GROUPS = 6, 8  # arguments of a convolution; in its backward one further
 # These compute products together with other things.
-_KERNELS = ("mkldnn_rnn", "_thnn_", "_cudnn_rnn", "miopen_rnn", "_transformer_encoder_layer_fwd", "_native_multi_head")
-_CHOOSE = frozenset("topk argmax argmin sort argsort multinomial max min".split())  # they give places
-_NOBODY: frozenset[str] = frozenset()
+_KERNELS = (
+    "mkldnn_rnn", "_thnn_", "_cudnn_rnn", "miopen_rnn", "_transformer_encoder_layer_fwd", "_native_multi_head",
+    "_trilinear",
+)  # fmt: skip
 _ALIGNED = 16  # what a kernel's results must be divisible by
 
 
@@ -55,12 +56,12 @@ class Weights:
     """The weights of a module's products.
 
     Attributes:
-        sizes: how many numbers each has, by its storage.
+        sizes: how many numbers each parameter has that they are made of.
         shapes: of each product: over how many numbers it sums, and how many come out.
         convolves: whether one is a convolution.
     """
 
-    sizes: dict[int, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     shapes: set[tuple[int, int]] = field(default_factory=set)
     convolves: bool = False
 
@@ -81,22 +82,6 @@ class Weights:
         return None
 
 
-class _Marks:
-    """What is known of storages, as long as they live."""
-
-    def __init__(self) -> None:
-        self._of: dict[int, tuple[Any, frozenset[str]]] = {}
-
-    def get(self, tensor: Tensor) -> frozenset[str] | None:
-        storage = tensor.untyped_storage()
-        ref, mark = self._of.get(storage._cdata, (None, _NOBODY))
-        return mark if ref is not None and ref() is storage else None
-
-    def set(self, tensor: Tensor, mark: frozenset[str] = _NOBODY) -> None:
-        storage = tensor.untyped_storage()
-        self._of[storage._cdata] = weakref.ref(storage), mark
-
-
 class Products(Mode):
     """Rounds the operands of matrix products, by the module that computes them.
 
@@ -104,7 +89,7 @@ class Products(Mode):
 
     Attributes:
         weights: of each module that has products with weights.
-        choosers: modules whose results are what a choice reads, as those of routers.
+        origins: where the tensors of this run come from.
         kernels: modules that compute products in one kernel with other things.
     """
 
@@ -121,16 +106,14 @@ class Products(Mode):
         """
         super().__init__()
         self._formats, self._where, self._attention, self._told = formats, where, attention, told
+        self.origins = Origins(model)
         self.weights: dict[str, Weights] = {}
-        self.choosers: set[str] = set()
         self.kernels: set[str] = set()
+        self._model, self._sizes = model, {name: p.numel() for name, p in model.named_parameters()}
+        self._activations = Marks()  # of the modules that multiply them
         self._nodes: dict[int, Format] = {}  # of the graph, by number: the format of their products
+        self._used: dict[frozenset[str], Format] = {}  # by the parameters of a weight
         self._seed, self._generators = seed, dict[torch.device, torch.Generator]()
-        # Weights; what has met one; the modules whose products a tensor comes from; those that its places come from.
-        self._are_weights, self._are_activations, self._come_from, self._are_places = (_Marks() for _ in range(4))
-        for parameter in model.parameters():
-            if native(parameter):
-                self._are_weights.set(parameter)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, op = kwargs or {}, operator_of(func)
@@ -146,37 +129,13 @@ class Products(Mode):
             return self._convolution_backward(op, args, kwargs)
         if op.name in _PRODUCTS:
             return self._product(op, args, kwargs)
+        if op.attends and self._attention is not None and not _in_backward():
+            return self._attend(op, args, kwargs)
         out = func(*args, **kwargs)
         if op.name.startswith(_KERNELS) and (name := self._where()) is not None:
             self.kernels.add(name)
-        self._follow(op, given, out)
+        self.origins.follow(op, given, out)
         return out
-
-    def _follow(self, op: Operator, given: list[Tensor], out: Any) -> None:
-        """What is computed from weights alone is a weight; what reads places has chosen by the products before them."""
-        if op.view or not given:
-            return
-        made = operands((out,), {})
-        if all(self._are_weights.get(tensor) is not None for tensor in given):
-            for tensor in made:
-                self._are_weights.set(tensor)
-            return
-        if places := self._all(self._are_places, given):
-            if op.cast or op.name == "clone":
-                for tensor in made:
-                    self._are_places.set(tensor, places)
-                return
-            self.choosers |= places
-        if names := self._all(self._come_from, given):
-            for tensor in made:
-                if tensor.is_floating_point() or tensor.is_complex():
-                    self._come_from.set(tensor, names)
-                elif op.name in _CHOOSE:
-                    self._are_places.set(tensor, names)
-
-    @staticmethod
-    def _all(marks: _Marks, given: list[Tensor]) -> frozenset[str]:
-        return frozenset().union(*(marks.get(tensor) or _NOBODY for tensor in given))
 
     # ------------------------------------------------------------ forward
 
@@ -186,57 +145,78 @@ class Products(Mode):
         groups, back = 1, _in_backward()
         if op.name == "convolution":
             groups, other = args[_GROUPS], 0 if args[_TRANSPOSED] else 1
-        to = self._nodes.get(private.current_node()._sequence_nr()) if back else self._format(one, two, axis, other)
+        made_of = self._weighed(one, two) if not back else None
+        to = self._of_node(one, two) if back else self._format(one, two, axis, other, made_of)
         given = args
         if to is not None:
             args = list(args)
-            args[first] = self._operand(one, to, axis, groups, back)
-            args[second] = self._operand(two, to, other, groups if other == 0 else 1, back)
+            args[first] = self._operand(one, to, axis, groups, self._role(one, back), back)
+            args[second] = self._operand(two, to, other, groups if other == 0 else 1, self._role(two, back), back)
         out = op.func(*args, **kwargs)
-        if to is not None and self._told is not None and not back:
+        if back:
+            return out
+        if to is not None and self._told is not None:
             with private.without_keys(private.MODES_AND_AUTOCAST):
                 exact = op.func(*given, **kwargs)
             self._told.multiplied(out, exact)
-        if not back:
-            weighs = any(self._are_weights.get(tensor) is not None for tensor in (one, two))
-            name = self._where()
-            names = frozenset([name]) if weighs and name is not None else self._all(self._come_from, [one, two])
-            self._come_from.set(out, names)
+        name = self._where()
+        if made_of is None or name is None:
+            self.origins.follow(op, [one, two], out)
+        else:
+            self.origins.products.set(out, frozenset([name]))
         return out
 
-    def _format(self, one: Tensor, two: Tensor, axis: int, other: int) -> Format | None:
+    def _weighed(self, one: Tensor, two: Tensor) -> int | None:
+        """Which operand is the weight; None where there is none, or where two make another one."""
+        weights = [self.origins.weight(tensor) is not None for tensor in (one, two)]
+        if not any(weights):
+            return None
+        states = [self.origins.state.get(tensor) is not None for tensor in (one, two)]
+        if not all(states) or not all(weights):
+            return None if all(states) and not self._is_own(two if weights[1] else one) else weights.index(True)
+        return 1 if self._is_own(two) else None
+
+    def _is_own(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the weight of the layer that runs: what that multiplies is no weight, but a query."""
+        name = self._where()
+        own = getattr(self._model.get_submodule(name), "weight", None) if name else None
+        return isinstance(own, Tensor) and own.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+
+    def _format(self, one: Tensor, two: Tensor, axis: int, other: int, made_of: int | None) -> Format | None:
         """In which format a product of forward is."""
         name = self._where()
         if name is None or not one.is_floating_point():
             return None
-        are_weights = [self._are_weights.get(tensor) is not None for tensor in (one, two)]
-        if all(are_weights):  # a weight that is made of others
-            return None
-        to = self._formats.get(name)
-        if not any(are_weights):  # attention multiplies what has met weights, on both sides
-            to = self._attention if self._come_from.get(one) and self._come_from.get(two) else None
+        if made_of is None:  # attention multiplies what comes from weights, on both sides
+            to = self._attention if self.origins.products.get(one) and self.origins.products.get(two) else None
         else:
-            weight, sums = (one, axis) if are_weights[0] else (two, other)
+            weight, sums = (two, other) if made_of else (one, axis)
+            origins, to = self.origins.weight(weight) or frozenset(), self._formats.get(name)
             held = self.weights.setdefault(name, Weights())
-            held.sizes[weight.untyped_storage()._cdata] = _once(weight).numel()
+            held.sizes.update((origin, self._sizes[origin]) for origin in origins)
             held.convolves |= weight is two and axis == 1 and weight.ndim > 2
             held.shapes.add((weight.shape[sums], weight.shape[_other(sums)] if weight.ndim > 1 else 1))
-        if to is not None and torch.is_grad_enabled() and (one.requires_grad or two.requires_grad):
-            self._nodes[private.next_sequence() - 1] = to
-            for tensor, is_weight in zip((one, two), are_weights, strict=True):
-                if not is_weight:
-                    self._are_activations.set(tensor)
+            if to is not None:
+                self._used[origins] = to
+        if to is not None:
+            if torch.is_grad_enabled() and (one.requires_grad or two.requires_grad):
+                self._nodes[private.next_sequence() - 1] = to
+            for place, tensor in enumerate((one, two)):
+                if place != made_of:
+                    self._activations.set(tensor)
         return to
 
-    def _operand(self, tensor: Tensor, to: Format, axis: int, groups: int, back: bool) -> Tensor:
+    def _role(self, tensor: Tensor, back: bool) -> str:
+        if self.origins.weight(tensor) is not None and self._activations.get(tensor) is None:
+            return "weight"
+        return "activation" if not back or self._activations.get(tensor) is not None else "gradient"
+
+    def _operand(self, tensor: Tensor, to: Format, axis: int, groups: int, role: str, back: bool) -> Tensor:
         """An operand as a format has it."""
-        weight = self._are_weights.get(tensor) is not None
         if not to.activations:
-            if not weight:
+            if role != "weight":
                 return tensor
             axis = _other(axis) if back else axis  # it is stored as forward reads it
-        seen = not back or self._are_activations.get(tensor) is not None
-        role = "weight" if weight else "activation" if seen else "gradient"
         with private.without_keys(private.MODES_AND_AUTOCAST):
             once, noise = _once(tensor), self._noise(tensor.device) if to.stochastic else None
             if groups > 1:
@@ -245,8 +225,21 @@ class Products(Mode):
             else:
                 found = rounded(once, to, axis, role, noise)
         if self._told is not None and not back:
-            self._told.rounded(once, found, weight)
+            self._told.rounded(once, found, role == "weight")
         return found.expand(tensor.shape)
+
+    def _attend(self, op: Operator, args: Any, kwargs: Any) -> Any:
+        """Attention in one kernel, by its two products; what the kernel gives besides is its own."""
+        out = op.func(*args, **kwargs)
+        mask = op.argument(args, kwargs, "attn_mask", op.argument(args, kwargs, "attn_bias"))
+        causal, scale = op.argument(args, kwargs, "is_causal", False), op.argument(args, kwargs, "scale")
+        math: Any = torch.ops.aten._scaled_dot_product_attention_math
+        query, key, value = args[:3]
+        with self.on():
+            found = math(
+                query, key, value, mask, 0.0, causal, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3]
+            )[0]
+        return (found, *out[1:]) if isinstance(out, tuple) else found
 
     def _noise(self, device: torch.device) -> torch.Generator:
         if device not in self._generators:
@@ -257,26 +250,38 @@ class Products(Mode):
 
     def _convolution_backward(self, op: Operator, args: Any, kwargs: Any) -> Any:
         """Two products: the input's gradient sums over what came out, the weight's over batch and places."""
-        to = self._nodes.get(private.current_node()._sequence_nr()) if _in_backward() else None
+        gradient, given, weight = args[:3]
+        to = self._of_node(gradient, weight) if _in_backward() else None
         if to is None:
             return op.func(*args, **kwargs)
-        gradient, given, weight = args[:3]
         mask, groups, turned = list(args[-1]), args[_GROUPS + 1], args[_TRANSPOSED + 1]
 
-        def parts(wanted: tuple[int, ...], *operands: Tensor) -> Any:
-            asked = [wants and place in wanted for place, wants in enumerate(mask)]
-            return op.func(*operands, *args[3:-1], asked) if any(asked) else (None, None, None)
+        def part(wanted: int, *operands: Tensor) -> Any:
+            asked = [wants and place == wanted for place, wants in enumerate(mask)]
+            return op.func(*operands, *args[3:-1], asked)[wanted] if any(asked) else None
 
         axis = 1 if turned else 0
-        out = self._operand(gradient, to, 1, groups, True)
-        one = parts((0,), out, given, self._operand(weight, to, axis, 1 if axis else groups, True))
-        two = parts((1, 2), self._places(gradient, to), self._places(given, to), weight)
-        return one[0], two[1], two[2]
+        out = self._operand(gradient, to, 1, groups, "gradient", True)
+        wide = self._operand(weight, to, axis, 1 if axis else groups, "weight", True)
+        return (
+            part(0, out, given, wide),
+            part(1, self._places(gradient, to, "gradient"), self._places(given, to, "activation"), weight),
+            part(2, gradient, given, weight),
+        )
 
-    def _places(self, tensor: Tensor, to: Format) -> Tensor:
+    def _of_node(self, one: Tensor, two: Tensor) -> Format | None:
+        """The format of a product of backward: that of its node, or in the user's own code that of its weight."""
+        node = private.current_node()
+        to = self._nodes.get(node._sequence_nr())
+        if to is None and isinstance(node, torch.autograd.function.BackwardCFunction):
+            weights = (self.origins.weight(tensor) for tensor in (one, two))
+            to = next((self._used[origins] for origins in weights if origins in self._used), None)
+        return to
+
+    def _places(self, tensor: Tensor, to: Format, role: str) -> Tensor:
         """Channels in rows, of which each sums over the batch and all places."""
         rows = tensor.movedim(1, 0)
-        return self._operand(rows.flatten(1), to, -1, 1, True).view(rows.shape).movedim(0, 1)
+        return self._operand(rows.flatten(1), to, -1, 1, role, True).view(rows.shape).movedim(0, 1)
 
 
 def _once(tensor: Tensor) -> Tensor:
