@@ -230,7 +230,7 @@ def test_stochastic_rounding_is_right_on_average(name):
     ("name", "bits"),
     [
         ("fp8", 8), ("fp8:row", 8), ("mxfp8", 8.25), ("mxfp6", 6.25), ("mxfp4", 4.25), ("nvfp4", 4.5), ("int8", 8),
-        ("int4", 4.125), ("int4:32", 4.5), ("bf16", 16), ("tf32", 32),
+        ("int4", 4.125), ("int4:32", 4.5), ("bf16", 16), ("tf32", 19),
     ],
 )  # fmt: skip
 def test_bits_of_a_weight_have_their_share_of_the_scales(name, bits):

@@ -84,14 +84,12 @@ def test_another_tool_is_refused():
 @pytest.mark.parametrize(
     ("tool", "spec", "takes"),
     [
-        ("torchao", "tf32", "fp8, fp8:row, fp8:block, mxfp8, mxfp8:rceil, mxfp6, "),
-        ("torchao", "bf16", "fp8, "),
+        ("torchao", "fp8:sr", "fp8, fp8:row, fp8:block, mxfp8, mxfp8:rceil, mxfp6, "),
         ("torchao", "int8:64", "fp8, "),
         ("transformers", "nvfp4:sr", "fp8, "),
         ("transformer_engine", "fp8:row", "fp8, fp8:e5m2, fp8:block, "),
         ("transformer_engine", "int8", "fp8, "),
         ("transformer_engine", "mxfp4", "fp8, "),
-        ("modelopt", "fp16", "fp8, "),
         ("modelopt", "nvfp4:hadamard", "fp8, "),
         ("llm-compressor", "mxfp6", "fp8, fp8:row, fp8:block, mxfp8, mxfp4, nvfp4, int8, int4"),
         ("llm-compressor", "fp8:sr", "fp8, "),
@@ -101,6 +99,13 @@ def test_a_format_that_a_tool_does_not_know_is_refused(tool, spec, takes):
     told = f"to_recipe({tool!r}): {tool} has no {spec!r}, which 'layers.1.up' gets; it takes {takes}"
     with pytest.raises(ValueError, match=re.escape(told)):
         recipe(tool, low(spec), KEPT)
+
+
+@pytest.mark.parametrize("wide", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_module_in_a_dtype_of_torch_is_left_alone(tool, wide):
+    mixed = {**low("mxfp8"), "layers.0.up": wide}
+    assert recipe(tool, mixed, KEPT[:1]) == recipe(tool, low("mxfp8"), (*KEPT[:1], "layers.0.up"))
 
 
 @pytest.mark.parametrize("tool", TOOLS)

@@ -1,11 +1,12 @@
 """Batches as the caller gives them, and the tensors of what a model returns."""
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._core.contract.containers import children, tensors_in
 from ..._core.repair.containers import rebuild
@@ -60,8 +61,29 @@ def _batch(value: Any, name: str) -> Batch:
 
 
 def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """A value with each of its tensors replaced; all containers are rebuilt."""
+    """A value with each of its tensors replaced; containers are rebuilt, objects with a state (a cache) copied."""
     if isinstance(value, Tensor):
         return function(value)
     held = children(value)
-    return value if held is None else rebuild(value, {step: mapped(item, function) for step, item in held})
+    if held is not None:
+        return rebuild(value, {step: mapped(item, function) for step, item in held})
+    if not hasattr(value, "__dict__") or isinstance(value, nn.Module | type) or callable(value):
+        return value
+    try:
+        return copy.deepcopy(value, {id(tensor): function(tensor) for tensor in _held(value, set())})
+    except Exception:
+        return value
+
+
+def _held(value: Any, seen: set[int]) -> Iterator[Tensor]:
+    """The tensors in the attributes of an object, and in those of what it holds."""
+    if isinstance(value, Tensor):
+        yield value
+    elif id(value) not in seen:
+        seen.add(id(value))
+        parts = children(value)
+        for part in (
+            vars(value).values() if parts is None and hasattr(value, "__dict__") else (p for _, p in parts or ())
+        ):
+            if isinstance(part, Tensor | list | tuple | dict) or hasattr(part, "__dict__"):
+                yield from _held(part, seen)

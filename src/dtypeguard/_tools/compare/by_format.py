@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..._core.base.dtypes import name_of
@@ -25,6 +26,7 @@ RUNS = 5
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
 _CURVE = 40  # points
 _MOST = 3  # parameters in a line
+_LEAST = 1e-9  # of the error²: nothing but the model itself makes none of it
 _EXAMPLES = {"error": "0.01", "bits": "6.5"}
 
 
@@ -114,9 +116,14 @@ class FormatComparison(Comparison):
     ) -> None:  # fmt: skip
         self._gradients = gradients
         self._placed: Placed | None = None
+        self._front: list[Choice] | None = None
         self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
         self.stays = subject.refusals(subject.formats[0])
         super().__init__(subject, found, born)
+
+    @property
+    def wide(self) -> str:
+        return name_of(self._subject.given)
 
     @property
     def gradients(self) -> dict[str, float] | None:
@@ -189,7 +196,7 @@ class FormatComparison(Comparison):
         """
         self._check(error, bits)
         self._subject.check_unchanged()
-        with task("keep"):
+        with torch.inference_mode(False), task("keep"):
             placed = self._place(error, bits)
         self._placed = placed
         return placed
@@ -209,11 +216,14 @@ class FormatComparison(Comparison):
 
     def _place(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
-        front = choices(self._options())
+        front = self._choices()
         if bits is not None and front[0].cost > bits * count:
-            stay = f", as {len(self.stays)} modules stay in {subject.width} bits" if self.stays else ""
+            one = len(self.stays) == 1
+            stay = (
+                f", as {len(self.stays)} module{'s' * (not one)} stay{'s' * one} in {self.wide}" if self.stays else ""
+            )
             raise ValueError(f"keep(bits={bits:g}): the cheapest choice has {front[0].cost / count:.3g} bits{stay}")
-        slack, best, reached, runs = 1.0, None, math.inf, 0
+        slack, best, reached, runs, found = 1.0, None, math.inf, 0, math.inf
         while runs < RUNS:
             if bits is not None:
                 chosen = max((one for one in front if one.cost <= bits * count), key=lambda one: one.cost)
@@ -233,11 +243,17 @@ class FormatComparison(Comparison):
             if best is None:
                 slack *= _CAUTION**runs
         if best is None:
+            rest = ", as attention stays in it" if subject.attention else f" against {name_of(self.reference)}"
             raise CompareError(
-                f"keep(error={error:.1g}) cannot be reached: the whole model in {self.wide} has an error of "
-                f"{percent(self._found.own)} against {name_of(self.reference)}"
+                f"keep(error={error:g}) cannot be reached: with all layers in {self.wide} the error is "
+                f"{percent(found)}{rest}"
             )
         return self._placed_as(best, reached, runs, count, [(one.cost / count, one.damage) for one in front])
+
+    def _choices(self) -> list[Choice]:
+        if self._front is None:
+            self._front = choices(self._options())
+        return self._front
 
     def _options(self) -> dict[str, list[Option]]:
         """For each layer, the formats that take it, and the model's own dtype."""
@@ -251,7 +267,7 @@ class FormatComparison(Comparison):
                 if name in search.must or not math.isfinite(search.found.error):
                     damage = math.inf
                 elif not search.found.linear:
-                    damage = max(search.saved(name), 0.0) * search.found.error**2
+                    damage = max(search.saved(name), _LEAST) * search.found.error**2
                 options[name].append(Option(title, to.bits * self._subject.weights[name].count, damage))
         return options
 

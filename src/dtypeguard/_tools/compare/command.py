@@ -13,7 +13,7 @@ from ..._show.files import writable, write
 from ..audit.command import try_files
 from ..audit.factory import found_by, made_by
 from .compare import compare
-from .recipes import check_tool
+from .recipes import check_tool, recipe
 
 _OF_FORMATS = ("bits", "loss", "recipe", "attention")  # options that have no meaning for a dtype
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         try_files(options, "json", "html")
-        recipe = _recipe(options)
+        wanted = _recipe(options)
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} {value}: {what} must be positive")
@@ -43,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     if isinstance(kept, CompareError):
         print(kept, file=sys.stderr)
         return 1
-    if recipe is not None:
-        tool, path = recipe
+    if wanted is not None:
+        tool, path = wanted
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
     left = result.error if kept is None else kept.error
     return int(options.max_error is not None and not left <= options.max_error)
@@ -73,6 +73,7 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str] | None:
             "--recipe modelopt: its configuration has integers for keys, which JSON has not: call "
             "`kept.to_recipe('modelopt')` in Python"
         )
+    recipe(tool, {f"{n}": to for n, to in enumerate(options.format or ())}, ())  # whether the tool takes them together
     return tool, writable(path)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..._core.base.dtypes import HALF
 from ..._core.base.errors import CompareError
+from ..._engine.operands import native
 from ..formats.emulation import apart, restore
 from ..formats.products import Products, Weights
 from ..formats.table import FORMATS, Format, format_of
@@ -33,7 +34,7 @@ class Formatted(Subject):
         formats: the first is what the low run has.
         attention: whether products without a weight are in the format too.
         gradients: the loss whose gradients are compared too.
-        width: bits of a number in the model's own dtype.
+        given: the dtype in which the model was given.
         weights: of each module that has products with weights, in the order of their calls.
         stays: why a module computes as it is in any format, by its name.
         exact: the gradients of the model as it is, of each batch.
@@ -42,7 +43,7 @@ class Formatted(Subject):
     formats: Sequence[Format] = ()
     attention: bool = False
     gradients: Loss | None = None
-    width: int = 32
+    given: torch.dtype = torch.float32
 
     widens = False
 
@@ -69,6 +70,11 @@ class Formatted(Subject):
         other.formats, other.runs = (to,), 0
         other._assigned = other.assigned(to)
         return other
+
+    @property
+    def width(self) -> int:
+        """Bits of a number in the model's own dtype."""
+        return 8 * self.given.itemsize
 
     @property
     def low(self) -> torch.dtype:
@@ -102,6 +108,8 @@ class Formatted(Subject):
         for to in self.formats:
             if not self.assigned(to):
                 why = "; ".join(reasons(self.refusals(to), self.weights)) or NOTHING
+                if not all(map(native, self.model.parameters())):
+                    why = "its weights are tensors of another class, as those that are quantized already"
                 raise CompareError(f"compare: no module of {type(self.model).__name__} goes to {to.name}: {why}")
         self._assigned = self.assigned(self.formats[0])
 
@@ -161,8 +169,10 @@ def formatted(
     names = formats if isinstance(formats, tuple | list) else (formats,)
     if not names:
         raise ValueError("compare: format=() names no format: use " + ", ".join(FORMATS))
-    rows = [format_of(name) for name in names]
-    width = 8 * widest(model).itemsize
+    rows = [*{row.name: row for row in map(format_of, names)}.values()]
+    if attention and not rows[0].activations:
+        raise ValueError(f"compare: attention=True rounds activations, and {rows[0].name} rounds weights alone")
+    own = widest(model)
     if any(tensor.dtype in _OTHERS for tensor in (*model.parameters(), *model.buffers())):
         model = copy.deepcopy(model).float()
     given = [batch.map(lambda t: t.float() if t.dtype in _OTHERS else t) for batch in batches]
@@ -177,5 +187,5 @@ def formatted(
         formats=rows,
         attention=attention,
         gradients=loss,
-        width=width,
+        given=own,
     )

@@ -14,6 +14,8 @@ from ..._core.contract.containers import tensors_in
 from ..formats.table import Format
 from .formatted import Formatted
 
+_NOTHING = 1e-12  # of the square of all gradients: what float32 leaves of one that is zero, as of a key's bias
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -37,14 +39,16 @@ def gradients_of(subject: Formatted, assigned: Mapping[str, Format]) -> Gradient
         subject.exact = [_gradients(subject, number, low=False) for number in range(len(subject.batches))]
     with subject.rounding(assigned):
         for number, exact in enumerate(subject.exact):
-            for name, found in _gradients(subject, number, low=True).items():
-                own = exact[name]
+            low = _gradients(subject, number, low=True)
+            for name in {**exact, **low}:  # a choice may give a gradient to others
+                found, own = (of.get(name, torch.zeros(())) for of in (low, exact))
                 squares[name] = squares.get(name, 0.0) + float((found - own).square().sum(dtype=torch.float64))
                 sizes[name] = sizes.get(name, 0.0) + float(own.square().sum(dtype=torch.float64))
     size = sum(sizes.values())
     if not size:
         raise CompareError("compare: the gradients of loss= are zero, so there is nothing to compare")
-    errors = {name: math.sqrt(square / sizes[name]) for name, square in squares.items() if sizes[name]}
+    told = {name: square for name, square in squares.items() if sizes[name] > _NOTHING * size}
+    errors = {name: math.sqrt(square / sizes[name]) for name, square in told.items()}
     ordered = dict(sorted(errors.items(), key=lambda item: -item[1] if item[1] == item[1] else -math.inf))
     return Gradients(ordered, math.sqrt(sum(squares.values()) / size))
 

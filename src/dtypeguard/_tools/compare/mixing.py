@@ -1,9 +1,11 @@
 """Formats for layers: what each costs and damages, and the choices of which none is cheaper and better."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+from torch import Tensor
 
 _POINTS = 2048  # choices that are kept: of those that cost nearly the same, the best
 
@@ -28,17 +30,17 @@ class Choice:
 
     cost: float
     damage: float
-    _last: tuple[Any, str, str | None] | None
+    _steps: Any
+    _place: int
 
     @property
     def formats(self) -> dict[str, str | None]:
         """By the name of the layer, in order."""
         found: list[tuple[str, str | None]] = []
-        last = self._last
-        while last is not None:
-            before, name, chosen = last
-            found.append((name, chosen))
-            last = before
+        place = self._place
+        for name, options, before, chosen in reversed(self._steps):
+            found.append((name, options[int(chosen[place])].format))
+            place = int(before[place])
         return dict(reversed(found))
 
 
@@ -47,26 +49,30 @@ def choices(options: Mapping[str, Sequence[Option]]) -> list[Choice]:
 
     Damages are added: errors of layers are independent, and small.
     """
-    front = [Choice(0.0, 0.0, None)]
+    costs, damages = torch.zeros(2, 1, dtype=torch.float64)
+    steps: list[tuple[str, Sequence[Option], Tensor, Tensor]] = []
     for name, several in options.items():
-        front = _front(
-            Choice(one.cost + option.cost, one.damage + option.damage, (one._last, name, option.format))
-            for one in front
-            for option in several
-        )
-    return front
+        each = torch.tensor([(one.cost, one.damage) for one in several], dtype=torch.float64)
+        cost, damage = ((front[:, None] + own).flatten() for front, own in zip((costs, damages), each.T, strict=True))
+        kept = _front(cost, damage)
+        costs, damages = cost[kept], damage[kept]
+        steps.append((name, several, kept // len(several), kept % len(several)))
+    pairs = enumerate(zip(costs.tolist(), damages.tolist(), strict=True))
+    return [Choice(cost, damage, steps, place) for place, (cost, damage) in pairs]
 
 
-def _front(found: Iterable[Choice]) -> list[Choice]:
-    """The choices that are better than all that are as cheap; where these are many, one of each few."""
-    best: list[Choice] = []
-    for one in sorted(found, key=lambda choice: (choice.cost, choice.damage)):
-        if not best or one.damage < best[-1].damage:
-            best.append(one)
-    if len(best) <= _POINTS:
-        return best
-    low, high = best[0].cost, best[-1].cost
-    thin: dict[int, Choice] = {}
-    for one in best:
-        thin[math.ceil((_POINTS - 2) * (one.cost - low) / (high - low))] = one  # the last of a group damages least
-    return list(thin.values())
+def _front(cost: Tensor, damage: Tensor) -> Tensor:
+    """The places of the choices that are better than all that are as cheap; where these are many, one of each few."""
+    order = damage.sort(stable=True).indices
+    order = order[cost[order].sort(stable=True).indices]
+    least = damage[order].cummin(0).values
+    better = torch.ones(len(order), dtype=torch.bool)
+    better[1:] = least[1:] < least[:-1]
+    order = order[better]
+    if len(order) <= _POINTS:
+        return order
+    low, high = cost[order[0]], cost[order[-1]]
+    group = ((_POINTS - 2) * (cost[order] - low) / (high - low)).ceil()
+    last = torch.ones(len(order), dtype=torch.bool)  # the last of a group damages least
+    last[:-1] = group[1:] != group[:-1]
+    return order[last]

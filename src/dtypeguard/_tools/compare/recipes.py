@@ -7,6 +7,7 @@ from typing import Any
 _Data = dict[str, Any]
 
 _ENGINE = "fp8 fp8:e5m2 fp8:block fp8:block:e5m2 mxfp8 mxfp8:e5m2 nvfp4 nvfp4:hadamard nvfp4:sr nvfp4:hadamard:sr"
+_WIDE = frozenset(["tf32", "bf16", "fp16"])  # dtypes of torch: to these tools their modules are left alone
 _SCALES = (("", False), (":rceil", True))  # whether powers of two are rounded up
 _OURS = {"e5m2", "rceil"}  # options that a tool may not know: it has no gradients, or rounds scales in its own way
 _ALONE = {"set_inductor_config": False}  # else the whole process gets new settings: before torchao 0.18 TF32 as well
@@ -27,7 +28,9 @@ def recipe(tool: str, formats: Mapping[str, str], kept: Sequence[str]) -> _Data:
     if both := sorted({*formats} & {*kept}):
         raise ValueError(f"to_recipe({tool!r}): module {both[0]!r} has a format, and is kept")
     named, table, write = _TOOLS[key]
-    return write({name: _row(named, table, name, spec) for name, spec in formats.items()}, kept)
+    low = {name: spec for name, spec in formats.items() if spec.split(":")[0] not in _WIDE}
+    wide = [name for name in formats if name not in low]
+    return write({name: _row(named, table, name, spec) for name, spec in low.items()}, [*kept, *wide])
 
 
 def check_tool(tool: str) -> str:

@@ -44,6 +44,7 @@ class Layer:
         error: of the module's output, relative to its output in the wider dtype; None if it returns no floating tensor.
         kind: the name of its class.
         lines: where it computes, as `file:line`, the line with the largest share first.
+        alone: in a format, the error that this module alone would make; else None.
     """
 
     name: str

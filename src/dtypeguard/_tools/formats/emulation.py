@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,8 +65,13 @@ class _Emulation:
 class _Rounded:
     """The forward of one module. A hook would not be told of an interrupt, nor of a call past the model's forward."""
 
-    def __init__(self, emulation: _Emulation, name: str, forward: Any) -> None:
-        self.emulation, self.name, self.__wrapped__ = emulation, name, forward
+    def __init__(self, emulation: _Emulation, name: str, module: nn.Module) -> None:
+        self.emulation, self.name, self.module = emulation, name, module
+        self.own = module.__dict__.get("forward")  # that of an instance, as some libraries set it
+
+    @property
+    def __wrapped__(self) -> Any:
+        return types.MethodType(type(self.module).forward, self.module) if self.own is None else self.own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self.emulation.inside(self.name):
@@ -81,7 +87,7 @@ def emulate(model: nn.Module, formats: Mapping[str, Format], attention: Format |
     emulation = _Emulation(model, formats, attention)
     for name, module in model.named_modules():
         if not isinstance(module, torch.jit.ScriptModule):
-            module.__dict__["forward"] = _Rounded(emulation, name, module.forward)
+            module.__dict__["forward"] = _Rounded(emulation, name, module)
 
 
 def restore(model: nn.Module) -> None:
@@ -89,10 +95,9 @@ def restore(model: nn.Module) -> None:
     for module in model.modules():
         forward = module.__dict__.get("forward")
         if isinstance(forward, _Rounded):
-            own = forward.__wrapped__
             del module.__dict__["forward"]
-            if getattr(own, "__func__", None) is not type(module).forward:  # it was an instance's own before
-                module.__dict__["forward"] = own
+            if forward.own is not None:
+                module.__dict__["forward"] = forward.own
 
 
 def emulated(model: nn.Module) -> bool:

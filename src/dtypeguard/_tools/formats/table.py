@@ -46,7 +46,7 @@ class Scale(Enum):
 E4M3, E5M2 = Element(8, 3, -6, 448.0), Element(8, 2, -14, 57344.0)
 E2M3, E3M2, E2M1 = Element(6, 3, 0, 7.5), Element(6, 2, -2, 28.0), Element(4, 1, 0, 6.0)
 _INT8, _INT4 = Element(8, 7, 7, 127.0, -128.0), Element(4, 3, 3, 7.0, -8.0)
-_TF32 = Element(32, 10, -126, float("inf"), infinite=True)
+_TF32 = Element(19, 10, -126, float("inf"), infinite=True)
 _BF16 = Element(16, 7, -126, (2 - 2**-7) * 2.0**127, infinite=True)
 _FP16 = Element(16, 10, -14, 65504.0, infinite=True)
 
