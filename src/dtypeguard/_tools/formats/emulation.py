@@ -78,7 +78,9 @@ class _Rounded:
             return self.__wrapped__(*args, **kwargs)
 
 
-unseen(_Rounded.__call__, inside=True)  # a compiled model runs it as it is
+# A compiled model runs it as it is, where it meets it, and in what it calls.
+unseen(_Rounded.__call__, inside=True)
+_Rounded.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]  # what `torch.compiler.disable` sets
 
 
 def emulate(model: nn.Module, formats: Mapping[str, Format], attention: Format | None) -> None:
