@@ -20,7 +20,6 @@ from .mixing import Choice, Option, choices
 from .placed import Placed
 from .result import Comparison
 from .text import percent
-from .units import within
 
 RUNS = 5
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
@@ -47,23 +46,14 @@ class FormatSearch(Search):
         super().__init__(subject, found)
 
     def _finite(self, found: Measured) -> Measured:
-        lost = [reach.inside for reach, _ in found.overflows]
-        self.must = frozenset(name for name in self._subject.weights if any(self._innermost(name, one) for one in lost))
+        self.must = frozenset(found.beyond)
         with self._subject.rounding(self._without(self.must)):
             self.found = measure(self._subject, self._subject.lowered)
         return self.found
 
-    def _innermost(self, name: str, inside: int) -> bool:
-        """Whether these are the bits of a module and those around it."""
-        bits = self.units.bits[name]
-        return bool(bits & inside) and not any(
-            other != name and within(other, name) and self.units.bits[other] & inside for other in self._subject.weights
-        )
-
     def _without(self, names: Iterable[str]) -> dict[str, Format]:
-        names = {*names}
-        every = self._subject.assigned(self._subject.formats[0])
-        return {name: to for name, to in every.items() if not any(within(name, kept) for kept in names)}
+        kept, every = {*names}, self._subject.assigned(self._subject.formats[0])
+        return {name: to for name, to in every.items() if name not in kept}
 
     @property
     def leaves(self) -> list[str]:
@@ -73,7 +63,7 @@ class FormatSearch(Search):
     def saved(self, name: str) -> float:
         if self._saved:
             return self._saved.get(name, 0.0)
-        share = sum(part.share for part in self.found.parts.values() if within(part.module, name))
+        share = sum(part.share for part in self.found.parts.values() if part.module == name)
         alone, error = self.found.alone.get(name), self.found.error
         return share if alone is None or not error else (share + (alone / error) ** 2) / 2
 

@@ -50,6 +50,7 @@ class Measured:
         error: of the outputs, relative to the reference.
         parts: by module and line.
         parameters: the share of each parameter that is stored in the low dtype, by its name.
+        beyond: modules in which rounding to a format has made values infinite.
         alone: the error that each module makes by itself, if that was asked for.
         courses: by module, in the order in which they return.
         savings: what keeping modules would save.
@@ -73,6 +74,7 @@ class Measured:
     own: float = 0.0
     parts: dict[tuple[str, Any], Part] = field(default_factory=dict)
     parameters: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    beyond: set[str] = field(default_factory=set)
     alone: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     courses: dict[str, Course] = field(default_factory=dict)
     modules: dict[str, nn.Module] = field(default_factory=dict)
@@ -213,7 +215,7 @@ class _Measurement:
     def _batch(self, modules: Modules, number: int) -> None:
         """One run in the low dtype, and the backward of its shadow."""
         subject, found = self.subject, self.found
-        trace = Trace(modules, self._wide, subject.low, self._copies, subject.widens)
+        trace = Trace(modules, self._wide, subject, self._copies)
         leaves = _Leaves(trace, subject.dtype)
         for parameter in self.model.parameters():  # else torch multiplies by expanded weights, whose backward is slow
             parameter.requires_grad_(_inexact(parameter))
@@ -245,6 +247,7 @@ class _Measurement:
             known.size += course.size
             known.lost += course.lost
         found.overflows += trace.overflows
+        found.beyond |= trace.beyond
         self._decided(trace, low, shadows, reference)
 
     def _referred(self, low: list[Tensor], apart: Distance) -> Distance:

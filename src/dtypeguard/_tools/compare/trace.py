@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base import private
-from ..._core.base.dtypes import name_of
 from ..._core.base.modes import Mode
 from ..._core.base.progress import tell
 from ..._core.contract.containers import children, tensors_in
@@ -79,14 +78,16 @@ class Trace(Mode):
         taken: the bits of the modules around all operations that read what the model was given.
         reached: a backward to it goes to all doors, and no further.
         blind: names of operations whose error nobody knows.
+        beyond: modules in which rounding to a format has made values infinite.
         samples: in a backward that asks for powers, how many samples the outputs have; else 0.
         powers: the square of what each module's products make of the outputs, from random signs.
     """
 
-    def __init__(self, modules: Modules, wide: Wide, low: torch.dtype, copies: bool, widens: bool) -> None:
+    def __init__(self, modules: Modules, wide: Wide, subject: Subject, copies: bool) -> None:
         super().__init__()
-        self.modules, self._wide, self._low, self._paused, self._widens = modules, wide, low, False, widens
-        self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(low, copies)
+        self.modules, self._wide, self._title, self._paused = modules, wide, subject.title, False
+        self._low, self._widens = subject.low, subject.widens
+        self.rows, self.reaches, self.shadow = Rows(), Reaches(modules), Graph(subject.low, copies)
         self.operations, self.blind = 0, list[str]()
         self.inputs: set[int] = set()
         self.uses: dict[int, tuple[Site, str | None]] = {}
@@ -96,6 +97,7 @@ class Trace(Mode):
         self.doors: list[Door] = []
         self.asks_doors = [False]
         self.reached = torch.zeros((), requires_grad=True)
+        self.beyond: set[str] = set()
         self.samples, self.powers = 0, defaultdict[str, float](float)
         modules.entered, modules.left = self._entered, self._left
 
@@ -140,7 +142,7 @@ class Trace(Mode):
         writing: Writing | None, row_of: RowOf,
     ) -> None:  # fmt: skip
         """The program's operation has run."""
-        tell(lambda: f"run in {name_of(self._low)}, operation {self.operations:,}")
+        tell(lambda: f"run in {self._title}, operation {self.operations:,}")
         unknown = self.shadow.opaque.total()
         with self._product(op, inputs):
             if op.way not in (Way.NONE, Way.TEST):  # a view, a constant, a random number has no error
@@ -170,6 +172,7 @@ class Trace(Mode):
             beyond = int((found.isinf() & tensor.isfinite()).sum())
             if beyond:
                 self.overflows.append((Reach(inside=self.modules.inside), beyond))
+                self.beyond.add(self.modules.name or "")
             row = self.rows.at(WEIGHTS if weight else "rounded", _line(frame), self.modules.name, found.dtype, False)
             held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
             with recording():
