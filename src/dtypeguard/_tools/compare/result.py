@@ -378,9 +378,11 @@ def _rows(result: Comparison) -> Iterator[str]:
         for layer in shown
     ]
     told.insert(0, ("saves", "share", "", "", ""))
-    saves, least, _, parts, place = (max(len(row[n]) for row in told) for n in range(5))
+    saves, least, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
     room = COLUMNS - saves - least - parts - place - 10
-    width = min(room, max(len(row[2]) for row in told))
+    if names > room:  # a name that can be pasted is worth more than a line, which `lines` has
+        told, room = [(*row[:4], "") for row in told], room + place
+    width = min(room, names)
     for saved, share, name, of, where in told:
         named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
         yield f"  {saved:>{saves}}  {share:>{least}}  {named}".rstrip()
