@@ -100,7 +100,7 @@ def _key(title: str, titles: Iterable[str]) -> "Markup":
 def _overview(data: dict[str, Any]) -> "Markup | None":
     """One row for each format."""
     formats = _named(data)
-    placed = list(() if data["placed"] is None else data["placed"]["formats"].values())
+    placed: list[str] = [] if data["placed"] is None else [*data["placed"]["formats"].values()]
     rows = (
         (
             _key(title, formats),

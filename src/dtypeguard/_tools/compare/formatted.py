@@ -135,7 +135,9 @@ class Formatted(Subject):
     @contextlib.contextmanager
     def around(self, model: nn.Module, low: bool, mode: Any) -> Iterator[None]:
         stack = Modules(model, doors=False) if low and mode is None else None
-        modules = mode.modules if stack is None and low else stack
+        modules: Modules | None = stack
+        if low and mode is not None:
+            modules = mode.modules
         try:
             with apart() if self.attention else contextlib.nullcontext():
                 if modules is None:
