@@ -203,7 +203,7 @@ class Products(Mode):
                 self._nodes[private.next_sequence() - 1] = to
             for place, tensor in enumerate((one, two)):
                 if place != made_of:
-                    self._activations.set(tensor)
+                    self._activations.set(tensor, frozenset([name]))
         return to
 
     def _role(self, tensor: Tensor, back: bool) -> str:
@@ -270,12 +270,14 @@ class Products(Mode):
         )
 
     def _of_node(self, one: Tensor, two: Tensor) -> Format | None:
-        """The format of a product of backward: that of its node, or in the user's own code that of its weight."""
+        """The format of a product of backward: that of its node; in the user's own code that of what it multiplies."""
         node = private.current_node()
         to = self._nodes.get(node._sequence_nr())
         if to is None and isinstance(node, torch.autograd.function.BackwardCFunction):
             weights = (self.origins.weight(tensor) for tensor in (one, two))
             to = next((self._used[origins] for origins in weights if origins in self._used), None)
+            names = self._activations.all([one, two])
+            to = to or next((self._formats[name] for name in sorted(names) if name in self._formats), None)
         return to
 
     def _places(self, tensor: Tensor, to: Format, role: str) -> Tensor:
