@@ -203,7 +203,7 @@ def formats_ranking(context: Context) -> Table:
         explained, firsts = [one[2] for one in found], sum(one[1] for one in found)
         said = f"{min(explained):.3f} to {max(explained):.3f}; {firsts} of {len(found)}"
         worst = min(one[0] for one in found)
-        table.rows.append(Row(f"{name}, {found[0][3]}", told, said, at_least(RANKED, f"{RANKED}"), worst))
+        table.rows.append(Row(f"{name}, {found[0][3]}", told, said, at_least(RANKED - 1e-9, f"{RANKED}"), worst))
     share = right / every
     table.rows.append(Row("first layer right", f"{right} of {every}", "", at_least(FIRST, f"{FIRST}"), share))
     return table
