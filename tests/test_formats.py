@@ -642,6 +642,15 @@ def test_a_half_model_counts_its_own_bits():
 
 # ---------------------------------------------------------------- bad input
 
+
+class Nothing(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 64)
+
+    def forward(self, x):
+        return {"sum": float(super().forward(x).sum().detach())}
+
+
 MODEL, X = mlp(), batch()
 NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf32, bf16, fp16"
 
@@ -722,6 +731,11 @@ NAMES = "use fp8, fp8:row, fp8:block, mxfp8, mxfp6, mxfp4, nvfp4, int8, int4, tf
             lambda: compare(MODEL, X, format="mxfp8").keep(0.5).to_recipe("bnb"),
             ValueError,
             "to_recipe('bnb'): the tool must be one of torchao",
+        ),
+        (
+            lambda: compare(Nothing(), X, format="mxfp8"),
+            CompareError,
+            "the model returns no tensors, so there is nothing to compare: put it into a module that makes a tensor",
         ),
         (
             lambda: compare(MODEL, X * math.nan, format="mxfp8"),

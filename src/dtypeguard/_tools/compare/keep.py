@@ -269,7 +269,7 @@ def error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
     """The error of what a model returns for each batch."""
     square = size = 0.0
     for number, low in enumerate(outputs):
-        apart = distance(low, subject.reference(number))
+        apart = distance(low, subject.reference(number), subject.instead)
         if apart.lost:
             return math.inf
         square += apart.square

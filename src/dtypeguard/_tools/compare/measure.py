@@ -125,22 +125,25 @@ class Distance:
     left_out: int = 0  # values that are not finite in the reference
 
 
-def distance(low: Sequence[Tensor], reference: Sequence[Tensor]) -> Distance:
+def distance(low: Sequence[Tensor], reference: Sequence[Tensor], instead: str = "pass loss=, a function") -> Distance:
     """The error of outputs: of floating tensors all values as one vector; of others the values that differ.
+
+    Args:
+        instead: what the caller can do to compare other tensors.
 
     Raises:
         CompareError: if they cannot be compared.
     """
     if not low:
         raise CompareError(
-            "compare: the model returns no tensors, so there is nothing to compare: pass loss=, a function that makes "
+            f"compare: the model returns no tensors, so there is nothing to compare: {instead} that makes "
             "a tensor of what it returns"
         )
     if [tensor.shape for tensor in low] != [tensor.shape for tensor in reference]:
         shapes = [[tuple(tensor.shape) for tensor in several] for several in (low, reference)]
         raise CompareError(
             f"compare: in the low dtype the outputs have the shapes {shapes[0]}, in the reference {shapes[1]}: "
-            "decisions in the model differ; pass loss= to compare one number"
+            f"decisions in the model differ; {instead} that makes one number of them"
         )
     floating = any(_inexact(tensor) for tensor in low)
     errors: list[Tensor] = []
@@ -226,7 +229,7 @@ class _Measurement:
         trace.shadow.memory.forget()
         found.operations += trace.operations
         found.opaque.update(trace.blind)
-        apart = distance(low, subject.reference(number))
+        apart = distance(low, subject.reference(number), subject.instead)
         if number == 0:
             apart = self._referred(low, apart)
         reference = subject.reference(number)
