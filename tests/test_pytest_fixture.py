@@ -231,8 +231,8 @@ def test_a_fault_in_the_body_is_at_the_test_s_own_line(outcomes):
         ("ignore=['DG999']", "dtype_audit: ignore='DG999' is no rule*"),
         (
             "ignores=[]",
-            "*dtype_audit(rules=None, ignore=(), values=None, every=None, baseline=None, severity='warning', "
-            "fail=True) does not take ignores",
+            "*dtype_audit(rules=None, ignore=(), values=None, every=None, source=None, omit=None, "
+            "baseline=None, severity='warning', fail=True) does not take ignores",
         ),
         ("'DG1', x=3", "*does not take 'DG1', x"),
         ("baseline='gone.json'", "dtype_audit: there is no baseline *gone.json*"),

@@ -140,6 +140,13 @@ def _audit_options(audit: argparse.ArgumentParser) -> None:
     values("--range", dest="values", action="store_const", const="range", help=says)
     says = "look at values in some steps only: 2^k for steps 1, 2, 4, 8 ..., 100 for steps 1, 101, 201 ..."
     add("--every", type=_every, metavar="STEPS", help=says)
+    says = "end the program after so many steps of its optimizers, and print the report"
+    add("--steps", type=_steps, metavar="N", help=says)
+    says = (
+        "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
+    )
+    add("--source", type=_list, action="extend", metavar="PATHS", help=says)
+    add("--omit", type=_list, action="extend", metavar="GLOBS", help="do not report lines of these files, with commas")
     add(
         "--fail-on",
         choices=(*_SEVERITIES, "never"),
@@ -280,6 +287,12 @@ def _dryrun(options: argparse.Namespace) -> int:
 
 def _every(text: str) -> str | int:
     return int(text) if text.isdecimal() else text
+
+
+def _steps(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of steps")
+    return int(text)
 
 
 def _seconds(text: str) -> float:

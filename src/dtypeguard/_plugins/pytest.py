@@ -20,7 +20,7 @@ from .._core.base import pyproject
 if TYPE_CHECKING:
     from dtypeguard.results import CastRecord, ImportHook
 
-pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("audit", "state", "diff")]
+pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state", "diff")]
 
 _MODES = ("strict", "lenient", "warn", "off")
 _LEGAL = {

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from .pytest import marked, plainly
+from .pytest_suite import brief, suite_of
 
 if TYPE_CHECKING:
+    from dtypeguard._engine.watch.rule import Finding
     from dtypeguard._tools.audit import AuditReport
 
 _MARKER = (
-    "dtype_audit(rules=None, ignore=(), values=None, every=None, baseline=None, severity='warning', fail=True): "
-    "audit the test, with these options"
+    "dtype_audit(rules=None, ignore=(), values=None, every=None, source=None, omit=None, baseline=None, "
+    "severity='warning', fail=True): audit the test, with these options"
 )
-_OPTIONS = ("rules", "ignore", "values", "every", "baseline", "severity", "fail")
+_OF_AUDIT = ("rules", "ignore", "values", "every", "source", "omit")
+_OPTIONS = (*_OF_AUDIT, "baseline", "severity", "fail")
 _INI, _WRITE, _SENT = "dtypeguard_baseline", "--dtypeguard-write-baseline", "dtypeguard_baseline"
 
 Rows = collections.Counter[tuple[str, ...]]
@@ -89,7 +92,8 @@ def _begun(item: pytest.Item) -> _Watch:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Read the marker when all fixtures are there: a conftest, another plugin or a fixture may have added it."""
     result = yield
-    if item.get_closest_marker("dtype_audit") and _watch not in item.stash:
+    asked = item.get_closest_marker("dtype_audit") or suite_of in item.config.stash
+    if asked and _watch not in item.stash:
         _begun(item)
     _check_marker(item)
     return result
@@ -128,9 +132,12 @@ def _begin(item: pytest.Item) -> _Watch:
     write = item.config.getoption(_WRITE)
     if baseline is not None and not write:
         load(baseline)  # what is wrong with it is said before the test runs
-    of_audit = {name: options[name] for name in ("rules", "ignore", "values", "every") if name in options}
+    suite = item.config.stash.get(suite_of, None)
+    of_audit = {} if suite is None else {**suite.options}
+    of_audit |= {name: options[name] for name in _OF_AUDIT if name in options}
     audit = dtypeguard.audit(**of_audit)
-    severity, fails = options.get("severity", "warning"), options.get("fail", True) and not write
+    least = "warning" if suite is None else suite.fail_on
+    severity, fails = options.get("severity", least), options.get("fail", True) and not write
     watch = _Watch(audit, audit.report, options, baseline, fails, severity, bool(write))
     _listen(watch)
     return watch
@@ -139,9 +146,10 @@ def _begin(item: pytest.Item) -> _Watch:
 def _listen(watch: _Watch) -> None:
     """Remember how the test calls `assert_clean`, and let the configured baseline count there too."""
     judge = watch.report._judge
+    severity = "warning" if watch.severity == "never" else watch.severity
 
     @functools.wraps(watch.report.assert_clean)
-    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline, severity: Any = watch.severity) -> None:
+    def assert_clean(ignore: Any = (), baseline: Any = watch.baseline, severity: Any = severity) -> None:
         __tracebackhide__ = True
         watch.asked = watch.asked or []
         if watch.writes:
@@ -163,6 +171,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     except BaseException:
         if _watch in item.stash:
             _add_section(item, item.stash[_watch])
+            _tell(item, item.stash[_watch])
         raise
     finally:
         del item.stash[_running]
@@ -172,10 +181,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     return result
 
 
+def _tell(item: pytest.Item, watch: _Watch) -> "list[Finding] | None":
+    """Tell the audit of the suite, if there is one, what is new."""
+    suite = item.config.stash.get(suite_of, None)
+    if suite is None:
+        return None
+    from dtypeguard._show.report.baseline import load
+
+    found = list(watch.report.findings)
+    new = found if watch.writes or watch.baseline is None else load(watch.baseline).new(found)
+    suite.add(item, watch.report, new)
+    return new
+
+
 def _judge(item: pytest.Item, watch: _Watch) -> None:
+    from dtypeguard._engine.watch.selection import reaches
+
     if item.config.getoption(_WRITE):
         _remember(item.config, watch)
-    if not watch.fail:
+    told = _tell(item, watch)
+    if not watch.fail or watch.severity == "never":
+        return
+    if told is not None and watch.asked is None:
+        if bad := [finding for finding in told if reaches(finding.severity, watch.severity)]:
+            pytest.fail(brief(bad), pytrace=False)
         return
     for asked in [watch.report.assert_clean] if watch.asked is None else watch.asked:
         plainly("dtype_audit", asked, AssertionError)

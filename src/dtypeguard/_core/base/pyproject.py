@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 NAME, TABLE = "pyproject.toml", "[tool.dtypeguard]"
-KEYS = ("select", "ignore", "severity", "per-file-ignores", "mode", "casting")
+KEYS = ("select", "ignore", "severity", "per-file-ignores", "source", "omit", "mode", "casting")
 
 
 def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, Any]]:

@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from .rule import RULES, Finding, Rule, Severity
 from .selection import Selection
-from .sites import Site
+from .sites import Site, site_at
 
 _WORSE = [severity.value for severity in Severity]
 _MEASURED = "DG9"  # the family that looks at values
@@ -53,14 +53,14 @@ class Findings:
     """What was found so far."""
 
     def __init__(self, selection: Selection) -> None:
-        self.wanted, self._selection = selection.rules, selection
+        self.wanted, self.scope, self._selection = selection.rules, selection.scope, selection
         self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}
 
-    def rows(self) -> list[tuple[Finding, Site]]:
+    def rows(self) -> list[Finding]:
         """Worst first, then as they came."""
-        return sorted(self._findings.values(), key=lambda row: -_WORSE.index(row[0].severity))
+        return sorted((finding for finding, _ in self._findings.values()), key=lambda row: -_severity(row))
 
     def casts(self) -> list[tuple[Cast, Site]]:
         """By bytes."""
@@ -86,24 +86,48 @@ class Findings:
         """
         rule = RULES[rule] if isinstance(rule, str) else rule
         severity = severity or rule.severity
-        if not self._selection.on(rule.id, site.file, site.line, severity):
+        mine = site if self.scope is None else self.scope.place(site)
+        if mine is None or not self._selection.on(rule.id, mine.file, mine.line, severity):
             return None
         with self._lock:
-            key = (rule.id, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
+            key = (rule.id, mine.key, site.key, module, about, fields.get("from_dtype"), fields.get("to_dtype"))
             known = self._findings.get(key)
             worse = known is None or _WORSE.index(severity.value) > _WORSE.index(known[0].severity)
             size = fields.pop("bytes", 0)
             if known is None or worse:
                 so_far = (0, 0) if known is None else (known[0].count, known[0].bytes)
-                finding = rule.finding(severity, str(site), facts, parameters, module_path=module, **fields)
-                finding.file, finding.line, finding.function = site.file, site.line, site.function
-                finding.source, (finding.count, finding.bytes) = site.source, so_far
-                finding.point(site)
+                finding = rule.finding(severity, str(mine), facts, parameters, module_path=module, **fields)
+                finding.file, finding.line, finding.function = mine.file, mine.line, mine.function
+                finding.source, (finding.count, finding.bytes) = mine.source, so_far
+                finding.point(site, mine)
                 self._findings[key] = known = (finding, site)
             if not again or not known[0].count:  # else it is the same event, seen worse
                 known[0].count += 1
                 known[0].bytes += size
             return known[0]
+
+    def merge(self, findings: Iterable[Finding], casts: Iterable[tuple[Cast, Site]], name: str | None = None) -> None:
+        """Enter what another audit found: of the test or rank `name`, or of several that its findings name."""
+        for found in findings:
+            seen = (name,) if name is not None else found.seen_in
+            key = (
+                found.rule, found.file, found.line, found.function, found.module_path, found.op, found.from_dtype,
+                found.to_dtype, *((spot.file, spot.line) for spot in found.spots[1:]),
+            )  # fmt: skip
+            known = self._findings.get(key)
+            if known is None:
+                site = site_at(found.file or "", found.line or 0, found.function or "")
+                self._findings[key] = (replace(found, seen_in=seen), site)
+                continue
+            worse = max(known[0], found, key=_severity)
+            count, size = known[0].count + found.count, known[0].bytes + found.bytes
+            every = tuple(dict.fromkeys([*known[0].seen_in, *seen]))
+            self._findings[key] = (replace(worse, count=count, bytes=size, seen_in=every), known[1])
+        for cast, site in casts:
+            place = (cast.kind, cast.op, cast.from_dtype, cast.to_dtype, site.key, cast.module_path, cast.to_device)
+            row = self._casts.setdefault(place, (replace(cast, count=0, bytes=0), site))
+            row[0].count += cast.count
+            row[0].bytes += cast.bytes
 
     def acquit(self, guilty: Collection[tuple[str, int]]) -> None:
         """What was guessed of values is an info, but at the lines that did spoil some."""
@@ -131,6 +155,10 @@ class Findings:
         site: Site, module: str | None,
     ) -> None:  # fmt: skip
         """Count a conversion of `source`."""
+        mine = site if self.scope is None else self.scope.place(site)
+        if mine is None:
+            return
+        site = mine
         key = (kind, op, source.dtype, dtype, site, module, device)
         with self._lock:
             row = self._casts.get(key)

@@ -58,6 +58,7 @@ class Recorder:
 
     def __init__(self, findings: Findings, mode: Callable[["Recorder"], TorchDispatchMode]) -> None:
         self.findings, self.patches, self.lineage, self.local = findings, Patches(self), Lineage(), Local()
+        self.scope = findings.scope
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
@@ -108,16 +109,21 @@ class Recorder:
 
     def here(self) -> Site:
         """The user's line that is running."""
-        return here(sys._getframe(1))
+        frame = sys._getframe(1)
+        site = here(frame)
+        return site if self.scope is None else self.scope.seen(site, frame)
 
     def line(self, frame: FrameType | None) -> Site:
         """The same from a frame; looked for once for all operations of a module of torch's."""
         doors = self.local.doors
-        return line(frame, doors, len(doors) - 1)
+        site = line(frame, doors, len(doors) - 1)
+        return site if self.scope is None else self.scope.seen(site, frame)
 
     def user(self) -> Site:
         """The same, past installed packages, where there is such a line."""
-        return user(sys._getframe(1))
+        frame = sys._getframe(1)
+        site = user(frame)
+        return site if self.scope is None else self.scope.seen(site, frame)
 
     def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause, *, own_dtype: bool = False) -> None:
         """Something harmful came of tensors: the causes of their dtypes are no mere information any more.
@@ -423,6 +429,8 @@ class Recorder:
         failure.said, failure.raised = True, None
         if frame is None:
             return
+        if self.scope is not None:
+            site, outer = (self.scope.raised(at, error.__traceback__, sys._getframe(1)) for at in (site, outer))
         event = Refusal(
             error, site, frame, failure.module, failure.autocast, failure.op, failure.operands, failure.function,
             outer, final,
@@ -488,9 +496,3 @@ def _stack() -> list[Any]:
     """The dispatch modes of this thread."""
     modes: Any = _python_dispatch
     return [modes._get_dispatch_stack_at(n) for n in range(modes._len_torch_dispatch_stack())]
-
-
-def listening() -> list[Recorder]:
-    """The audits that take part in this thread, the innermost first."""
-    audits = [one.audit for one in reversed(threads.listeners) if isinstance(one, Patches)]
-    return [audit for audit in audits if audit.live]

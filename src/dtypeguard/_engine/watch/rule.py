@@ -147,6 +147,7 @@ class Finding:
         label: the message without the code that it is about, to stand beside the code.
         spots: the code that the finding points at: the fault, and the line where its dtype was born.
         edit: the one of these to change.
+        seen_in: where it was seen, of a report that joins several: ids of tests, or `rank 1`; empty for all ranks.
     """
 
     rule: str
@@ -169,10 +170,15 @@ class Finding:
     label: str = ""
     spots: tuple[Spot, ...] = ()
     edit: Spot | None = None
+    seen_in: tuple[str, ...] = ()
 
-    def point(self, site: Site) -> None:
-        """Say which code is meant."""
+    def point(self, site: Site, mine: Site | None = None) -> None:
+        """Say which code is meant; `mine` is the user's line that led to it, where it is another one."""
         fault, birth = spot_of(site, self.label), birth_of(self.origin)
+        if mine is not None and mine is not site:
+            self.spots = (spot_of(mine, f"leads to {fault.path}:{fault.line}"), fault)
+            self.edit, self.fix = self.spots[0], f"at {fault.path}:{fault.line}: {self.fix}"
+            return
         if birth is not None and (birth.file, birth.line) == (fault.file, fault.line):
             birth = None
         self.spots = (fault,) if birth is None else (fault, birth)

@@ -5,6 +5,8 @@
     ignore = ["repeated-cast"]                    # ids, names or families
     severity = "warning"                          # the lowest that is reported; default: info
     per-file-ignores = { "tests/**" = ["DG102"] } # globs over paths below the file's folder, or over names of files
+    source = ["src/", "mypackage"]                # report lines of these folders and packages only
+    omit = ["src/vendored/**"]                    # and not of these files: globs
 
 As with ruff, the file is the nearest one above the current folder that has the table, `rules=` stands in place of its
 `select` and `ignore`, and `ignore=` is added to them; `ignore` always beats `select`.
@@ -15,10 +17,7 @@ The comment counts for its own line; on the first or last line of a statement, f
 """
 
 import dataclasses
-import fnmatch
-import glob
 import linecache
-import os
 import re
 import tokenize
 from collections.abc import Callable, Iterable, Mapping
@@ -26,13 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from ..._core.base import pyproject
+from .globs import matcher
 from .rule import RULES, Severity, select
+from .scope import Scope, scope_of
 
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 # Bare, it ends there or goes on as prose: `ignore: DG1` and `ignore[DG1` are slips that must not silence everything.
 _COMMENT = re.compile(r"#\s*dtypeguard:\s*ignore(?:\s*\[([^\[\]]*)\]|(?=\s+(?!DG\d)[^\s\[]|\s*$|#))", re.IGNORECASE)
 
-Globs = tuple[tuple[re.Pattern[str], bool, frozenset[str]], ...]
+Globs = tuple[tuple[Callable[[str], bool], frozenset[str]], ...]
 
 
 def reaches(severity: Severity | str, least: Severity | str) -> bool:
@@ -47,25 +48,29 @@ class Selection:
     Attributes:
         rules: their ids.
         severity: the lowest that is reported.
-        per_file: what `per-file-ignores` says: pattern, whether it is to match, ids.
+        per_file: what `per-file-ignores` says: which files, and ids.
         file: the pyproject.toml that was read, if one was.
+        scope: whose lines are told; None for all.
     """
 
     rules: frozenset[str] = dataclasses.field(default_factory=lambda: frozenset(RULES))
     severity: Severity = Severity.INFO
     per_file: Globs = ()
     file: Path | None = None
+    scope: Scope | None = None
     _files: dict[str, tuple[frozenset[str], dict[int, frozenset[str]]]] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @classmethod
-    def read(cls, rules: Any = None, ignore: Any = (), folder: str | Path | None = None) -> "Selection":
+    def read(
+        cls, rules: Any = None, ignore: Any = (), folder: str | Path | None = None, source: Any = None, omit: Any = None
+    ) -> "Selection":  # fmt: skip
         """What the arguments of `audit` say, over what the nearest pyproject.toml says.
 
         Raises:
             TypeError: for an argument that is no collection of strings.
-            ValueError: for a rule that there is not; for anything wrong in the file, with file, key and what is legal.
+            ValueError: for a rule or source that there is not; for what is wrong in the file, with what is legal.
         """
         off = select(ignore)
         file, table = pyproject.find(folder)
@@ -74,7 +79,13 @@ class Selection:
             on = options.get("select", frozenset(RULES)) - options.get("ignore", frozenset())
         else:
             on = select(rules, "rules")
-        return cls(on - off, options.get("severity", Severity.INFO), options.get("per-file-ignores", ()), file)
+        if source is None and omit is None:
+            where = f"{file}: {pyproject.TABLE} {{}}"
+            scope = scope_of(table.get("source"), table.get("omit"), file and file.parent, where)
+        else:
+            scope = scope_of(source, omit)
+        severity, per_file = options.get("severity", Severity.INFO), options.get("per-file-ignores", ())
+        return cls(on - off, severity, per_file, file, scope)
 
     def on(self, rule_id: str, file: str = "", line: int = 0, severity: Severity | None = None) -> bool:
         """Whether a rule may report at a line. Never raises: a file that cannot be read has no comments."""
@@ -87,10 +98,7 @@ class Selection:
         return rule_id not in in_file and rule_id not in on_lines.get(line, ())
 
     def _ignored_in(self, file: str) -> frozenset[str]:
-        path, name = os.path.abspath(file).replace(os.sep, "/"), os.path.basename(file)
-        return frozenset().union(
-            *(ids for files, wanted, ids in self.per_file if bool(files.match(path) or files.match(name)) is wanted)
-        )
+        return frozenset().union(*(ids for matches, ids in self.per_file if matches(file)))
 
 
 # --- pyproject.toml -----------------------------------------------------------------------------------------------
@@ -117,7 +125,7 @@ def _severity(value: Any, where: str, _: Any) -> Severity:
 
 def _globs(value: Any, where: str, file: Path) -> Globs:
     table = _expect(value, dict, where, "a table, as in {'tests/**' = ['DG102']}")
-    return tuple(_glob(pattern, file.parent, _rules(ids, f"{where}.{pattern!r}")) for pattern, ids in table.items())
+    return tuple((matcher(name, file.parent), _rules(ids, f"{where}.{name!r}")) for name, ids in table.items())
 
 
 def _expect(value: Any, kind: type, where: str, what: str) -> Any:
@@ -129,27 +137,6 @@ def _expect(value: Any, kind: type, where: str, what: str) -> Any:
 _KEYS: dict[str, Callable[[Any, str, Any], Any]] = {
     "select": _rules, "ignore": _rules, "severity": _severity, "per-file-ignores": _globs,
 }  # fmt: skip
-
-
-def _glob(pattern: str, root: Path, ids: frozenset[str]) -> tuple[re.Pattern[str], bool, frozenset[str]]:
-    """A glob as ruff reads it: `*` crosses folders, `/**/` may be none, `{a,b}` is either, `!` in front is "not"."""
-    body = pattern.removeprefix("!")
-    forms = [form for part in _braces(body.replace("/**/", "{/**/,/}")) for form in (part, _below(root, part))]
-    return re.compile("|".join(map(fnmatch.translate, forms))), body == pattern, ids
-
-
-def _below(root: Path, pattern: str) -> str:
-    if os.path.isabs(pattern):
-        return pattern
-    return glob.escape(root.as_posix()).rstrip("/") + "/" + pattern
-
-
-def _braces(pattern: str) -> list[str]:
-    found = re.search(r"\{([^{}]*)\}", pattern)
-    if found is None:
-        return [pattern]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [form for choice in found[1].split(",") for form in _braces(before + choice + after)]
 
 
 # --- comments -----------------------------------------------------------------------------------------------------

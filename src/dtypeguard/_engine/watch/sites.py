@@ -49,6 +49,11 @@ class Site:
         return self.file, self.line
 
     @property
+    def mine(self) -> "Site | None":
+        """The user's line that led here; where an audit was told whose lines to name, another one or none."""
+        return self
+
+    @property
     def source(self) -> str:
         """The text of the line."""
         return linecache.getline(self.file, self.line).strip()

@@ -11,6 +11,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 POWERS = "2^k"
 
 
+class Enough(SystemExit):
+    """Ends a program of which enough was seen; nothing of it went wrong."""
+
+
 class Steps:
     """Counts steps, and switches the mode on and off between them.
 
@@ -22,12 +26,14 @@ class Steps:
         trained: steps that have ended.
         looked: steps and calls that were looked at.
         resting: whether this step is not looked at.
+        last: the step after which the program is to end; None for none.
     """
 
     def __init__(self, audit: Any, every: str | int) -> None:
         self._audit, self.every = audit, every
         self.trained = self.looked = 0
         self.resting = False
+        self.last: int | None = None
         self._calls = 0
         self._thread = 0
         self._optimizers: WeakSet[Optimizer] = WeakSet()
@@ -62,6 +68,8 @@ class Steps:
             self._optimizers = self._stepped
             self._stepped = WeakSet()
             self.trained += 1
+            if self.trained == self.last:
+                raise Enough
             self._look(self._due(self.trained + 1))
         self._optimizers.add(optimizer)
 

@@ -5,7 +5,9 @@ import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from .recorder import listening
+from ..._core.base.patches import here as threads
+from .patches import Patches
+from .recorder import Recorder
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,8 +20,14 @@ def unrecorded(function: Callable[P, T]) -> Callable[P, T]:
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True
         with contextlib.ExitStack() as stack:
-            for audit in listening():
+            for audit in _listening():
                 stack.enter_context(audit.aside())
             return function(*args, **kwargs)
 
     return alone
+
+
+def _listening() -> list[Recorder]:
+    """The audits that take part in this thread, the innermost first."""
+    audits = [one.audit for one in reversed(threads.listeners) if isinstance(one, Patches)]
+    return [audit for audit in audits if audit.live]

@@ -62,6 +62,15 @@ class Cause:
         return where(finding.module_path for finding in self.findings if finding.module_path)
 
     @property
+    def seen(self) -> str:
+        """The tests or ranks that have it, as `on rank 1`, `in 12 tests`; empty where there is one program."""
+        names = list(dict.fromkeys(name for finding in self.findings for name in finding.seen_in))
+        ranks = [name.removeprefix("rank ") for name in names if name.startswith("rank ")]
+        if ranks:
+            return f"on rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"
+        return f"in {names[0]}" if len(names) == 1 else f"in {len(names)} tests" if names else ""
+
+    @property
     def spots(self) -> tuple[Spot, ...]:
         """The lines to show: each fault, and the births; each line once, the first fault first."""
         faults = [finding.spots[0] for finding in self.findings if finding.spots]

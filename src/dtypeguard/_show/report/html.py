@@ -70,6 +70,8 @@ def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> 
     """A cause with its findings; where it is one, its place on the page is that of the finding."""
     several = len(members) > 1
     place_of = f"k{place}" if several else members[0]["id"]
+    if not several:
+        members[0]["seen"] = cause["seen"]
     return cause | {"members": members, "first": members[0], "several": several, "id": f"k{place}", "link": place_of}
 
 

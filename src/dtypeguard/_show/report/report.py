@@ -15,6 +15,7 @@ from torch import Tensor
 from ..._core.base.options import one_of
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
+from ..._engine.watch.findings import Findings
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import RULES, Finding, Severity, select
 from ..._engine.watch.selection import reaches
@@ -32,24 +33,30 @@ from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 _SEVERITIES = tuple(severity.value for severity in Severity)
 
 
-class _Ended:
-    """What stays of a recorder when its audit has ended: data, and nothing that the program made."""
+@dataclasses.dataclass
+class Ended:
+    """What stays of an audit, or of several, when they have ended: data, and nothing that the program made."""
 
+    findings: Findings
+    operations: int = 0
+    broken: list[BaseException] = dataclasses.field(default_factory=list)
+    looked: dict[str, Any] | None = None  # of values
+    origin_of: Callable[[Tensor], tuple[str, ...]] = lambda tensor: ()
     running = False
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.findings, self.operations = recorder.findings, recorder.operations
-        self.broken = [_without_frames(error) for error in recorder.broken]
-        self.origin_of, self._summary = recorder.lineage.alone().origin_of, None
-        if recorder.values is not None:
-            self._summary = dict(recorder.values.summary())
+    @classmethod
+    def of(cls, recorder: Recorder) -> "Ended":
+        """What stays of one."""
+        broken = [_without_frames(error) for error in recorder.broken]
+        looked = None if recorder.values is None else dict(recorder.values.summary())
+        return cls(recorder.findings, recorder.operations, broken, looked, recorder.lineage.alone().origin_of)
 
     @property
-    def values(self) -> "_Ended | None":
-        return None if self._summary is None else self
+    def values(self) -> "Ended | None":
+        return None if self.looked is None else self
 
     def summary(self) -> dict[str, Any]:
-        return self._summary or {}
+        return self.looked or {}
 
 
 def _without_frames(error: BaseException) -> BaseException:
@@ -75,14 +82,17 @@ class AuditReport(Result):
         command: the command line of the process.
         date: when the audit began.
         began: the same, in seconds since 1970.
+        stopped: the number of steps after which the audit ended the program, for `--steps`; else None.
         result: what the function returned, for `audit(function, ...)`.
         faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
     """
 
     kind = "audit"
 
-    def __init__(self, recorder: Recorder, unproven: Callable[["AuditReport"], list[Edit]] | None = None) -> None:
-        self._recorder: Recorder | _Ended = recorder
+    def __init__(
+        self, recorder: Recorder | Ended, unproven: Callable[["AuditReport"], list[Edit]] | None = None
+    ) -> None:
+        self._recorder: Recorder | Ended = recorder
         self._unproven = unproven
         self._edits: list[Edit] | None = None
         self._began, self.began = time.perf_counter(), time.time()
@@ -93,6 +103,7 @@ class AuditReport(Result):
         self.error: str | None = None
         self.seconds = 0.0
         self.program: str | None = None
+        self.stopped: int | None = None
         self.result: Any = None
 
     def _close(self, error: BaseException | None) -> None:
@@ -100,7 +111,13 @@ class AuditReport(Result):
         self.error = None if error is None else f"{type(error).__name__}: {error}".partition("\n")[0]
         if isinstance(self._recorder, Recorder):
             self._modules = self._recorder.guarded(_tree, self._recorder) or []
-            self._recorder = _Ended(self._recorder)
+            self._recorder = Ended.of(self._recorder)
+
+    def _become(self, other: "AuditReport") -> None:
+        """Have what another report has found, beside this one's program, time and modules."""
+        values = self._recorder.values
+        other._recorder.looked = None if values is None else dict(values.summary())  # type: ignore[union-attr]
+        self._recorder = other._recorder
 
     @property
     def elapsed(self) -> float:
@@ -116,7 +133,7 @@ class AuditReport(Result):
     @property
     def findings(self) -> Report:
         """One `Finding` for each rule and place, the worst first."""
-        return Report(finding for finding, _ in self._recorder.findings.rows())
+        return Report(self._recorder.findings.rows())
 
     @property
     def casts(self) -> list[Cast]:
@@ -231,21 +248,21 @@ class AuditReport(Result):
         """`causes` and `edits` name findings by number."""
         rows = self._recorder.findings.rows()
         found = [
-            {**_fields(finding), **_place(site), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs}
-            for finding, site in rows
+            {**_fields(finding), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs} for finding in rows
         ]
-        causes = causes_of(finding for finding, _ in rows)
+        causes = causes_of(rows)
         edits = edits_of(causes)
-        numbers = {id(finding): count for count, (finding, _) in enumerate(rows)}
+        numbers = {id(finding): count for count, finding in enumerate(rows)}
         casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
-        diffs = [] if self._edits is None else [edit.data([finding for finding, _ in rows]) for edit in self._edits]
+        diffs = [] if self._edits is None else [edit.data(rows) for edit in self._edits]
         return {
             "program": self.program,
             "command": self.command,
             "date": self.date,
             "verdict": verdict(edits, causes),
             "error": self.error,
+            "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
             "values": self.values,
@@ -265,6 +282,7 @@ class AuditReport(Result):
                     "title": cause.title,
                     "count": cause.count,
                     "where": cause.where,
+                    "seen": cause.seen,
                     "findings": [numbers[id(finding)] for finding in cause.findings],
                 }
                 for cause in causes
@@ -311,7 +329,8 @@ class AuditReport(Result):
         what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden else "nothing found")
         rest = f"; {hidden} not shown" if hidden else ""
         so_far = " so far, it is still running" if self._recorder.running else ""
-        return f"audit report: {what}{rest}; {cast_count(self.casts)}{so_far}"
+        ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
+        return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
 
     def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
         """The report, or these of its findings."""

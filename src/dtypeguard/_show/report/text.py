@@ -93,7 +93,7 @@ def cause_lines(cause: Cause, style: Style) -> Iterator[str]:
     place = spots[0].place if spots else first.site or "an unknown line"
     often = f"{cause.count:,} times" if cause.count > 1 else ""
     where = f"in {cause.where}" if cause.where else ""
-    yield f"{arrow} {', '.join(filter(None, [place, often, where]))}"
+    yield f"{arrow} {', '.join(filter(None, [place, often, where, cause.seen]))}"
     yield from _code(cause, spots, gutter, style)
     yield from _help(cause, style)
 
@@ -166,7 +166,8 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         where = f", in {cause.where}" if cause.where else ""
         tag = f"{cause.severity}[{cause.rule}]"
         place = (first.site or "an unknown line").replace(", in ", " in ")
-        yield f"{style.paint(tag, cause.severity)} {place}{often}{where}"
+        seen = f", {cause.seen}" if cause.seen else ""
+        yield f"{style.paint(tag, cause.severity)} {place}{often}{where}{seen}"
         yield from style.fold(first.message, "    ", "    ")
         yield from _help(cause, style, "    ")
     if len(causes) > _BRIEF:

@@ -26,6 +26,7 @@ from ..._show.report.report import AuditReport
 from ..calls import call_of
 
 P = ParamSpec("P")
+_OPTIONS = ("rules", "ignore", "values", "every", "source", "omit")
 # What these and the rules listen to is registered when they are imported.
 ENGINE = (exports, models, program)
 rule_modules()
@@ -38,11 +39,17 @@ class Audit:
         self._recorder, self._models = recorder, list(models)  # until it ends
         self._report = AuditReport(recorder, _edits)
         self._used = False
+        self._count: Steps | None = None  # that ends the program
         self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
 
     @property
     def report(self) -> AuditReport:
         return self._report
+
+    def _end_after(self, steps: int) -> None:
+        """End the program after so many steps of its optimizers."""
+        self._count = Steps(self._recorder, 1)
+        self._count.last = steps
 
     def __enter__(self) -> AuditReport:
         if self._used:
@@ -51,6 +58,8 @@ class Audit:
         for model in self._models:
             self._recorder.name(model)
         self._recorder.start()
+        if self._count is not None:
+            self._count.begin()
         if self._recorder.values is not None:  # which takes its time
             self._task = task("audit", alone=False)
         self._task.__enter__()
@@ -92,6 +101,8 @@ def audit(
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
+    source: Iterable[str] | str | None = None,
+    omit: Iterable[str] | str | None = None,
 ) -> Audit: ...
 
 
@@ -105,6 +116,8 @@ def audit(
     ignore: Iterable[str] | str = (),
     values: bool | Literal["range"] | None = None,
     every: Literal["2^k"] | int | None = None,
+    source: Iterable[str] | str | None = None,
+    omit: Iterable[str] | str | None = None,
 ) -> AuditReport: ...
 
 
@@ -143,6 +156,12 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             long, and each tensor that is alive up to three times its memory. "range": only values that are not finite
             and the line where they were born, for next to nothing.
 
+        source: folders, files and packages whose lines are reported, in the first form; what is found in other code, as
+            that of an installed package, is reported at the line of yours that led there, and left out where none
+            did. Default: `[tool.dtypeguard]` of pyproject.toml, else every line.
+        omit: globs of files whose lines are not reported, in the first form. `omit` alone means: all lines outside of
+            installed packages but these.
+
     Returns:
         The report. The first form returns a context manager, which gives the report.
 
@@ -166,7 +185,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     """
     if args and callable(args[0]) and not isinstance(args[0], nn.Module):
         return _call(args[0], args[1:], kwargs, _recorder())
-    options = {name: kwargs.pop(name) for name in ("rules", "ignore", "values", "every") if name in kwargs}
+    options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
     recorder = _recorder(**options)
     if "batch" in kwargs and len(args) == 1:
         args = (*args, kwargs.pop("batch"))
@@ -175,7 +194,7 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     names = "model", "optimizer", "scaler"
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:
-        known = (*names, "rules", "ignore", "values", "every")
+        known = (*names, *_OPTIONS)
         if unknown:
             raise TypeError(f"audit: {misspelt(unknown[0], known)}")
         raise TypeError(f"audit takes {', '.join(known)}, not {args[3:]}")
@@ -189,8 +208,10 @@ def audit(*args: Any, **kwargs: Any) -> Any:
     return Audit(recorder, several["model"])
 
 
-def _recorder(rules: Any = None, ignore: Any = (), values: Any = None, every: Any = None) -> Recorder:
-    recorder = Recorder(Findings(Selection.read(rules, ignore)), Watching)
+def _recorder(
+    rules: Any = None, ignore: Any = (), values: Any = None, every: Any = None, source: Any = None, omit: Any = None
+) -> Recorder:
+    recorder = Recorder(Findings(Selection.read(rules, ignore, source=source, omit=omit)), Watching)
     values = values.lower() if isinstance(values, str) else values
     if not (values is None or isinstance(values, bool) or values == RANGE):
         raise ValueError(

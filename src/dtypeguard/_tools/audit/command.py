@@ -22,10 +22,12 @@ from typing import Any, TextIO
 from ..._core.base.frames import without
 from ..._core.base.usage import Usage
 from ..._engine.watch.selection import Selection
+from ..._engine.watch.steps import Enough
 from ..._show.files import writable
 from ..._show.report.baseline import Baseline, load
 from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
+from .ranks import Ranks
 
 _HERE = str(Path(__file__).absolute().parents[2]) + os.sep  # all of dtypeguard
 _OPS = os.path.join("torch", "_ops.py")
@@ -38,10 +40,12 @@ def run(options: argparse.Namespace) -> int:
         Usage: for what is wrong with the options, before the program runs.
     """
     baseline = _check(options)
-    mending = None
+    mending, ranks = None, Ranks.here()
     if options.unsafe_fixes and not options.fix:
         raise Usage("--unsafe-fixes goes with --fix; --diff shows all edits")
     if options.diff or options.fix:
+        if ranks is not None:
+            raise Usage(f"--diff and --fix run the program again in one process, and this is one of {ranks.size} ranks")
         from ..fix.command import Mending
 
         mending = Mending(options)
@@ -56,15 +60,20 @@ def run(options: argparse.Namespace) -> int:
         report, status = _audited(program, options)
         if os.getpid() != process:
             return status  # a child that the program forked: the report is its parent's
+        notes = [] if ranks is None else ranks.gather(report, status)
+        if ranks is not None and ranks.rank:
+            if status:  # the launcher may end rank 0 before it can tell
+                print(f"rank {ranks.rank}:\n{report}", file=sys.stderr)
+            return status
         out = out if not out.closed else sys.stderr
         if mending is not None:
             report._edits = mending.mend(report, status, baseline)
-        return conclude(report, status, options, baseline, out, mending)
+        return conclude(report, status, options, baseline, out, mending, notes)
 
 
 def _check(options: argparse.Namespace) -> Baseline | None:
     try:
-        Selection.read(options.select, options.ignore)
+        Selection.read(options.select, options.ignore, source=options.source, omit=options.omit)
         try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
         return None if options.baseline is None else load(options.baseline)
     except (ValueError, OSError) as error:
@@ -124,10 +133,15 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     status = 0
     report = None
     try:
-        with audit(rules=options.select, ignore=options.ignore, values=options.values, every=options.every) as report:
+        watch = audit(**of_audit(options))
+        if options.steps is not None:
+            watch._end_after(options.steps)
+        with watch as report:
             report.program = f"-m {options.program}" if options.module else options.program
             try:
                 program()
+            except Enough:
+                report.stopped = options.steps
             except SystemExit as stop:  # no error of the program's
                 status = status_of(stop.code)
     except Usage:
@@ -138,6 +152,12 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
         _show(error)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
     return report, status
+
+
+def of_audit(options: Any) -> dict[str, Any]:
+    """What `audit` is asked for."""
+    names = ("ignore", "values", "every", "source", "omit")
+    return {"rules": options.select, **{name: getattr(options, name) for name in names}}
 
 
 def status_of(code: Any) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -35,7 +35,7 @@ def stands_alone(options: argparse.Namespace) -> bool:
 
 def conclude(
     report: AuditReport, status: int, options: argparse.Namespace, baseline: Baseline | None, out: TextIO,
-    mending: Mending | None = None,
+    mending: Mending | None = None, notes: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Print and write what was asked for, and give the exit status."""
     least = "warning" if options.fail_on == "never" else options.fail_on
@@ -56,7 +56,7 @@ def conclude(
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
     text = _text(report, shown, options, None if to_file else out, edits)
-    notes = [*([] if mending is None else mending.lines()), *_too_late(options)]
+    notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
     try:

@@ -27,7 +27,7 @@ import torch
 
 from ..fix.copies import inside
 from .audit import audit
-from .command import begun, status_of
+from .command import begun, of_audit, status_of
 
 _POLL = 0.02  # seconds
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -161,7 +161,7 @@ def run(folder: str) -> None:
     if not options.module and os.path.isabs(name) and inside(os.path.realpath(name), root):
         name = os.path.join(copy, os.path.relpath(os.path.realpath(name), root))
     status, error, raised = 0, "", []
-    recording = audit(rules=options.select, ignore=options.ignore, values=options.values, every=options.every)
+    recording = audit(**of_audit(options))
     report = recording.report
     watch = _Watch(report, spec)
     try:

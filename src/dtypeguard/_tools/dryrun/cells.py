@@ -183,7 +183,7 @@ def _argument(path: str, tensor: torch.Tensor) -> Node:
 
 def _refusal(recorder: Recorder) -> Finding | None:
     """What explains the exception that ended the run: the finding of an error, of which there is one at most."""
-    found = [finding for finding, _ in recorder.findings.rows() if finding.severity == "error"]
+    found = [finding for finding in recorder.findings.rows() if finding.severity == "error"]
     return dataclasses.replace(found[0]) if found else None
 
 

@@ -77,7 +77,8 @@ class Mending:
         self._interrupt = signal.getsignal(signal.SIGINT)
         self._limit = options.prove_limit or _LIMIT
         self._runs: Runs | None = None
-        asked = {name: getattr(options, name) for name in ("select", "ignore", "values", "every", "program", "module")}
+        names = ("select", "ignore", "values", "every", "source", "omit", "program", "module")
+        asked = {name: getattr(options, name) for name in names}
         asked["arguments"] = list(options.arguments)
         if options.prove:
             try:

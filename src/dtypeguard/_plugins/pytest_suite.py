@@ -1,0 +1,224 @@
+"""The pytest plugin's audit of a whole suite: `pytest --dtypeguard-audit`.
+
+Each test runs under an audit of its own, as with the fixture `dtype_audit`. The findings of all tests, and of all
+workers of pytest-xdist, are one summary at the end: a line of the program is told once, with the tests that reach it.
+"""
+
+import base64
+import dataclasses
+import os
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dtypeguard._engine.watch.rule import Finding
+    from dtypeguard._show.report.merged import Merged
+    from dtypeguard.results import AuditReport
+
+_AUDIT, _ONLY, _OMIT = "--dtypeguard-audit", "--dtypeguard-audit-only", "--dtypeguard-audit-omit"
+_REPORT, _FAIL = "--dtypeguard-audit-report", "--dtypeguard-audit-fail-on"
+_VALUES = {"operations": None, "values": True, "range": "range"}
+_FORMS = (
+    ("", "operations", "audit every test, and print one summary"),
+    ("=values", "values", "the same, and each operation runs once more in a wider dtype"),
+    ("=range", "range", "the same, and values that are not finite are looked for"),
+)
+_SEVERITIES = ("info", "warning", "error", "never")
+_FORMATS = (".html", ".json", ".sarif", ".txt")
+_SENT = "dtypeguard_suite"
+
+
+@dataclasses.dataclass
+class Suite:
+    """The audit of a suite.
+
+    Attributes:
+        options: of each test's audit.
+        fail_on: the lowest severity that fails a test; "never" for none.
+        reports: the files to write at the end.
+        merged: what was found so far.
+        lost: tests whose worker died.
+    """
+
+    options: dict[str, Any]
+    fail_on: str
+    reports: list[str]
+    merged: "Merged"
+    lost: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, item: pytest.Item, report: "AuditReport", findings: "list[Finding]") -> None:
+        """Keep what a test found."""
+        from dtypeguard._show.report.merged import Merged
+
+        found = Merged()
+        found.add(item.nodeid, report, findings, casts=False)
+        item.stash[_found] = found.packed()
+        bad = [finding for finding in findings if finding.severity != "info"]
+        for place in dict.fromkeys(f"{finding.rule} {_place(finding)}" for finding in bad):
+            item.user_properties.append(("dtypeguard", place))  # JUnit's XML has it
+
+
+def brief(findings: "Iterable[Finding]") -> str:
+    """Why a test fails, in a few lines; the summary shows the code."""
+    from dtypeguard._show.report.causes import causes_of
+
+    return "\n".join(
+        f"{cause.severity}[{cause.rule}] {_place(cause.first)}: {cause.first.message}" for cause in causes_of(findings)
+    )
+
+
+def _place(finding: "Finding") -> str:
+    return (finding.site or "an unknown line").partition(", in ")[0]
+
+
+suite_of = pytest.StashKey[Suite]()
+_found = pytest.StashKey[bytes]()
+_running: list[Suite] = []  # the last is the one whose reports come; a run may stand in a test of another
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add = parser.getgroup("dtypeguard").addoption
+    # Each form is an option of its own: one that may have a value would take the path behind it for that.
+    for form, how, says in _FORMS:
+        add(_AUDIT + form, dest="dtypeguard_audit", action="store_const", const=how, help=says)
+    says = (
+        "report lines of these folders and packages only, with commas; what other code does, at the line that led there"
+    )
+    add(_ONLY, metavar="PATHS", action="append", help=says)
+    add(_OMIT, metavar="GLOBS", action="append", help="do not report lines of these files, with commas")
+    says = "the lowest severity that fails a test (default: warning)"
+    add(_FAIL, choices=_SEVERITIES, default="warning", help=says)
+    says = f"write the summary to this file, too: {', '.join(_FORMATS)}"
+    add(_REPORT, metavar="PATH", action="append", default=[], help=says)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    asked = config.getoption("dtypeguard_audit")
+    if asked is None:
+        for option in (_ONLY, _OMIT, _REPORT):
+            if config.getoption(option):
+                raise pytest.UsageError(f"{option} goes with {_AUDIT}")
+        return
+    from dtypeguard._engine.watch.selection import Selection
+    from dtypeguard._show.report.merged import Merged
+
+    options = {"values": _VALUES[asked], "source": _parts(config, _ONLY), "omit": _parts(config, _OMIT)}
+    options = {name: value for name, value in options.items() if value}
+    try:
+        Selection.read(source=options.get("source"), omit=options.get("omit"))
+        reports = [_file(path) for path in config.getoption(_REPORT)]
+    except (ValueError, TypeError) as error:
+        raise pytest.UsageError(f"{_AUDIT}: {error}") from None
+    suite = config.stash[suite_of] = Suite(options, config.getoption(_FAIL), reports, Merged())
+    if not hasattr(config, "workerinput"):  # a worker's reports go to where all come together
+        _running.append(suite)
+        config.add_cleanup(lambda: _running.remove(suite))
+
+
+def _parts(config: pytest.Config, option: str) -> list[str]:
+    given = config.getoption(option) or ()
+    return [part.strip() for text in given for part in text.split(",") if part.strip()]
+
+
+def _file(path: str) -> str:
+    from dtypeguard._show.files import writable
+
+    if Path(path).suffix not in _FORMATS:
+        raise ValueError(f"{_REPORT} {path}: the name must end with one of {', '.join(_FORMATS)}")
+    return writable(path)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    suite = config.stash.get(suite_of, None)
+    if suite is None:
+        return None
+    said = {None: "operations", True: "values", "range": "range"}[suite.options.get("values")]
+    only = ", ".join(suite.options.get("source", ()))
+    return f"dtypeguard audit: {said} of every test" + (f", lines of {only} only" if only else "")
+
+
+# --- from tests to the summary ------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
+    """What a test found goes with its report, so that it comes from a worker even if that dies later."""
+    report = yield
+    found = item.stash.get(_found, None)
+    if found is not None and call.when == "call":
+        setattr(report, _SENT, base64.b64encode(found).decode())
+        del item.stash[_found]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: Any) -> None:
+    suite = _running[-1] if _running else None
+    if suite is None:
+        return
+    found = report.__dict__.pop(_SENT, None)
+    if found is not None:
+        suite.merged.unpack(base64.b64decode(found))
+    elif report.when not in ("setup", "call", "teardown"):  # pytest-xdist's, of a worker that died
+        suite.lost.append(report.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    suite = config.stash.get(suite_of, None)
+    if suite is None:
+        return
+    from dtypeguard._show.report.causes import causes_of, counted
+    from dtypeguard._show.report.text import Style, paragraphs
+
+    report = suite.merged.report()
+    bad = [finding for finding in report.findings if finding.severity != "info"]
+    mere = counted(causes_of(finding for finding in report.findings if finding.severity == "info"))
+    shown = causes_of(report.findings if config.get_verbosity() > 0 else bad)
+    title = f"dtypeguard audit: {_summary(bad, len(suite.merged.names))}"
+    terminalreporter.write_sep("=", title, yellow=bool(bad), green=not bad)
+    style = Style(min(terminalreporter._tw.fullwidth, Style.of().width), terminalreporter._tw.hasmarkup)
+    for line in paragraphs(shown, style):
+        terminalreporter.write_line(line)
+    if mere and config.get_verbosity() <= 0:
+        terminalreporter.write_line(f"{mere} not shown; -v shows all")
+    for lost in suite.lost:
+        terminalreporter.write_line(f"not audited to its end, as its worker died: {lost}", yellow=True)
+    for path in suite.reports:
+        try:
+            _write(report, path)
+        except OSError as error:
+            terminalreporter.write_line(f"cannot write {path}: {error}", red=True)
+        else:
+            terminalreporter.write_line(f"written: {os.path.relpath(path, config.invocation_params.dir)}")
+
+
+def _summary(bad: "list[Finding]", audited: int) -> str:
+    """`12 of 340 tests, 3 lines`."""
+    if not bad:
+        return f"nothing found in {_several(audited, 'test')}"
+    tests = {name for finding in bad for name in finding.seen_in}
+    lines = {(finding.edit.file, finding.edit.line) if finding.edit else finding.site for finding in bad}
+    return f"{len(tests):,} of {_several(audited, 'test')}, {_several(len(lines), 'line')}"
+
+
+def _write(report: "AuditReport", path: str) -> None:
+    from dtypeguard._show.files import write
+    from dtypeguard._show.report.causes import causes_of
+    from dtypeguard._show.report.formats import sarif
+
+    match Path(path).suffix:
+        case ".html":
+            report.to_html(path)
+        case ".json":
+            report.to_json(path)
+        case ".sarif":
+            write(path, sarif(causes_of(report.findings)) + "\n")
+        case _:
+            write(path, f"{report}\n")
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
