@@ -567,7 +567,8 @@ def test_a_broken_pyproject_is_said_before_the_program_runs(command, write, fold
     status, _, err = command("audit", write("app.py", "open('ran', 'w')"))
     assert status == 2
     assert err.splitlines()[-1].endswith(
-        "has no key 'selct' (did you mean 'select'?): use select, ignore, severity, per-file-ignores, mode, casting"
+        "has no key 'selct' (did you mean 'select'?): use select, ignore, severity, per-file-ignores, source, omit, "
+        "mode, casting"
     )
     assert not (folder / "ran").exists()
 

@@ -70,9 +70,16 @@ def _cause(cause: dict[str, Any], place: int, members: list[dict[str, Any]]) -> 
     """A cause with its findings; where it is one, its place on the page is that of the finding."""
     several = len(members) > 1
     place_of = f"k{place}" if several else members[0]["id"]
-    if not several:
-        members[0]["seen"] = cause["seen"]
-    return cause | {"members": members, "first": members[0], "several": several, "id": f"k{place}", "link": place_of}
+    seen = cause.get("seen", "")
+    members = [found | {"seen": "" if several else seen} for found in members]
+    return cause | {
+        "seen": seen,
+        "members": members,
+        "first": members[0],
+        "several": several,
+        "id": f"k{place}",
+        "link": place_of,
+    }
 
 
 def _tree(modules: list[dict[str, Any]], findings: list[Any], casts: list[Any]) -> tuple[list[Any], dict[str, Any]]:
