@@ -18,10 +18,10 @@ import torch
 
 import dtypeguard
 from dtypeguard._core.base.codes import MISTAKES, Mistake
+from dtypeguard._core.base.pages import FAMILIES, Entry
 from dtypeguard._core.base.quiet import quiet
 from dtypeguard._engine.watch.rule import RULES, Rule
 from dtypeguard._show.report.causes import causes_of
-from dtypeguard._show.report.pages import FAMILIES, Entry
 from dtypeguard._show.report.text import Style, paragraphs
 from dtypeguard._tools.fix.edits import said
 

@@ -180,5 +180,5 @@ def test_bad_input(project, options, error):
 
 def test_bad_input_in_pyproject(project):
     (project / "pyproject.toml").write_text(textwrap.dedent('[tool.dtypeguard]\nsource = ["srcc"]\n'))
-    with pytest.raises(ValueError, match=r"pyproject.toml: \[tool.dtypeguard\] source='srcc' is neither"):
+    with pytest.raises(ValueError, match=r"pyproject.toml:2: \[tool.dtypeguard\] source='srcc' is neither"):
         dtypeguard.audit()

@@ -125,10 +125,12 @@ def test_the_current_folder_may_be_gone(tmp_path, monkeypatch):
         ("ignore = ['DG3', ['DG4']]", r"ignore=\['DG4'\] is not a list of rules"),
         ("ignore = {DG3 = true}", r"ignore=.* is not a list of rules"),
         ("ignore = ['DG999']", r"ignore='DG999' is no rule: use ids or names, as in .*, or .*DG3, DG4"),
-        ("severity = 'fatal'", r"severity='fatal' is no severity: use one of 'info', 'warning', 'error'"),
-        ("severity = 2", r"severity=2 is no severity"),
-        ("severity = ['info']", r"severity=\['info'\] is no severity"),
-        ("severity = {}", r"severity=\{\} is no severity"),
+        ("severity = 'fatal'", r"severity='fatal' is not a severity: use one of 'info', 'warning', 'error'"),
+        ("severity = 'warn'", r"severity='warn' is not a severity \(did you mean 'warning'\?\): use one of"),
+        ("ignore = ['DG3O9']", r"ignore='DG3O9' is no rule \(did you mean 'DG309'\?\): use ids or names"),
+        ("severity = 2", r"severity=2 is not a severity"),
+        ("severity = ['info']", r"severity=\['info'\] is not a severity"),
+        ("severity = {}", r"severity=\{\} is not a severity"),
         ("per-file-ignores = ['DG3']", r"per-file-ignores=\['DG3'\] is not a table"),
         ("per-file-ignores = {'a/*' = 'DG3'}", r"per-file-ignores.'a/\*'='DG3' is not a list"),
         ("per-file-ignores = {'a/*' = ['DG999']}", r"per-file-ignores.'a/\*'='DG999' is no rule"),
@@ -138,7 +140,7 @@ def test_a_table_that_is_wrong(project, table, message):
     path = project(table)
     with pytest.raises(ValueError, match=message) as raised:
         Selection.read()
-    assert str(raised.value).startswith(f"{path}: [tool.dtypeguard]")
+    assert str(raised.value).startswith(f"{path}:5: [tool.dtypeguard] ")
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ def test_with_keep_the_error_is_that_of_what_is_kept(folder, capsys):
     assert main([*both, "--keep", "1e-15"]) == 1
     out, err = capsys.readouterr()
     assert "cannot be reached" in err
-    assert out.count("output error") == 3
+    assert out.count("against float64: output error") == 3
+    reasons = [line for line in out.splitlines() if line.startswith("exit status")]
+    assert reasons[0] == "exit status 1: output error 0.42 % is above --max-error 1.0e-05"
+    assert reasons[1].startswith("exit status 1: keep(error=1e-15) cannot be reached: ")
 
 
 WRONG = {

@@ -17,7 +17,7 @@ import torch
 import dtypeguard
 from dtypeguard import DtypeGuardError, DtypeGuardWarning
 from dtypeguard._core.base.codes import MISTAKES
-from dtypeguard._show.report.pages import page
+from dtypeguard._core.base.pages import page
 
 PARTS = re.compile(r"```(?:python|text)\n(.*?)```", re.DOTALL)
 HEAD = "What it does", "Why is this bad?", "Example", "Use instead", "When to ignore it", "See also"

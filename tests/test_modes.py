@@ -957,7 +957,7 @@ def test_compiled_code_of_a_project_has_its_mode(project, mode_there):
 def test_what_is_wrong_with_a_table_is_said_when_it_is_needed(project, table, text):
     theirs = project(table)
     assert theirs.enforced(RIGHT) is RIGHT
-    with pytest.raises(ValueError, match=r"pyproject.toml: \[tool.dtypeguard\]") as caught:
+    with pytest.raises(ValueError, match=r"pyproject.toml:2: \[tool.dtypeguard\]") as caught:
         theirs.enforced(WRONG)
     assert text in str(caught.value)
 

@@ -244,13 +244,6 @@ def test_a_marker_that_is_wrong(outcomes, arguments, message):
     result.stdout.no_fnmatch_line("*ran*")
 
 
-def test_a_broken_pyproject_is_an_error_before_the_test(outcomes, pytester):
-    pytester.makepyprojecttoml("[tool.dtypeguard]\nignores = ['DG1']")
-    result = outcomes("def test(dtype_audit): print('ran')", errors=1)
-    result.stdout.fnmatch_lines(["*pyproject.toml: [[]tool.dtypeguard] has no key 'ignores'*"])
-    result.stdout.no_fnmatch_line("*ran*")
-
-
 def test_help_names_it(pytester):
     result = pytester.runpytest("--fixtures", "-q")
     result.stdout.fnmatch_lines(["dtype_audit -- *", "*Audit the body of the test*"])

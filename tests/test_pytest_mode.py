@@ -863,8 +863,17 @@ def test_a_mode_in_pyproject_counts_before_the_default(pytester, mode, option):
     run(*option.split(), *QUIET).assert_outcomes(passed=1)
 
 
-def test_a_mode_in_pyproject_that_is_none(pytester):
-    pytester.makepyprojecttoml("[tool.dtypeguard]\nmode = 'loud'\n")
-    result = pytester.runpytest(*QUIET)
+@pytest.mark.parametrize("options", [[], ["--dtypeguard=strict"]])
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("mode = 'loud'", ":2: [[]tool.dtypeguard] mode='loud' is not a mode: use one of *"),
+        ("ignores = []", ":2: [[]tool.dtypeguard] has no key 'ignores' (did you mean 'ignore'[?]): use *"),
+        ("audit = {fail = 'error'}", ":2: [[]tool.dtypeguard.audit] has no key 'fail' (did you mean 'fail-on'[?]): *"),
+    ],
+)
+def test_what_is_wrong_in_pyproject_stops_pytest(pytester, table, message, options):
+    pytester.makepyprojecttoml(f"[tool.dtypeguard]\n{table}\n")
+    result = pytester.runpytest(*QUIET, *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *pyproject.toml: [[]tool.dtypeguard] mode='loud' is not a mode: use one of *"])
+    result.stderr.fnmatch_lines([f"ERROR: *pyproject.toml{message}"])

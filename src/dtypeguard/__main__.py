@@ -1,4 +1,7 @@
-"""`python -m dtypeguard`: audit a program, compare dtypes, explain a rule, check the environment."""
+"""`python -m dtypeguard`: audit a program, compare dtypes, explain a rule, check the environment.
+
+The parser is the one table of all options.
+"""
 
 import argparse
 import difflib
@@ -6,12 +9,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import dtypeguard
 
-from ._core.base.usage import Usage
-from ._show.report.pages import FAMILIES, Entry, entries, page
+from ._core.base import pyproject
+from ._core.base.pages import FAMILIES, Entry, entries, page
+from ._core.base.usage import Failed, Usage
+from ._tools.settings import PATH, commands_of, load, said_of, settle, take_back
 
 _EXAMPLES = """\
 examples:
@@ -27,11 +32,15 @@ examples:
   python -m dtypeguard manifest mypackage.models:make_model -o dtypes.lock
   python -m dtypeguard manifest --check dtypes.lock mypackage.models:make_model model.safetensors
   python -m dtypeguard diff mypackage.old:make_model mypackage.new:make_model --batch mypackage.data:make_batch
+  python -m dtypeguard describe mypackage.models:make_model --batch mypackage.data:make_batch
+
+Options of a command may stand in pyproject.toml, in a table for each: [tool.dtypeguard.audit] fail-on = "error".
+The command line counts before it; --no-NAME takes back what it says of an option.
 """
 _STATUS = """\
 exit status: the program's own if that is not 0; else 1 if a finding fails, 2 for wrong usage. [tool.dtypeguard] in
-pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules. A comment turns a rule off for a line:
-# dtypeguard: ignore[DG102]
+pyproject.toml (select, ignore, severity, per-file-ignores) also chooses rules, and [tool.dtypeguard.audit] sets these
+options. A comment turns a rule off for a line: # dtypeguard: ignore[DG102]
 """
 _COMPARED = """\
 examples:
@@ -58,42 +67,79 @@ examples:
 
 exit status: 1 if one of the two is another function, 2 for wrong usage and for what cannot be compared.
 """
-_SEVERITIES = ("info", "warning", "error")
+_DESCRIBED = """\
+examples:
+  python -m dtypeguard describe mypackage.models:make_model
+  python -m dtypeguard describe mypackage.models:make_model --batch mypackage.data:make_batch
+
+exit status: 1 if a batch violates the contract, 2 for wrong usage.
+"""
+_COMPLETED = """\
+examples:
+  dtypeguard completion bash > ~/.local/share/bash-completion/completions/dtypeguard
+  dtypeguard completion zsh > ~/.zfunc/_dtypeguard            # a folder in $fpath
+  dtypeguard completion fish > ~/.config/fish/completions/dtypeguard.fish
+
+It completes the command dtypeguard, and needs shtab: pip install 'dtypeguard[completion]'.
+"""
+_SEVERITIES = pyproject.LEGAL["severity"]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that knows what is wrong with pyproject.toml, which is told before what is wrong with the command."""
+
+    wrong = ""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(self.wrong or message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and give the exit status."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    """Run a command, and give the exit status. If that is not 0, the reason is the last line that is printed."""
+    name = os.path.basename(sys.argv[0])
+    top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
+    try:
+        load(top)
+    except ValueError as error:
+        for one in (top, *commands_of(top).values()):
+            vars(one)["wrong"] = str(error)
+    options = top.parse_args(argv)
+    if options.parser.wrong:
+        options.parser.error("")
+    settle(options)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
     except Usage as error:
-        options.parser.error(str(error))  # does not return
+        text = str(error)
+        if "\n" in text:
+            print(text, file=sys.stderr)
+        options.parser.error(f"{text.partition(chr(10))[0]}{said_of(options, text)}")  # does not return
         return 2
+    except Failed as reason:
+        print(f"exit status 1: {reason}")
+        return 1
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print("exit status 1: standard output was closed before all was written", file=sys.stderr)
         return 1
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    name = os.path.basename(sys.argv[0])
-    name = "python -m dtypeguard" if name in ("__main__.py", "-m", "") else name
-    parser = argparse.ArgumentParser(
+def parser(name: str = "dtypeguard") -> _Parser:
+    """The command line: the keys of `[tool.dtypeguard]`, the completion and the reference are read from it."""
+    top = _Parser(
         name,
         description="find dtype mistakes in PyTorch programs",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=dtypeguard.__version__, help="print the version")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+    top.add_argument("--version", action="version", version=dtypeguard.__version__, help="print the version")
+    commands = top.add_subparsers(title="commands", required=True, metavar="command")
 
-    def command(
-        name: str, does: Callable[[argparse.Namespace], int], says: str, **more: Any
-    ) -> argparse.ArgumentParser:
-        made = commands.add_parser(
+    def command(name: str, does: Callable[[argparse.Namespace], int], says: str, **more: Any) -> _Parser:
+        made: _Parser = commands.add_parser(
             name,
             help=says,
             description=says,
@@ -109,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     _audit_options(command("audit", _audit, says, usage=ways, epilog=_STATUS))
     says = "measure what a lower precision costs a model, and which layers pay"
     _compare_options(command("compare", _compare, says, epilog=_COMPARED))
+    says = "say what a guard holds a model to, and whether a batch fulfils it"
+    _describe_options(command("describe", _describe, says, epilog=_DESCRIBED))
     says = "tell in which dtypes a model runs, and what comes out"
     _dryrun_options(command("dryrun", _dryrun, says))
     says = "find where two programs part that should compute the same, and whether it is rounding"
@@ -120,7 +168,11 @@ def _parser() -> argparse.ArgumentParser:
         "rules", nargs="*", metavar="rule", help="an id, a name or a family: DG309, unscale-twice, DG3, DG001"
     )
     command("doctor", _doctor, "print the environment; status 1 if something is wrong with it")
-    return parser
+    says = "print a script that completes commands and options in a shell"
+    command("completion", _completion, says, epilog=_COMPLETED).add_argument("shell", choices=("bash", "zsh", "fish"))
+    for made in commands.choices.values():
+        take_back(made)
+    return top
 
 
 def _audit_options(audit: argparse.ArgumentParser) -> None:
@@ -207,6 +259,15 @@ def _compare_options(parser: argparse.ArgumentParser) -> None:
     add("--html", metavar="PATH", help="write the result as an HTML page")
 
 
+def _describe_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="package.module:make_model", help="a function that returns the model, or (model, batch)")
+    says = "a function that returns what the model is called with: call it, and fail for what a guard refuses"
+    add("--batch", metavar="package.module:make_batch", help=says)
+    add("--html", metavar="PATH", help="write the description as an HTML page")
+    add("--json", metavar="PATH", help="write the description as JSON")
+
+
 def _dryrun_options(dry: argparse.ArgumentParser) -> None:
     add = dry.add_argument
     add("model", help="package.module:function that returns the model; or its class")
@@ -246,7 +307,7 @@ def _manifest_options(parser: argparse.ArgumentParser) -> None:
         help="a function that returns the model, or the path of a checkpoint",
     )
     add("-o", "--output", metavar="PATH", help="write the manifest to this file; one that is there keeps its comments")
-    add("--check", metavar="MANIFEST", help="check each model and checkpoint against this file")
+    add("--check", metavar="PATH", help="check each model and checkpoint against this file")
     says = "a function that returns what the model is called with: hold the dtypes in which modules compute, too"
     add("--batch", metavar="package.module:make_batch", help=says)
     add("--shapes", action="store_true", help="hold shapes, too")
@@ -275,6 +336,12 @@ def _audit(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from ._tools.compare.command import run
+
+    return run(options)
+
+
+def _describe(options: argparse.Namespace) -> int:
+    from ._tools.describe.command import run
 
     return run(options)
 
@@ -374,6 +441,26 @@ def _doctor(options: argparse.Namespace) -> int:
     from ._tools.doctor import run
 
     return run(options)
+
+
+# --- completion ---------------------------------------------------------------------------------------------------
+
+
+def _completion(options: argparse.Namespace) -> int:
+    """What a shell completes with, made from the parser; torch is not loaded, neither now nor then."""
+    try:
+        import shtab
+    except ImportError:
+        raise Usage("it needs shtab: pip install 'dtypeguard[completion]'") from None
+    top = parser()
+    for made in commands_of(top).values():
+        for action in made._actions:
+            if action.metavar == PATH or action.dest == "program":
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+            elif action.dest in ("rules", "select", "ignore"):
+                action.choices = [*FAMILIES, *(word for one in entries() for word in (one.id, one.name))]
+    print(shtab.complete(top, options.shell))
+    return 0
 
 
 if __name__ == "__main__":

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 
 pytest_plugins = [f"dtypeguard._plugins.pytest_{name}" for name in ("suite", "audit", "state", "diff")]
 
-_MODES = ("strict", "lenient", "warn", "off")
-_LEGAL = {
-    "mode": (*_MODES, *(f"{mode}:all" for mode in _MODES), "config"),
-    "casting": ("safe", "precision", "promote", "unsafe"),
-}
+_MODES = pyproject.LEGAL["mode"]
+_LEGAL = {"mode": (*_MODES, *(f"{mode}:all" for mode in _MODES), "config"), "casting": pyproject.LEGAL["casting"]}
 _MARKER = (
     "dtypeguard(mode=None, casting=None): the mode of dtypeguard in the test, its setup and its teardown: mode as for "
     f"--dtypeguard, casting one of {', '.join(_LEGAL['casting'])}. The closest marker wins."
@@ -100,7 +97,8 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
     environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
     asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
     try:
-        asked = asked or _project_mode(config)
+        project = _project_mode(config)  # also where another counts before it, as it says what is wrong with the table
+        asked = asked or project
         mode = asked or "strict"
         settings = _settings(config, "dtypeguard_", mode=mode, casting=config.getini("dtypeguard_casting") or None)
     except ValueError as error:
@@ -121,15 +119,13 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
 
 def _project_mode(config: pytest.Config) -> str:
     """The mode in `[tool.dtypeguard]` of pyproject.toml: somebody chose it, unlike our default."""
-    try:
-        file, table = pyproject.find(config.rootpath)
-    except ValueError:  # whoever needs more of the table says what is wrong with it
-        return ""
-    mode = table.get("mode", "")
-    if mode and str(mode).lower() not in _MODES:
-        where = f"{file}: {pyproject.TABLE} mode={mode!r}"
-        raise ValueError(f"{where} is not a mode: use one of {', '.join(map(repr, _MODES))}")
-    return str(mode).lower()
+    table = pyproject.find(config.rootpath)[1]
+    if not table.keys().isdisjoint(pyproject.COMMANDS):  # what is wrong with their options is said here too
+        from ..__main__ import parser
+        from .._tools.settings import load
+
+        load(parser(), config.rootpath)
+    return str(table.get("mode", "")).lower()
 
 
 def _hook(packages: list[str]) -> "ImportHook":

@@ -12,6 +12,7 @@ import dtypeguard
 
 from .._core.base import config, private
 from .._core.base.dtypes import name_of
+from .._core.base.usage import Failed
 from .._engine.watch.rule import RULES, Severity
 from .._engine.watch.selection import Selection
 
@@ -19,7 +20,11 @@ _OPTIONAL = ("rich", "jinja2", "hypothesis", "pytest")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it, and give the exit status: 1 if something is wrong with it."""
+    """Print it.
+
+    Raises:
+        Failed: something is wrong with it.
+    """
     problems = []
     for name, ask in _QUESTIONS.items():
         try:
@@ -29,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
             problems.append(name)
         print(f"{name:<14} {answer}")
     if problems:
-        print(f"\nproblems with: {', '.join(problems)}")
-    return 1 if problems else 0
+        raise Failed(f"problems with {', '.join(problems)}")
+    return 0
 
 
 def _devices() -> str:

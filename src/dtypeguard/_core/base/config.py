@@ -225,7 +225,7 @@ def project() -> tuple[Base, Path | None]:
     It is looked for once, above the directory of the base or the current one.
 
     Raises:
-        ValueError: for an unknown mode or casting, and for a file that cannot be read.
+        ValueError: for anything wrong in the table, and for a file that cannot be read.
     """
     return read_project(base().under)
 
@@ -234,10 +234,7 @@ def project() -> tuple[Base, Path | None]:
 def read_project(folder: str | None) -> tuple[Base, Path | None]:
     """`project`, from a folder up."""
     path, table = pyproject.find(folder)
-    try:
-        told = read(mode=table.get("mode"), casting=table.get("casting"))
-    except ValueError as error:
-        raise ValueError(f"{path}: {pyproject.TABLE} {error}") from None
+    told = read(mode=table.get("mode"), casting=table.get("casting"))
     return Base(under=None if path is None else os.path.realpath(path.parent), **told), path
 
 

@@ -1,23 +1,37 @@
-"""`[tool.dtypeguard]` in pyproject.toml: where it is, and what is in it.
+"""`[tool.dtypeguard]` in pyproject.toml: where it is, whether all in it is right, and at which line it is not.
 
-The pytest plugin reads it where torch must not be imported.
+The pytest plugin and the command line read it where torch must not be imported.
 """
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import pages
+
 NAME, TABLE = "pyproject.toml", "[tool.dtypeguard]"
-KEYS = ("select", "ignore", "severity", "per-file-ignores", "source", "omit", "mode", "casting")
+COMMANDS = ("audit", "compare", "describe", "diff", "dryrun", "manifest")  # each has a table for its options
+LEGAL = {
+    "severity": ("info", "warning", "error"),
+    "mode": ("strict", "lenient", "warn", "off"),
+    "casting": ("safe", "precision", "promote", "unsafe"),
+}
 
 
-def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, Any]]:
+def find(
+    folder: str | Path | None = None, options: Mapping[str, Iterable[str]] | None = None
+) -> tuple[Path | None, Mapping[str, Any]]:
     """The nearest pyproject.toml at or above a folder that has our table, and the table.
 
+    Args:
+        folder: where the search begins; None: the current one.
+        options: the options of each command, to tell where a key belongs. What is in the tables of commands is looked
+            at by `_tools.settings`.
+
     Raises:
-        ValueError: the file cannot be read, or the table has a key that there is not.
+        ValueError: the file cannot be read; or a key or a value is wrong, with its line and what is legal.
     """
     try:
         start = Path(folder or os.getcwd()).absolute()
@@ -28,7 +42,7 @@ def find(folder: str | Path | None = None) -> tuple[Path | None, Mapping[str, An
         if os.path.isfile(file):  # False also where the folder may not be looked into
             tool = _load(file).get("tool")
             if isinstance(tool, dict) and "dtypeguard" in tool:
-                return file, _checked(file, tool["dtypeguard"])
+                return file, _checked(file, tool["dtypeguard"], options or {})
     return None, {}
 
 
@@ -49,14 +63,111 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return tomllib.loads(text.decode())
 
 
-def _checked(file: Path, table: Any) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise ValueError(f"{file}: {TABLE}={table!r} is not a table")
-    for key in table:
-        if key not in KEYS:
-            import difflib
+# --- what is wrong ------------------------------------------------------------------------------------------------
 
-            near = difflib.get_close_matches(key, KEYS, 1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ValueError(f"{file}: {TABLE} has no key {key!r}{hint}: use {', '.join(KEYS)}")
+
+def wrong(file: Path, keys: tuple[str, ...], what: str) -> ValueError:
+    """An error about a key below our table: the file and the line, the table of the key, and what is wrong."""
+    table = f"[tool.dtypeguard.{keys[0]}]" if len(keys) > 1 and keys[0] in COMMANDS else TABLE
+    return ValueError(f"{file}:{line_of(file.read_bytes(), keys)}: {table} {what}")
+
+
+def near(word: Any, legal: Iterable[str]) -> str:
+    """Which of the legal words was meant, in parentheses; nothing if there is none like it."""
+    import difflib
+
+    words = {one.lower(): one for one in legal}
+    found = difflib.get_close_matches(str(word).lower().replace("_", "-"), words, 1, 0.7)
+    return f" (did you mean {words[found[0]]!r}?)" if found else ""
+
+
+def line_of(text: bytes, keys: tuple[str, ...]) -> int:
+    """The line at which a key below our table is written, counted from 1.
+
+    A statement of TOML may have several lines, and only a parser knows where it ends: the first lines of the file are
+    parsed, one more each time, until the key is there. What could be parsed before ends above it.
+    """
+    import tomllib
+
+    lines, above = text.decode().replace("\r\n", "\n").split("\n"), 0
+    for count in range(1, len(lines) + 1):
+        try:
+            value: Any = tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue
+        for key in ("tool", "dtypeguard", *keys):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            break
+        above = count
+    return above + 1
+
+
+# --- what is right ------------------------------------------------------------------------------------------------
+
+
+def _checked(file: Path, table: Any, options: Mapping[str, Iterable[str]]) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise wrong(file, (), f"is not a table, but {table!r}")
+    for key, value in table.items():
+        if key in KEYS:
+            KEYS[key](file, (key,), value)
+        elif key not in COMMANDS:
+            homes = [f"[tool.dtypeguard.{name}]" for name, keys in options.items() if key in keys]
+            legal = f"use {', '.join(KEYS)}, or the tables of commands: {', '.join(COMMANDS)}"
+            meant = f"; it is one of {' and '.join(homes)}" if homes else f"{near(key, (*KEYS, *COMMANDS))}: {legal}"
+            raise wrong(file, (key,), f"has no key {key!r}{meant}")
+        elif not isinstance(value, dict):
+            raise wrong(file, (key,), f"{key}={value!r} is not a table: write [tool.dtypeguard.{key}]")
     return table
+
+
+def _word(file: Path, keys: tuple[str, ...], value: Any) -> None:
+    """One of the legal words of its key, in any case."""
+    (key,) = keys
+    if not isinstance(value, str) or value.lower() not in LEGAL[key]:
+        legal = ", ".join(map(repr, LEGAL[key]))
+        raise wrong(file, keys, f"{key}={value!r} is not a {key}{near(value, LEGAL[key])}: use one of {legal}")
+
+
+def _rules(file: Path, keys: tuple[str, ...], value: Any) -> None:
+    """A list of rules: ids, names, families."""
+    where = ".".join([keys[0], *map(repr, keys[1:])])
+    for name in value if isinstance(value, list) else [value]:
+        if not isinstance(name, str) or not isinstance(value, list):
+            raise wrong(file, keys, f"{where}={name!r} is not a list of rules, as in ['DG102', 'DG5']")
+        if name not in (known := _names()):
+            families = [name for name in known if len(name) == 3]
+            meant = near(name, known[len(families) :])
+            legal = f"use ids or names, as in ['DG101'], or {', '.join(families)}"
+            raise wrong(file, keys, f"{where}={name!r} is no rule{meant}: {legal}")
+
+
+def _texts(file: Path, keys: tuple[str, ...], value: Any) -> None:
+    """A text, or a list of texts."""
+    (key,) = keys
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, str):
+            raise wrong(file, keys, f"{key}={one!r} is not a list of strings, as in ['src/']")
+
+
+def _globs(file: Path, keys: tuple[str, ...], value: Any) -> None:
+    """A table of lists of rules, by patterns of files."""
+    (key,) = keys
+    if not isinstance(value, dict):
+        raise wrong(file, keys, f"{key}={value!r} is not a table, as in {{'tests/**' = ['DG102']}}")
+    for pattern, rules in value.items():
+        _rules(file, (key, pattern), rules)
+
+
+@functools.cache
+def _names() -> tuple[str, ...]:
+    rules = [one for one in pages.entries() if one.kind in LEGAL["severity"]]
+    return (*dict.fromkeys(one.id[:3] for one in rules), *(name for one in rules for name in (one.id, one.name)))
+
+
+# What the whole project goes by, however it is run; each value is checked, and an error raised.
+KEYS: dict[str, Callable[[Path, tuple[str, ...], Any], None]] = {
+    "select": _rules, "ignore": _rules, "severity": _word, "per-file-ignores": _globs, "source": _texts, "omit": _texts,
+    "mode": _word, "casting": _word,
+}  # fmt: skip

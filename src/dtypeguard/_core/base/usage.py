@@ -3,3 +3,7 @@
 
 class Usage(Exception):
     """What was asked for cannot be done."""
+
+
+class Failed(Exception):
+    """What was asked for was done, and did not pass: the reason, which is printed last, and exit status 1."""

@@ -42,18 +42,17 @@ class Scope:
         source: folders, files, or names of packages; none: all files outside of installed packages.
         omit: globs over paths; these files are not the user's.
         root: the folder that relative paths begin at.
-        where: what to name in errors, a format of the option's name.
 
     Raises:
         TypeError: for what is no string, or several.
         ValueError: for a source that is neither a path nor a package.
     """
 
-    def __init__(self, source: Any, omit: Any, root: str | Path | None = None, where: str = "{}") -> None:
+    def __init__(self, source: Any, omit: Any, root: str | Path | None = None) -> None:
         base = Path(root or os.getcwd())
-        sources = several(where.format("source"), source or (), str, "folders or packages, as in ['src/']")
-        self._sources = [_path(name, base, where.format("source")) for name in sources]
-        globs = several(where.format("omit"), omit or (), str, "globs, as in ['tests/*']")
+        sources = several("source", source or (), str, "folders or packages, as in ['src/']")
+        self._sources = [_path(name, base) for name in sources]
+        globs = several("omit", omit or (), str, "globs, as in ['tests/*']")
         self._omitted = [matcher(pattern, base) for pattern in globs]
         self.mine: Callable[[str], bool] = functools.cache(self._mine)
         self._led: dict[tuple[Site, Site | None], Led] = {}
@@ -95,18 +94,18 @@ class Scope:
         return mine if mine is not None and self.mine(mine.file) else None
 
 
-def scope_of(source: Any, omit: Any, root: str | Path | None = None, where: str = "{}") -> Scope | None:
+def scope_of(source: Any, omit: Any, root: str | Path | None = None) -> Scope | None:
     """The scope that options ask for; None where they ask for none."""
-    return Scope(source, omit, root, where) if source or omit else None
+    return Scope(source, omit, root) if source or omit else None
 
 
-def _path(name: str, base: Path, option: str) -> tuple[str, bool]:
+def _path(name: str, base: Path) -> tuple[str, bool]:
     """What the paths of a source begin with (a folder with the separator behind it, a file), and if it is installed."""
     path = base / name
     if not path.exists():
         found = _package(name)
         if found is None:
-            raise ValueError(f"{option}={name!r} is neither a folder or file below {base} nor a package")
+            raise ValueError(f"source={name!r} is neither a folder or file below {base} nor a package")
         path = Path(found)
     real = os.path.realpath(path)
     begin = os.path.join(real, "") if path.is_dir() else real

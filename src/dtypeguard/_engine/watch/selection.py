@@ -74,18 +74,18 @@ class Selection:
         """
         off = select(ignore)
         file, table = pyproject.find(folder)
-        options = _options(file, table)
         if rules is None:
-            on = options.get("select", frozenset(RULES)) - options.get("ignore", frozenset())
+            on = select(table["select"]) if "select" in table else frozenset(RULES)
+            on -= select(table.get("ignore", ()))
         else:
             on = select(rules, "rules")
-        if source is None and omit is None:
-            where = f"{file}: {pyproject.TABLE} {{}}"
-            scope = scope_of(table.get("source"), table.get("omit"), file and file.parent, where)
-        else:
+        if source is not None or omit is not None:
             scope = scope_of(source, omit)
-        severity, per_file = options.get("severity", Severity.INFO), options.get("per-file-ignores", ())
-        return cls(on - off, severity, per_file, file, scope)
+        else:
+            scope = None if file is None else _scope(table, file)
+        severity = Severity(table.get("severity", "info").lower())
+        globs = () if file is None else _globs(table.get("per-file-ignores", {}), file.parent)
+        return cls(on - off, severity, globs, file, scope)
 
     def on(self, rule_id: str, file: str = "", line: int = 0, severity: Severity | None = None) -> bool:
         """Whether a rule may report at a line. Never raises: a file that cannot be read has no comments."""
@@ -104,39 +104,15 @@ class Selection:
 # --- pyproject.toml -----------------------------------------------------------------------------------------------
 
 
-def _options(file: Path | None, table: Mapping[str, Any]) -> dict[str, Any]:
-    given = {key: read for key, read in _KEYS.items() if key in table}
-    return {key: read(table[key], f"{file}: {pyproject.TABLE} {key}", file) for key, read in given.items()}
+def _globs(table: Mapping[str, Any], root: Path) -> Globs:
+    return tuple((matcher(pattern, root), select(rules)) for pattern, rules in table.items())
 
 
-def _rules(value: Any, where: str, _: Any = None) -> frozenset[str]:
-    expected = "a list of rules, as in ['DG102', 'DG5']"
-    for name in _expect(value, list, where, expected):
-        _expect(name, str, where, expected)
-    return select(value, where)
-
-
-def _severity(value: Any, where: str, _: Any) -> Severity:
-    if value not in [severity.value for severity in Severity]:
-        legal = ", ".join(repr(severity.value) for severity in Severity)
-        raise ValueError(f"{where}={value!r} is no severity: use one of {legal}")
-    return Severity(value)
-
-
-def _globs(value: Any, where: str, file: Path) -> Globs:
-    table = _expect(value, dict, where, "a table, as in {'tests/**' = ['DG102']}")
-    return tuple((matcher(name, file.parent), _rules(ids, f"{where}.{name!r}")) for name, ids in table.items())
-
-
-def _expect(value: Any, kind: type, where: str, what: str) -> Any:
-    if not isinstance(value, kind):
-        raise ValueError(f"{where}={value!r} is not {what}")
-    return value
-
-
-_KEYS: dict[str, Callable[[Any, str, Any], Any]] = {
-    "select": _rules, "ignore": _rules, "severity": _severity, "per-file-ignores": _globs,
-}  # fmt: skip
+def _scope(table: Mapping[str, Any], file: Path) -> Scope | None:
+    try:
+        return scope_of(table.get("source"), table.get("omit"), file.parent)
+    except ValueError as error:  # a source that there is not
+        raise pyproject.wrong(file, ("source",), str(error)) from None
 
 
 # --- comments -----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from ..._engine.watch.selection import Selection
 from ..._engine.watch.steps import Enough
 from ..._show.files import writable
 from ..._show.report.baseline import Baseline, load
+from ..fix.command import INTERRUPTED
 from .audit import audit
 from .conclusion import STDOUT, conclude, stands_alone
 from .ranks import Ranks
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
         notes = [] if ranks is None else ranks.gather(report, status)
         if ranks is not None and ranks.rank:
             if status:  # the launcher may end rank 0 before it can tell
-                print(f"rank {ranks.rank}:\n{report}", file=sys.stderr)
+                print(f"rank {ranks.rank}:\n{report}\nexit status {status}: the program's own", file=sys.stderr)
             return status
         out = out if not out.closed else sys.stderr
         if mending is not None:
@@ -75,9 +76,17 @@ def _check(options: argparse.Namespace) -> Baseline | None:
     try:
         Selection.read(options.select, options.ignore, source=options.source, omit=options.omit)
         try_files(options, "json", "html", "output", "write_baseline", streams=("json", "output"))
-        return None if options.baseline is None else load(options.baseline)
+        if options.baseline is None or _is_to_come(options):
+            return None
+        return load(options.baseline)
     except (ValueError, OSError) as error:
         raise Usage(str(error)) from error
+
+
+def _is_to_come(options: argparse.Namespace) -> bool:
+    """Whether the baseline is written by this run for the first time, as where pyproject.toml names it."""
+    written = options.write_baseline
+    return written and not os.path.exists(written) and os.path.realpath(options.baseline) == os.path.realpath(written)
 
 
 def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] = ()) -> None:
@@ -147,10 +156,10 @@ def _audited(program: Program, options: argparse.Namespace) -> tuple[Any, int]:
     except Usage:
         raise
     except BaseException as error:
-        if report is None:
-            raise
+        if report is None:  # nothing has run yet
+            raise Usage(str(error)) if isinstance(error, TypeError | ValueError) else error from None
         _show(error)
-        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return report, status
 
 

@@ -16,7 +16,7 @@ from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
 from ..._show.report.text import Style
-from ..fix.command import Mending
+from ..fix.command import INTERRUPTED, Mending
 
 STDOUT = "-"
 # What runners of tests mean by their exit status.
@@ -118,7 +118,9 @@ def _reason(
     found = f"the audit found {counted(causes_of(new))}" if new else ""
     if status:
         own = _TESTS.get(options.program.partition(".")[0], {}) if options.module else {}
-        told = f"{options.program}: {own[status]}" if status in own else "the program's own"
+        raised = "interrupted" if status == INTERRUPTED else (report.error or "").partition("\n")[0]
+        told = f"the program's own{', ' * bool(raised)}{raised}"
+        told = f"{options.program}: {own[status]}" if status in own else told
         return f"{told}; {found}" if found else told
     parts = [found or f"nothing of severity {least} or worse"]
     if options.baseline is not None:

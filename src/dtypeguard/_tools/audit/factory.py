@@ -18,6 +18,19 @@ def made_by(name: str) -> Any:
     return found() if callable(found) and not _is_model(found) else found
 
 
+def both_by(model: str, batch: str | None) -> tuple[Any, Any]:
+    """A model, and the batch that another function makes or that comes with the model as `(model, batch)`; or None.
+
+    Raises:
+        Usage: as `made_by`.
+    """
+    made = made_by(model)
+    if batch is not None:
+        return made, made_by(batch)
+    both = isinstance(made, tuple) and len(made) == 2 and _is_model(made[0])
+    return made if both else (made, None)
+
+
 def found_by(name: str) -> Any:
     """The object `package.module:name`.
 

@@ -5,23 +5,23 @@ import json
 import sys
 from typing import Any
 
-from torch import nn
-
 from ..._core.base.errors import CompareError
-from ..._core.base.usage import Usage
+from ..._core.base.usage import Failed, Usage
 from ..._show.files import writable, write
 from ..audit.command import try_files
-from ..audit.factory import found_by, made_by
+from ..audit.factory import both_by, found_by
 from .compare import compare
 from .recipes import check_tool, recipe
+from .text import percent
 
 _OF_FORMATS = ("bits", "loss", "recipe", "attention")  # options that have no meaning for a dtype
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print the result, and give the exit status: 1 if an error is larger than it may be.
+    """Compare, and print the result.
 
     Raises:
+        Failed: an error is larger than it may be, or what was asked for cannot be reached.
         Usage: for what is wrong with the options, or cannot be compared.
     """
     try:
@@ -42,12 +42,15 @@ def run(options: argparse.Namespace) -> int:
         result.to_html(options.html)
     if isinstance(kept, CompareError):
         print(kept, file=sys.stderr)
-        return 1
+        raise Failed(str(kept).partition("\n")[0])
     if wanted is not None:
         tool, path = wanted
         write(path, json.dumps(kept.to_recipe(tool), indent=1) + "\n")
     left = result.error if kept is None else kept.error
-    return int(options.max_error is not None and not left <= options.max_error)
+    if options.max_error is not None and not left <= options.max_error:
+        where = "" if kept is None else f" with what is kept in {result.wide}"
+        raise Failed(f"output error {percent(left)}{where} is above --max-error {percent(options.max_error)}")
+    return 0
 
 
 def _low(options: argparse.Namespace) -> dict[str, Any]:
@@ -91,11 +94,9 @@ def _kept(result: Any, options: argparse.Namespace) -> Any:
 
 def _made(options: argparse.Namespace) -> tuple[Any, Any]:
     """The model and its batch."""
-    made = made_by(options.model)
-    if options.batch is not None:
-        return made, made_by(options.batch)
-    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-        return made
-    raise Usage(
-        f"a batch is missing: write --batch package.module:function, or have {options.model} return (model, batch)"
-    )
+    model, batch = both_by(options.model, options.batch)
+    if batch is None:
+        raise Usage(
+            f"a batch is missing: write --batch package.module:function, or have {options.model} return (model, batch)"
+        )
+    return model, batch

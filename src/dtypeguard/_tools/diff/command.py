@@ -4,16 +4,17 @@ import argparse
 from typing import Any
 
 from ..._core.base.errors import CompareError
-from ..._core.base.usage import Usage
+from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files
 from ..audit.factory import found_by, made_by
 from .diff import capture, diff
 
 
 def run(options: argparse.Namespace) -> int:
-    """The status is 1 if one of the two is another function.
+    """Print where they part, or write a capture.
 
     Raises:
+        Failed: one of the two is another function.
         Usage: what is wrong with the options, or cannot be compared.
     """
     try_files(options, "capture", "json", "html")
@@ -44,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         found.to_html(options.html)
     if found.verdict == "another function":
-        print("exit status 1: another function")
-    return int(found.verdict == "another function")
+        raise Failed(found.verdict)
+    return 0
 
 
 def _program(name: str) -> Any:

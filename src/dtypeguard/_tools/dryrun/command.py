@@ -3,16 +3,17 @@
 import argparse
 import sys
 
-from ..._core.base.usage import Usage
+from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files
 from ..audit.factory import made_by
 from .dryrun import dryrun
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the table. The status is 1 if a dtype that is required does not run.
+    """Print the table.
 
     Raises:
+        Failed: a dtype that is required does not run.
         Usage: if a function is not there, or gives something else.
     """
     try_files(options, "json", "html")
@@ -27,13 +28,15 @@ def run(options: argparse.Namespace) -> int:
         table.to_html(options.html)
     if options.json:
         table.to_json(options.json)
-    status = 0
+    refused = []
     for name in options.require:
         try:
             table.assert_runs(name)
         except AssertionError as error:
             print(f"\n{error}", file=sys.stderr)
-            status = 1
+            refused.append(name)
         except (KeyError, ValueError) as error:
             raise Usage(str(error.args[0])) from error
-    return status
+    if refused:
+        raise Failed(f"{table.module} does not run in {', '.join(refused)}, which --require names")
+    return 0

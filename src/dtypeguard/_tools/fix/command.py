@@ -30,7 +30,7 @@ from ..._show.text import number
 if TYPE_CHECKING:  # they need libcst
     from .search import Run
 
-_INTERRUPTED = 130
+INTERRUPTED = 130
 _MADE = re.compile(
     rb"@generated|\bgenerated\b.*\bdo not edit\b|\bdo not edit\b.*\bgenerated\b", re.IGNORECASE | re.DOTALL
 )
@@ -95,12 +95,12 @@ class Mending:
             signal.signal(signal.SIGINT, self._interrupt)
             new = report.findings if baseline is None else baseline.new(report.findings)
             self.left = [finding for finding in new if reaches(finding.severity, "warning")]
-            if status == _INTERRUPTED:
+            if status == INTERRUPTED:
                 raise KeyboardInterrupt
             if self.left and (self._runs is not None or not self._options.prove):
                 self._mend(report, status)
         except KeyboardInterrupt:
-            self.edits, self.status = [], _INTERRUPTED
+            self.edits, self.status = [], INTERRUPTED
             self.notes.append("interrupted: nothing was written")
         except OSError as error:
             self.notes.append(f"no edits: {error}")

@@ -4,16 +4,17 @@ import argparse
 import os
 from typing import Any
 
-from ..._core.base.usage import Usage
+from ..._core.base.usage import Failed, Usage
 from ..audit.command import try_files
 from ..audit.factory import made_by
 from .manifest import StateDiff, manifest
 
 
 def run(options: argparse.Namespace) -> int:
-    """The status is 1 if anything differs.
+    """Print a manifest, or what differs from one.
 
     Raises:
+        Failed: something differs.
         Usage: what was named is not there, cannot be read, or is no model and no checkpoint.
     """
     try_files(options, "output", "html", "json")
@@ -33,8 +34,8 @@ def run(options: argparse.Namespace) -> int:
     found = [_checked(lock, name, options) for name in options.subjects]
     differ = [name for name, diff in zip(options.subjects, found, strict=True) if diff]
     if differ:
-        print(f"exit status 1: {', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} from {options.check}")
-    return 1 if differ else 0
+        raise Failed(f"{', '.join(differ)} {'differs' if len(differ) == 1 else 'differ'} from {options.check}")
+    return 0
 
 
 def _write(options: argparse.Namespace, name: str) -> int:

@@ -1,0 +1,183 @@
+"""The tables of commands in `[tool.dtypeguard]`: each option of a command is a key of its table.
+
+    [tool.dtypeguard.audit]
+    fail-on = "error"
+    html = "report.html"  # a path is relative to the folder of the file
+    values = true
+
+The options are those that the parser of the command line has, so there is no other list of them. A value goes through
+the option's own type and choices, and becomes its default: the command line counts before the file, and `--no-NAME`
+takes back what the file says of NAME. What is a key of `[tool.dtypeguard]` itself is none of a command.
+
+No torch here: every command reads this first.
+"""
+
+import argparse
+import os
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._core.base import pyproject
+
+PATH = "PATH"  # the metavar of what is a path
+_NUMBERS: dict[Any, str] = {float: "a number", int: "a whole number"}
+
+
+class _Told(list[Any]):
+    """A list of the file's, in the place of which `action="extend"` puts that of the command line."""
+
+    def __copy__(self) -> list[Any]:
+        return []
+
+
+def commands_of(parser: ArgumentParser) -> Mapping[str, ArgumentParser]:
+    """The parsers of the commands, by their names."""
+    (found,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return found.choices
+
+
+def keys(parser: ArgumentParser) -> dict[str, Action]:
+    """The options of a command by their keys in pyproject.toml: `--fail-on` is `fail-on`, `--no-casts` is `casts`."""
+    found = {}
+    for action in parser._actions:
+        name = next((name[2:] for name in action.option_strings if name.startswith("--")), "")
+        name = name.removeprefix("no-") if _is_off(action) else name
+        if name and name not in pyproject.KEYS and argparse.SUPPRESS not in (action.help, action.default):
+            found[name] = action
+    return found
+
+
+def legal(action: Action) -> str:
+    """What a key takes, in words."""
+    if action.nargs == 0:
+        return "true or false"
+    if action.choices is not None:
+        return f"one of {', '.join(map(repr, action.choices))}"
+    if isinstance(action.nargs, int):
+        return f"a list of {action.nargs} strings: {', '.join(action.metavar or ())}"
+    if _takes_list(action):
+        return "a list of strings"
+    if action.type is None:
+        return "a path" if action.metavar == PATH else "a string"
+    return _NUMBERS.get(action.type, f"what {action.option_strings[-1]} takes")
+
+
+def take_back(parser: ArgumentParser) -> None:
+    """Add to the options of a command, for each that pyproject.toml may set, one that takes it back."""
+    parser.set_defaults(told={})
+    for name, action in keys(parser).items():
+        option = f"--{name}" if _is_off(action) else f"--no-{name}"
+        parser.add_argument(
+            option, dest=action.dest, action="store_const", const=action.default, default=action.default,
+            help=argparse.SUPPRESS,
+        )  # fmt: skip
+
+
+def load(parser: ArgumentParser, folder: Path | None = None) -> None:
+    """Check all of `[tool.dtypeguard]`, and make what the tables of commands say the defaults of their options.
+
+    Raises:
+        ValueError: for what is wrong, with its file and line.
+    """
+    parsers = commands_of(parser)
+    file, table = pyproject.find(folder, {name: keys(parsers[name]) for name in pyproject.COMMANDS})
+    if file is not None:
+        for name in table.keys() & parsers.keys():
+            _load(file, name, table[name], parsers[name])
+
+
+def _load(file: Path, command: str, table: Mapping[str, Any], parser: ArgumentParser) -> None:
+    options, told = keys(parser), {}
+    groups = {action: group for group in parser._mutually_exclusive_groups for action in group._group_actions}
+    first: dict[Any, str] = {}  # of each group the key that is set
+    for key, value in table.items():
+        action = options.get(key)
+        if action is None:
+            meant = f"; it is one of {pyproject.TABLE}"
+            if key not in pyproject.KEYS:
+                meant = f"{pyproject.near(key, options)}: use {', '.join(options)}"
+            raise pyproject.wrong(file, (command, key), f"has no key {key!r}{meant}")
+        try:
+            read = _read(action, value, file.parent)
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            near = pyproject.near(value, action.choices or ())
+            said = f"{key}={value!r} is not {legal(action)}" if type(error) is ValueError else f"{key}: {error}"
+            raise pyproject.wrong(file, (command, key), f"{said}{near}") from None
+        if read == action.default:  # a flag that is false
+            continue
+        group = groups.get(action)
+        if group is not None:
+            group.required = False
+            if key != first.setdefault(group, key):
+                raise pyproject.wrong(file, (command, key), f"sets {first[group]} and {key}, which exclude each other")
+        action.required = False
+        told[action.dest] = action.default
+        parser.set_defaults(**{action.dest: _Told(read) if isinstance(read, list) else read})
+    parser.set_defaults(told=told)
+
+
+def settle(options: Namespace) -> None:
+    """Drop what pyproject.toml says of an option, if the command line has one that excludes it."""
+    for group in options.parser._mutually_exclusive_groups:
+        given = {action.dest for action in group._group_actions if getattr(options, action.dest) is not action.default}
+        for action in group._group_actions if given else ():
+            if action.dest in options.told and action.dest not in given:
+                setattr(options, action.dest, options.told[action.dest])
+
+
+def said_of(options: Namespace, text: str) -> str:
+    """Which of the options that a text names stand in pyproject.toml, to add to the text."""
+    named = [key for key, one in keys(options.parser).items() if one.dest in options.told and f"--{key} " in f"{text} "]
+    return f"; {pyproject.NAME} sets {', '.join(named)}" if named else ""
+
+
+def _is_off(action: Action) -> bool:
+    return isinstance(action, argparse._StoreFalseAction)
+
+
+def _takes_list(action: Action) -> bool:
+    """Whether an option has several values: by its `nargs`, or because its type makes a list of a text."""
+    return action.nargs in ("+", "*") or (callable(action.type) and isinstance(_typed(action, "1"), list))
+
+
+def _typed(action: Action, text: str) -> Any:
+    return action.type(text) if callable(action.type) else text
+
+
+def _read(action: Action, value: Any, folder: Path) -> Any:
+    """A value of the file as the option has it on the command line.
+
+    Raises:
+        ValueError, ArgumentTypeError: it is none.
+    """
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise ValueError
+        return action.default if value is _is_off(action) else action.const
+    several = isinstance(action.nargs, int) or _takes_list(action)
+    texts = [_text(action, one) for one in (value if isinstance(value, list) and several else [value])]
+    if isinstance(action.nargs, int):
+        if len(texts) != action.nargs:
+            raise ValueError
+        return [_placed(text, kind, folder) for text, kind in zip(texts, action.metavar or (), strict=True)]
+    read = [_typed(action, text) for text in texts]
+    if several:
+        return [_placed(one, action.metavar, folder) for part in read for one in part]
+    if action.choices is not None and read[0] not in action.choices:
+        raise ValueError
+    return _placed(read[0], action.metavar, folder)
+
+
+def _text(action: Action, value: Any) -> str:
+    """A value as it is written on the command line."""
+    plain = action.type is None or _takes_list(action)
+    if isinstance(value, bool) or not isinstance(value, str if plain else str | int | float):
+        raise ValueError
+    return str(value)
+
+
+def _placed(value: Any, kind: Any, folder: Path) -> Any:
+    """A path from the current folder, if it is one."""
+    return os.path.relpath(folder / value) if kind == PATH and value != "-" and not os.path.isabs(value) else value

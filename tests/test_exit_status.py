@@ -1,0 +1,115 @@
+"""Every exit status but 0 has its reason in the last line: of what is printed for 1, of standard error for 2."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from dtypeguard.__main__ import main
+
+MADE = """\
+import torch
+from torch import nn
+
+class Refuses(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) @ torch.ones(2)
+
+def model(): torch.manual_seed(0); return nn.Linear(4, 2)
+def half(): return model().bfloat16()
+def guarded(): import dtypeguard; return dtypeguard.guard(half(), mode="lenient")
+def other(): torch.manual_seed(1); return nn.Linear(4, 2)
+def both(): return half(), batch().bfloat16()
+def refuses(): return Refuses(4, 2)
+def batch(): return torch.linspace(-1, 1, 12).view(3, 4)
+def halved(): return batch().bfloat16()
+def three(): return 3
+"""
+VIOLATED = "the batch violates it: Linear.forward: argument `input` is float32, the module's parameters are bfloat16"
+CASES = [
+    ("describe made:half", 0, None),
+    ("describe made:half --batch made:halved", 0, "The batch fulfils it."),
+    ("describe made:both", 0, "The batch fulfils it."),
+    ("describe made:half --batch made:batch", 1, VIOLATED),
+    ("describe made:guarded --batch made:batch", 1,
+     "the batch violates it: Linear.forward: `input` was cast from float32 to bfloat16 [DG012]"),  # by its own guard
+    ("describe made:batch", 2, "describe takes an nn.Module, not a Tensor: pass the nn.Module itself"),
+    ("describe made:half --batch made:three", 2, "batch=3 is no tensor, no tuple of positional and no dict of keyword "
+     "arguments, and no callable that gives one of these: write batch=(value,)"),
+    ("compare made:model --batch made:batch --dtype bfloat16 --max-error 0.5", 0, None),
+    ("compare made:model --batch made:batch --dtype bfloat16 --max-error 1e-4", 1,
+     r"output error 0\.\d+ % is above --max-error 0\.01 %"),
+    ("compare made:model --batch made:batch --dtype bfloat16 --keep 1e-3 --max-error 1e-9", 1,
+     r"output error \S+e-08 with what is kept in float32 is above --max-error 1\.0e-09"),
+    ("compare made:refuses --batch made:batch --dtype bfloat16", 2, "compare: Refuses does not run in bfloat16"),
+    ("compare made:model --dtype bfloat16", 2, "a batch is missing: write --batch package.module:function, or have "
+     "made:model return (model, batch)"),
+    ("dryrun made:refuses --batch made:batch --require float32", 0, None),
+    ("dryrun made:refuses --batch made:batch --require float32,bfloat16", 1,
+     "Refuses does not run in bfloat16, which --require names"),
+    ("diff made:model made:model --batch made:batch", 0, None),
+    ("diff made:model made:other --batch made:batch", 1, "another function"),
+    ("diff made:model --batch made:batch", 2, "diff compares two programs: name two, or one and --against PATH"),
+    ("manifest --check dtypes.lock made:model", 0, None),
+    ("manifest --check dtypes.lock made:half", 1, "made:half differs from dtypes.lock"),
+    ("manifest --check gone.lock made:half", 2, "cannot read gone.lock: no such file or directory"),
+    ("audit --every 3 app.py", 2, "audit(every=3) says at which steps values are looked at: pass values=True too"),
+    ("audit --values --every often app.py", 2, "audit takes every='2^k' (steps 1, 2, 4, 8 ... are looked at), a number "
+     "of steps, or None (all), not every='often'"),
+    ("audit gone.py", 2, "there is no script gone.py"),
+    ("rules DG3090", 2, "there is no rule 'DG3090': did you mean DG309 or "),
+    ("completion tcsh", 2, "argument shell: invalid choice: 'tcsh' (choose from "),
+    ("", 2, "the following arguments are required: command"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "made.py").write_text(MADE)
+    (tmp_path / "app.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "argv", ["-m"])
+    yield tmp_path
+    sys.modules.pop("made", None)
+
+
+@pytest.mark.parametrize(("line", "status", "why"), CASES)
+def test_the_last_line_says_why(folder, capsys, line, status, why):
+    if "dtypes.lock" in line:
+        assert main(["manifest", "made:model", "-o", "dtypes.lock"]) == 0
+    try:
+        ended = main(line.split())
+    except SystemExit as stop:
+        ended = stop.code
+    out, err = capsys.readouterr()
+    assert ended == status
+    if status == 2:
+        assert err.splitlines()[-1].partition(" error: ")[2].startswith(why)
+    elif status == 1:
+        last = out.splitlines()[-1].removeprefix("exit status 1: ")
+        assert last == why or re.fullmatch(why, last)
+    else:
+        assert "exit status" not in out + err
+        assert why is None or out.splitlines()[-1] == why
+
+
+def test_a_description_is_written_and_the_violation_is_shown(folder, capsys):
+    assert main("describe made:half --batch made:batch --html d.html --json d.json".split()) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("Linear is not guarded. guard(model) checks its forward.\n")
+    assert "\n  expected   bfloat16 like weight (bf16[2,4] on cpu)\n" in out
+    assert "called at" not in out  # that is the command itself
+    assert '"kind": "describe"' in (folder / "d.json").read_text()
+    assert "<title>" in (folder / "d.html").read_text()
+
+
+def test_a_reader_that_has_gone(folder):
+    line = f"{sys.executable} -m dtypeguard rules | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    for _ in range(5):  # whether the reader has gone by then is a matter of luck
+        run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment)
+        told = "exit status 1: standard output was closed before all was written\n"
+        assert (run.returncode, run.stderr) in [(0, ""), (1, told)]
