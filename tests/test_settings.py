@@ -20,13 +20,15 @@ def project(tmp_path, monkeypatch):
     """Writes the pyproject.toml of a project, and goes there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["-m"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
     def write(text):
         path = tmp_path / "pyproject.toml"
         path.write_bytes(text.encode())
         return path
 
-    return write
+    yield write
+    sys.modules.pop("made", None)
 
 
 def parsed(*arguments):
@@ -136,6 +138,9 @@ WRONG = [
         "mode='strickt' is not a mode (did you mean 'strict'?): use one of 'strict', 'lenient', ",
     ),
     (TOP, "select = ['DG99']", "select='DG99' is no rule: use ids or names, as in ['DG101'], or DG1, DG2, "),
+    (TOP, "source = 3", "source=3 is not a list of strings, as in ['src/']"),
+    (AUDIT, "steps = 0", "steps: 0 is no number of steps"),
+    (AUDIT, "source = ['src']", "has no key 'source'; it is one of [tool.dtypeguard]"),
     (AUDIT, "fail_on = 'error'", f"has no key 'fail_on' (did you mean 'fail-on'?): {USE}"),
     (AUDIT, "no-casts = true", f"has no key 'no-casts' (did you mean 'casts'?): {USE}"),
     (AUDIT, "program = 'a.py'", f"has no key 'program': {USE}"),
