@@ -52,13 +52,33 @@ class Result(abc.ABC):
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as JSON, which is written to a file too if a path is given."""
+        """The result as JSON, which is written to a file too if a path is given.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The text.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         from .files import as_json
 
         return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as a self-contained HTML page, which is written to a file too if a path is given."""
+        """The result as a self-contained HTML page, which is written to a file too if a path is given.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The text.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         from .files import write
 
         page = self._page()
