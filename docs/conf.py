@@ -37,8 +37,8 @@ TREES = {
 def add_trees(app, page, source):
     """Add the tree of a page to its text."""
     for caption, pages in TREES.get(page, {}).items():
-        listed = "\n".join(pages.split())
-        source[0] += f"\n```{{toctree}}\n:caption: {caption}\n:hidden:\n:glob:\n\n{listed}\n```\n"
+        lines = [":hidden:", ":glob:", *[f":caption: {caption}"] * bool(caption), "", *pages.split()]
+        source[0] += "\n".join(["\n```{toctree}", *lines, "```\n"])
 
 
 def setup(app):

@@ -26,7 +26,8 @@ MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
 _SECTION = re.compile(
     r"^#{2,3} (?P<title>[^\n]+)\n\n"
     r"`(?P<package>[^`]+)` (?P<version>[\d.]+\d)(?:, `(?P<place>[^`]+)`, \[(?P<rule>DG\d+)\][^\n]*)?\n"
-    r"(?:(?!^##).)*?^<!-- found/(?P<name>\w+)\.py -->\n```python\n(?:(?!^```).)*?```\n\nIt prints:\n\n```text\n(?P<prints>.*?)```\n"
+    r"(?:(?!^##).)*?^<!-- found/(?P<name>\w+)\.py -->\n```python\n(?:(?!^```).)*?```\n\n"
+    r"It prints:\n\n```text\n(?P<prints>.*?)```\n"
     r"(?:(?:(?!^##).)*?^dtypeguard says:\n\n```text\n(?P<says>.*?)```\n)?",
     re.MULTILINE | re.DOTALL,
 )

@@ -5,7 +5,8 @@ import dataclasses
 import math
 import os
 import sys
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -90,6 +91,30 @@ class Result(abc.ABC):
         from .fragment import fragment
 
         return fragment(*self._cell())
+
+
+class Row:
+    """A part of a result, as a dataclass: a notebook shows it as a table of its facts."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from .fragment import fragment, table
+
+        facts = ((field.name, _fact(getattr(self, field.name))) for field in dataclasses.fields(cast(Any, self)))
+        rows = [(name, value) for name, value in facts if value not in (None, "")]
+        return fragment(type(self).__name__, table("", ("fact", "value"), rows, "fact"))
+
+
+def _fact(value: Any) -> Any:
+    """A fact as a cell shows it; nothing for what is empty, and for parts that show themselves."""
+    if isinstance(value, tuple | list):
+        return "\n".join(str(plain(item)) for item in value if not dataclasses.is_dataclass(item))
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+        return None
+    return value if value is None or isinstance(value, int | torch.dtype) else str(plain(value))
 
 
 def plain(value: Any) -> Any:

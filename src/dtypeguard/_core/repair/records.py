@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from ..._show.text import human, number
 from ..base.errors import plain
 from ..base.frames import caller, warn_at
 
 
 @dataclass(slots=True)
-class CastRecord:
+class CastRecord(Row):
     """One repair, and how often it was made.
 
     Attributes:

@@ -84,7 +84,8 @@ class AuditReport(Result):
         began (float): the same, in seconds since 1970.
         stopped (int | None): the number of steps after which the audit ended the program, for `--steps`; else None.
         result (Any): what the function returned, for `audit(function, ...)`.
-        faults (list[BaseException]): exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
+        faults (list[BaseException]): exceptions inside the audit itself, which the program never sees; each is a bug of
+            dtypeguard.
     """
 
     kind = "audit"

@@ -92,7 +92,8 @@ class FormatComparison(Comparison):
     Attributes:
         by_format (dict[str, FormatComparison]): a comparison for each format, by its name.
         stays (dict[str, str]): why modules with matrix products are not in the format, by their names.
-        gradients (dict[str, float] | None): the error of each parameter's gradient, by its name, the largest first; None without `loss=`.
+        gradients (dict[str, float] | None): the error of each parameter's gradient, by its name, the largest first;
+            None without `loss=`.
         gradient (float | None): that of all of them as one vector; None without `loss=`.
     """
 

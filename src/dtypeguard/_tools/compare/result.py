@@ -12,7 +12,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
@@ -28,7 +28,7 @@ _CANCEL = 2.0  # times what shares explain, from which on they are said to cance
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Row):
     """The share of one module in the error: of what it computes itself, and of its own parameters.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Row):
     """The share of one line of the program in the error.
 
     Attributes:
@@ -97,8 +97,10 @@ class Comparison(Result):
         error (float): ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
             integers the share of values that differ.
         explained (float | None): the sum of the shares, 1.0 = all of the error; None if there are no shares.
-        linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than 0.1.
-        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept; of those that cannot be kept,
+        linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
+            0.1.
+        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept; of those that
+            cannot be kept,
             or have others in them, what they compute themselves counts.
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
@@ -106,7 +108,8 @@ class Comparison(Result):
         reference (torch.dtype): the dtype of the reference.
         runs (int): how often the model has run, forward, in any dtype.
         bisected (int): how many of these runs measured what keeping layers saves; 0 if the shares tell it.
-        born (tuple[str, ...]): where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
+        born (tuple[str, ...]): where values become infinite or NaN, as `audit(values=True)` says it; empty if they do
+            not.
         notes (list[str]): what limits the result.
     """
 

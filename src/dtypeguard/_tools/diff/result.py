@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from .backward import BACKWARD, Gradient
 from .compiled import Compiled
 from .distances import Verdict, worse
@@ -23,7 +23,7 @@ _BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
 
 
 @dataclass(frozen=True, slots=True)
-class DiffRow:
+class DiffRow(Row):
     """One module of b, and what it adds to the distance of the two programs.
 
     Attributes:
@@ -82,7 +82,8 @@ class ProgramDiff(Result):
         error_b (float): that of b's.
         distance (float): the distance of the two outputs.
         gradients (tuple[Gradient, ...]): of `loss=`, a `Gradient` for each parameter of b.
-        tokens (tuple[Token, ...]): where the outputs are logits of tokens, a `Token` for each one whose probability is known.
+        tokens (tuple[Token, ...]): where the outputs are logits of tokens, a `Token` for each one whose probability is
+            known.
         unmatched (tuple[list[str], list[str]]): modules of a, and of b, that stand for none of the other.
         notes (list[str]): what limits the result.
         runs (tuple[int, int]): how often a and b ran.

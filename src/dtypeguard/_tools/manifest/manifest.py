@@ -21,7 +21,8 @@ class Manifest(Result):
 
     Attributes:
         title (str): the class of the model.
-        lines (dict[str, list[tuple[str, str]]]): of each section (`tensors`, `gradients`, `optimizer`, `computes`) patterns with what matches them.
+        lines (dict[str, list[tuple[str, str]]]): of each section (`tensors`, `gradients`, `optimizer`, `computes`)
+            patterns with what matches them.
         tied (dict[str, str]): names of tensors that have another name already, with that name.
         names (frozenset[str] | None): the names that the model has, without numbers; None in a file that does not say.
     """
