@@ -308,9 +308,10 @@ def code(kind: str, error: bool = False) -> str:
     """A type or an exception in code, with a link if a page has it."""
     if error and not kind.isidentifier():
         return kind
-    classes = (word for word in re.findall(r"[\w.]+", kind) if word != word.lower())
-    page = next((KNOWN[word] for word in classes if word in KNOWN), None)
-    return f"[`{kind}`]({page}.md)" if page else f"`{kind}`"
+    classes = [word for word in re.findall(r"[\w.]+", kind) if word in KNOWN and word != word.lower()]
+    if len(classes) > 1 and "[" not in kind:
+        return " or ".join(map(code, kind.split(" | ")))
+    return f"[`{kind}`]({KNOWN[classes[0]]}.md)" if classes else f"`{kind}`"
 
 
 def linked(text: str, name: str) -> str:
@@ -362,6 +363,7 @@ def metavar(action: argparse.Action) -> str:
     """What stands for the value of an option."""
     choices = "{" + ",".join(map(str, action.choices or ())) + "}"
     shown = action.metavar or (choices if action.choices else action.dest.upper())
+    shown = shown if action.metavar or action.option_strings else action.dest
     text = " ".join(shown) if isinstance(shown, tuple) else shown
     return {"*": f"[{text} ...]", "+": f"{text} ...", argparse.REMAINDER: f"[{text} ...]"}.get(action.nargs, text)
 
