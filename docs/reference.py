@@ -7,7 +7,6 @@ each command, from its parser, and for what pytest, notebooks and pyproject.toml
 A page is plain Markdown, so that it reads alike here and on the site. Its examples are run by tests/test_docs.py.
 """
 
-import argparse
 import importlib
 import inspect
 import re
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from docstrings import Docstring, Entry, read, typed, ways
+from options import COMMAND, PLUGINS, headed, of_command, of_pytest, of_settings, options
 
-from dtypeguard.__main__ import _parser
 from dtypeguard._core.base.codes import MISTAKES
 from dtypeguard._show.result import Result
 
@@ -45,9 +44,11 @@ JOBS: dict[str, tuple[str, str]] = {
         "distributed.check_ranks integrations.lightning.DtypeGuardCallback "
         "integrations.transformers.DtypeGuardCallback integrations.notebook",
     ),
-    "Commands": (
-        "[Audit on the command line](audit.md#on-the-command-line), [Continuous integration](howto/ci.md)",
-        "command.audit command.compare command.diff command.dryrun command.manifest command.rules command.doctor",
+    "Commands and settings": (
+        "[Audit on the command line](audit.md#on-the-command-line), [Continuous integration](howto/ci.md), "
+        "[Settings in pyproject.toml](howto/settings.md)",
+        "command.audit command.compare command.describe command.diff command.dryrun command.manifest command.rules "
+        "command.doctor command.completion settings",
     ),
     "Results": (
         "[In a notebook](howto/notebook.md)",
@@ -85,9 +86,7 @@ MEMBERS = {
     "integrations.lightning.DtypeGuardCallback": "report findings audited",
     "integrations.transformers.DtypeGuardCallback": "report findings audited",
 }
-COMMAND = "python -m dtypeguard"
 SINCE = "Every name is there since 0.1.0, the first version."
-PLUGINS = ("", "_audit", "_state", "_diff")
 WIDTH = 100
 Missing = Callable[[str], None]
 
@@ -98,7 +97,9 @@ def names() -> list[str]:
 
 def known() -> dict[str, str]:
     """The page of a name, as docstrings write it: `dtypeguard.results.Finding`, `results.Finding` or `Finding`."""
-    every = [name for name in names() if not name.startswith(("command.", "integrations.", "pytest.options"))]
+    every = [
+        name for name in names() if not name.startswith(("command.", "integrations.", "pytest.options", "settings"))
+    ]
     short = {name.rpartition(".")[2]: name for name in reversed(every)}
     del short["results"]
     return {**short, **{spelt: name for name in every for spelt in (name, f"dtypeguard.{name}")}}
@@ -120,6 +121,7 @@ def title(name: str) -> str:
     kind, _, rest = name.partition(".")
     special = {
         "pytest.options": "Options of pytest",
+        "settings": "Settings of pyproject.toml and the environment",
         "integrations.notebook": "`%%dtypeguard`",
     }
     if name in special:
@@ -146,6 +148,8 @@ def page(name: str, missing: Missing) -> tuple[str, str]:
         return of_command(rest)
     if name == "pytest.options":
         return of_pytest()
+    if name == "settings":
+        return of_settings()
     one = found(name)
     doc = read(one)
     body = list(of_class(name, one, doc, missing) if inspect.isclass(one) else of_function(name, one, doc, missing))
@@ -168,8 +172,7 @@ def index(summaries: dict[str, str]) -> str:
     ]
     for job, (guides, listed) in JOBS.items():
         rows = [f"| [{title(one)}](reference/{one}.md) | {cell(summaries[one])} |" for one in listed.split()]
-        head = "command" if job == "Commands" else "name"
-        parts.append("\n".join([f"## {job}\n\nGuides: {guides}.\n", f"| {head} | what it is |", "|---|---|", *rows]))
+        parts.append("\n".join([f"## {job}\n\nGuides: {guides}.\n", "| name | what it is |", "|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -268,12 +271,6 @@ def described(
     yield from headed(f"{heading}Example", [doc.example] if doc.example else [])
 
 
-def headed(heading: str, rows: list[str]) -> Iterator[str]:
-    if rows:
-        yield heading
-        yield "\n".join(rows)
-
-
 def of_property(one: type, name: str) -> Entry | None:
     value = inspect.getattr_static(one, name)
     if not isinstance(value, property):
@@ -327,94 +324,11 @@ def linked(text: str, name: str) -> str:
     return "".join(parts)
 
 
-# --- commands -----------------------------------------------------------------------------------------------------
-
-
-def of_command(name: str) -> tuple[str, str]:
-    """The page of a command, from its parser."""
-    (commands,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
-    parser = commands.choices[name]
-    says = sentence(parser.description)
-    words = ["[options]", *(metavar(action) for action in parser._actions if not action.option_strings)]
-    usage = re.sub(r"\n\s+", "\n", parser.usage) if parser.usage else f"{COMMAND} {name} {' '.join(words)}"
-    body = [f"```\n{usage}\n```", says, *options(parser)]
-    if parser.epilog:
-        body += ["## Examples and exit status", f"```\n{parser.epilog.strip()}\n```"]
-    return says, "\n\n".join(body)
-
-
-def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """A heading for each option, so that a search finds it, and a list of arguments."""
-    actions = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
-    rows = [f"- **`{metavar(action)}`**: {sentence(action.help)}" for action in actions if not action.option_strings]
-    yield from headed("## Arguments", rows)
-    yield "## Options"
-    for action in actions:
-        if action.option_strings and not isinstance(action, argparse._HelpAction):
-            yield from option(action.option_strings, metavar(action) if action.nargs != 0 else "", action.help)
-
-
-def option(names: Iterable[str], takes: str, says: str | None) -> Iterator[str]:
-    yield f"### {', '.join(f'`{name}`' for name in names)}"
-    yield " ".join(filter(None, [f"`{[*names][-1]} {takes}`:" if takes else "", sentence(says)]))
-
-
-def metavar(action: argparse.Action) -> str:
-    """What stands for the value of an option."""
-    choices = "{" + ",".join(map(str, action.choices or ())) + "}"
-    shown = action.metavar or (choices if action.choices else action.dest.upper())
-    shown = shown if action.metavar or action.option_strings else action.dest
-    text = " ".join(shown) if isinstance(shown, tuple) else shown
-    return {"*": f"[{text} ...]", "+": f"{text} ...", argparse.REMAINDER: f"[{text} ...]"}.get(action.nargs, text)
-
-
-def sentence(text: str | None) -> str:
-    text = " ".join((text or "").split()).replace("%%", "%")
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
-
-
-class PytestOptions:
-    """Takes the place of pytest's parser, and keeps what a plugin adds."""
-
-    def __init__(self) -> None:
-        self.parser = argparse.ArgumentParser(add_help=False)
-        self.settings: list[tuple[str, str]] = []
-
-    def getgroup(self, name: str) -> "PytestOptions":
-        return self
-
-    def addoption(self, *names: str, **options: Any) -> None:
-        self.parser.add_argument(*names, **options)
-
-    def addini(self, name: str, says: str, **_: Any) -> None:
-        self.settings.append((name, says))
-
-
-def of_pytest() -> tuple[str, str]:
-    """Options, settings and markers of the plugin."""
-    told, markers = PytestOptions(), []
-    for part in PLUGINS:
-        module = importlib.import_module(f"dtypeguard._plugins.pytest{part}")
-        getattr(module, "pytest_addoption", lambda parser: None)(told)
-        markers += [module._MARKER] if hasattr(module, "_MARKER") else []
-    says = "What the plugin of pytest takes on the command line, in the configuration of pytest, and as markers."
-    body = [says, *options(told.parser), "## Settings", "In the configuration of pytest."]
-    for name, text in told.settings:
-        body += option([name], "", text)
-    body.append("## Markers")
-    for marker in markers:
-        name, text = marker.split(": ", 1)
-        body += [f"### `{name.partition('(')[0]}`", f"`@pytest.mark.{name}`: {sentence(text)}"]
-    return says, "\n\n".join(body)
-
-
 def main() -> int:
     """Write the pages, or say what is wrong with them."""
     wrong: list[str] = []
-    check = "--check" in sys.argv
-    sys.argv[:] = [""]  # a parser shows how it was called
     made = pages(wrong.append)
-    if not check:
+    if "--check" not in sys.argv[1:]:
         FOLDER.mkdir(exist_ok=True)
         for path in {*FOLDER.glob("*.md")} - made.keys():
             path.unlink()

@@ -290,6 +290,16 @@ def test_every_output_is_compared():
     assert wrong == []
 
 
+def test_each_public_name_has_a_page():
+    from dtypeguard import amp, results, testing
+
+    named = {"amp": ["watch"], "distributed": ["check_ranks"], "results": results.__all__, "testing": testing.__all__}
+    assert {name for name in vars(amp) if not name.startswith("_")} == {"watch"}
+    wanted = {f"{home}.{name}" for home, names in named.items() for name in names}
+    wanted |= {name for name in dtypeguard.__all__ if name not in ("amp", "distributed")}
+    assert wanted - {path.stem for path in (DOCS / "reference").glob("*.md")} == set()
+
+
 def test_the_reference_is_written_anew():
     done = subprocess.run([sys.executable, DOCS / "reference.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -317,11 +327,11 @@ def test_a_search_finds_every_option_and_every_name():
     options = {
         name
         for path in (DOCS / "reference").glob("*.md")
-        if path.name.startswith(("command.", "config", "pytest.options"))
+        if path.name.startswith(("command.", "settings", "pytest.options"))
         for names in HEADINGS.findall(path.read_text())
         for name in filter(None, names)
     }
-    assert {"--fail-on", "--bits", "--dtypeguard-packages", "dtypeguard_baseline"} <= options
+    assert {"--fail-on", "fail-on", "per-file-ignores", "dtypeguard_baseline", "DTYPEGUARD_MODE"} <= options
     assert [name for name in sorted(options) if not any(name in title for title in titles)] == []
     assert {"dtypeguard.guard", "dtypeguard.results.Kept"} <= titles.keys()
     assert {"cast", "region"} <= terms.keys()
