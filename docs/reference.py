@@ -18,7 +18,7 @@ from typing import Any
 from docstrings import Docstring, Entry, read, typed, ways
 from options import COMMAND, PLUGINS, headed, of_command, of_pytest, of_settings, options
 
-from dtypeguard._core.base.codes import MISTAKES
+from dtypeguard._core.base.codes import DOCS, MISTAKES
 from dtypeguard._show.result import Result
 
 HERE = Path(__file__).parent
@@ -319,6 +319,7 @@ def linked(text: str, name: str) -> str:
         known = KNOWN.get(match[1]) if match[1] not in own else None
         return f"[`{match[1]}`]({known}.md)" if known else match[0]
 
+    text = re.sub(re.escape(DOCS) + r"/([\w/-]+)\.md", r"[\1](../\1.md)", text)
     parts = re.split(r"(^```.*?^```$|^#.*?$|\[`[^\n`]*`\])", text, flags=re.MULTILINE | re.DOTALL)
     parts[::2] = [re.sub(r"(?<![*`])`([\w.]+)`(?![*`])", link, part) for part in parts[::2]]
     return "".join(parts)
