@@ -122,7 +122,6 @@ types: .venv
 
 docs: .venv
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs docs/_build/html
-	$(PYTHON) -m sphinx -W --keep-going -q -b doctest docs docs/_build/doctest
 	$(PYTHON) -m pytest -q -n 2 -m docs tests/test_docs.py
 
 examples: .venv

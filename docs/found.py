@@ -26,7 +26,8 @@ MARKS = ("<!-- table -->\n", "<!-- end of table -->\n")
 _SECTION = re.compile(
     r"^#{2,3} (?P<title>[^\n]+)\n\n"
     r"`(?P<package>[^`]+)` (?P<version>[\d.]+\d)(?:, `(?P<place>[^`]+)`, \[(?P<rule>DG\d+)\][^\n]*)?\n"
-    r"(?:(?!^##).)*?^```\{literalinclude\} found/(?P<name>\w+)\.py\n```\n\nIt prints:\n\n```text\n(?P<prints>.*?)```\n"
+    r"(?:(?!^##).)*?^<!-- found/(?P<name>\w+)\.py -->\n```python\n(?:(?!^```).)*?```\n\n"
+    r"It prints:\n\n```text\n(?P<prints>.*?)```\n"
     r"(?:(?:(?!^##).)*?^dtypeguard says:\n\n```text\n(?P<says>.*?)```\n)?",
     re.MULTILINE | re.DOTALL,
 )
@@ -107,10 +108,15 @@ def _inside(text: str) -> str:
     return re.sub(r"[^\s:]*/site-packages/|[^\s:]*?(?=\bfound/\w+\.py)", "", text)
 
 
+def slug(title: str) -> str:
+    """The anchor of a heading, here and on GitHub."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def table(page: str) -> str:
     """All faults that an audit finds, with links to their sections."""
     rows = [
-        f"| `{one.package}` | {one.version} | [{one.title}](#found-{one.name}) | [{one.rule}](rules/{one.rule}.md) |"
+        f"| `{one.package}` | {one.version} | [{one.title}](#{slug(one.title)}) | [{one.rule}](rules/{one.rule}.md) |"
         for one in sections(page)
         if one.rule
     ]

@@ -30,7 +30,6 @@ sys.path.append(str(HERE.parent / "tests"))
 from programs import Program, programs  # noqa: E402
 
 WATCHED = ("DG3", "DG4")  # families that `amp.watch` looks for too
-TREE = "```{toctree}\n:hidden:\n:glob:\n\nDG*\n```\n"
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
 WIDTH = 88
 PAGE = """\
@@ -174,13 +173,13 @@ def index() -> str:
         rules = [rule for rule in RULES.values() if rule.id.startswith(family)]
         if rules:
             parts += [f"## {family}: {title}\n", table(rules)]
-    return "\n".join([*parts, TREE])
+    return "\n".join(parts)
 
 
 def errors() -> str:
     """All mistakes that contracts report."""
     text = "The errors and warnings of `enforce`, `check`, `guard` and others have the id as their attribute `code`.\n"
-    return "\n".join(["# Errors of contracts\n", text, table(MISTAKES.values(), head="code | name | raised as"), TREE])
+    return "\n".join(["# Errors of contracts\n", text, table(MISTAKES.values(), head="code | name | raised as")])
 
 
 def pages() -> dict[Path, str]:

@@ -1,11 +1,13 @@
 """What the tools give, and what they take, is alike: one envelope, one page, one vocabulary."""
 
+import dataclasses
 import json
 import re
 import warnings
 
 import pytest
 import torch
+from html_page import Page
 from torch import nn
 
 import dtypeguard
@@ -61,6 +63,26 @@ def test_a_result_is_data_json_and_a_page_that_needs_nothing_else(kind, tmp_path
     assert not re.search(r"(src|href)=\"(?!https://github.com|#|data:)", page)
     assert result._repr_html_().startswith('<div class="dtypeguard">')
     assert str(result)
+
+
+PARTS = {
+    "Finding": lambda: audit(lambda: X.double() + X).findings[0],
+    "Cast": lambda: audit(lambda: X.double() + X).casts[0],
+    "CastRecord": lambda: repaired()[0],
+    "Layer": lambda: compared().layers[0],
+    "HeldModule": lambda: describe(MODEL).modules[0],
+    "Cell": lambda: check_module(nn.LayerNorm(3), batch=X).cells[0],
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_result_shows_its_facts_in_a_notebook(name):
+    part = PARTS[name]()
+    shown = Page(part._repr_html_())
+    assert shown.said(shown.all("p", "title")[0]) == name
+    facts = [shown.said(cell) for cell in shown.all("td")[::2]]
+    assert set(facts) <= {field.name for field in dataclasses.fields(part)}
+    assert len(facts) > 3
 
 
 def test_what_a_model_is_named_is_never_markup():

@@ -264,6 +264,19 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
 
     It accepts the values of `--dtypeguard`, and `casting=` for lenient mode. The marker `dtypeguard` sets both for the
     whole test. A mode that `dtypeguard.set_mode` sets in a test ends with the test too.
+
+    Returns:
+        The function `dtypeguard_mode(mode=None, *, casting=None)`. It raises ValueError for an unknown mode or casting.
+
+    Example:
+        # test_mode.py
+        import dtypeguard
+
+
+        def test_repairs_are_allowed_from_here_on(dtypeguard_mode):
+            assert dtypeguard.get_mode() == "strict"
+            dtypeguard_mode("lenient")
+            assert dtypeguard.get_mode() == "lenient"
     """
 
     def say(mode: str | None = None, *, casting: str | None = None) -> None:
@@ -288,6 +301,23 @@ def dtype_casts(request: pytest.FixtureRequest) -> Callable[[], list["CastRecord
 
     The list has records like `dtypeguard.casts()`, with the counts of this test only: `argument`, `function`,
     `from_dtype`, `to_dtype`, `site`, `count`, ... If the test calls `dtypeguard.reset_casts()`, it starts there.
+
+    Returns:
+        The function `dtype_casts()`, which returns the list.
+
+    Example:
+        # test_casts.py
+        import dtypeguard
+        import pytest
+        import torch
+
+
+        @pytest.mark.dtypeguard(mode="lenient")
+        def test_one_argument_is_cast(dtype_casts):
+            model = dtypeguard.guard(torch.nn.Linear(3, 1))
+            with pytest.warns(dtypeguard.CastWarning):
+                model(torch.ones(2, 3, dtype=torch.float64))
+            assert [record.argument for record in dtype_casts()] == ["input"]
     """
     from dtypeguard._core.repair.records import since
 

@@ -70,6 +70,18 @@ def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
 
     The value is the report, which grows while the test runs. If the test calls `dtype_audit.assert_clean(...)`, these
     calls decide instead; each is repeated at the end of the test. Setup and teardown of fixtures are not audited.
+
+    Returns:
+        The report, which is complete after the test.
+
+    Example:
+        # test_clean.py
+        import torch
+
+
+        def test_a_step_has_no_findings(dtype_audit):
+            layer = torch.nn.Linear(8, 2)
+            layer(torch.randn(4, 8)).square().mean().backward()
     """
     # What can be wrong with rules, pyproject.toml or a baseline.
     if _watch in request.node.stash:  # by a marker, and it runs

@@ -30,7 +30,22 @@ def dtype_diff() -> CheckDiff:
     """Fail where a port computes another function than its original: `dtype_diff(port, original, batch)`.
 
     The arguments are those of `dtypeguard.diff`, with the port for b. With `rounding=False` the test also fails where
-    the port rounds worse. The result is returned.
+    the port rounds worse.
+
+    Returns:
+        The function that compares; it returns a `ProgramDiff`.
+
+    Example:
+        # test_port.py
+        import copy
+
+        import torch
+
+
+        def test_the_port_computes_the_same(dtype_diff):
+            original = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+            port = copy.deepcopy(original)
+            dtype_diff(port, original, torch.randn(4, 8))
     """
 
     def check(port: Any, original: Any, batch: Any, *, names: Any = None, loss: Callable[..., Any] | None = None,

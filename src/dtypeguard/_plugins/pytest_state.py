@@ -41,6 +41,18 @@ def dtype_manifest(request: pytest.FixtureRequest) -> CheckManifest:
     The file is `dtypes/<module>.<test>.lock` beside the test's, or `dtypes/<name>.lock` with `name=`. The test fails if
     the file is not there, or something differs; `pytest --dtypeguard-update` writes it. The other arguments are those
     of `dtypeguard.manifest`.
+
+    Returns:
+        The function that compares.
+
+    Example:
+        # test_state.py
+        import torch
+
+
+        def test_the_model_keeps_its_dtypes(dtype_manifest):
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8).to(torch.bfloat16), torch.nn.LayerNorm(8))
+            dtype_manifest(model)
     """
     used: set[Path] = set()
 

@@ -5,7 +5,8 @@ import dataclasses
 import math
 import os
 import sys
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 import torch
 
@@ -52,13 +53,33 @@ class Result(abc.ABC):
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as JSON, which is written to a file too if a path is given."""
+        """The result as JSON, which is written to a file too if a path is given.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The text.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         from .files import as_json
 
         return as_json(self.to_dict(), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The result as a self-contained HTML page, which is written to a file too if a path is given."""
+        """The result as a self-contained HTML page, which is written to a file too if a path is given.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The text.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
         from .files import write
 
         page = self._page()
@@ -70,6 +91,30 @@ class Result(abc.ABC):
         from .fragment import fragment
 
         return fragment(*self._cell())
+
+
+class Row:
+    """A part of a result, as a dataclass: a notebook shows it as a table of its facts."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        from .fragment import fragment, table
+
+        facts = ((field.name, _fact(getattr(self, field.name))) for field in dataclasses.fields(cast(Any, self)))
+        rows = [(name, value) for name, value in facts if value not in (None, "")]
+        return fragment(type(self).__name__, table("", ("fact", "value"), rows, "fact"))
+
+
+def _fact(value: Any) -> Any:
+    """A fact as a cell shows it; nothing for what is empty, and for parts that show themselves."""
+    if isinstance(value, tuple | list):
+        return "\n".join(str(plain(item)) for item in value if not dataclasses.is_dataclass(item))
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
+        return None
+    return value if value is None or isinstance(value, int | torch.dtype) else str(plain(value))
 
 
 def plain(value: Any) -> Any:

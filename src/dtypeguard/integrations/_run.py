@@ -13,8 +13,8 @@ from .._core.base.config import Mode, ModeName, written_in
 from .._core.base.errors import AmpError, plain
 from .._core.doors.guard import guard, is_held, move_guards, unguard
 from .._core.doors.options import GuardOptions
-from .._core.repair.records import CastRecord, Mark, mark, since
-from .._engine.watch.rule import Finding
+from .._core.repair.records import Casts, Mark, mark, since
+from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import Audit, audit
 from ..amp._watch import Watch, begin, watch
@@ -94,8 +94,8 @@ class Run:
     def audited(self) -> AuditReport | None:
         return self._audited
 
-    def findings(self) -> list[Finding]:
-        return [] if self._watch is None else self._watch.report()
+    def findings(self) -> Report:
+        return Report() if self._watch is None else self._watch.report()
 
     def close(self, speak: bool) -> None:
         """Take the guards off that `open` put on, end the watch, and log what was repaired."""
@@ -117,12 +117,12 @@ class Run:
         elif speak:
             logger.info("dtypeguard: nothing was repaired in this run")
 
-    def report(self) -> list[CastRecord]:
+    def report(self) -> Casts:
         """The repairs since the last `open`, with their own counts and bytes."""
         return since(self._before)
 
 
-def _text(records: list[CastRecord]) -> str:
+def _text(records: Casts) -> str:
     count, nbytes = (sum(getattr(record, name) for record in records) for name in ("count", "bytes"))
     lines = [f"dtypeguard: {count} repairs in this run, {nbytes:,} bytes copied"]
     for record in sorted(records, key=lambda record: -record.count):

@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 
 from .._core.contract.anchor import find
 from .._core.doors.options import GuardOptions
-from .._core.repair.records import CastRecord
-from .._engine.watch.rule import Finding
+from .._core.repair.records import Casts
+from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from ..distributed import check_ranks
 from ._run import AuditOptions, Run, WatchOptions
@@ -58,7 +58,7 @@ class DtypeGuardCallback(Callback):
         super().__init__()
         self._run = Run(watch, options, audit)
 
-    def report(self) -> list[CastRecord]:
+    def report(self) -> Casts:
         """The repairs of the run, or of the last one."""
         return self._run.report()
 
@@ -66,7 +66,7 @@ class DtypeGuardCallback(Callback):
         """What the audit of the run, or of the last one, found; None without one."""
         return self._run.audited()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Report:
         """What the watch found in the run, or in the last one."""
         return self._run.findings()
 

@@ -2,6 +2,13 @@
 
 The cell runs under an audit, whose report stands below it. With `--fix` its source is replaced by the mended one, with
 `--diff` edits are shown. A cell cannot be run again by itself, so its edits are best guesses.
+
+Example:
+    %load_ext dtypeguard.integrations.notebook
+
+    %%dtypeguard --fix
+    x = torch.ones(3)
+    x.half()
 """
 
 import argparse

@@ -6,8 +6,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from typing_extensions import Unpack
 
 from .._core.doors.options import GuardOptions
-from .._core.repair.records import CastRecord
-from .._engine.watch.rule import Finding
+from .._core.repair.records import Casts
+from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from ..distributed import check_ranks
 from ._run import AuditOptions, Run, WatchOptions
@@ -39,7 +39,7 @@ class DtypeGuardCallback(TrainerCallback):
     ) -> None:
         self._run = Run(watch, options, audit)
 
-    def report(self) -> list[CastRecord]:
+    def report(self) -> Casts:
         """The repairs of the training, or of the last one."""
         return self._run.report()
 
@@ -47,7 +47,7 @@ class DtypeGuardCallback(TrainerCallback):
         """What the audit of the run, or of the last one, found; None without one."""
         return self._run.audited()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Report:
         """What the watch found in the training, or in the last one."""
         return self._run.findings()
 

@@ -68,6 +68,9 @@ def tensors(
 
     The sizes in `axes`, `device`, `layout` and `requires_grad` may also be strategies.
 
+    Returns:
+        A strategy, for `given`.
+
     Raises:
         AnnotationError: if the annotation is malformed, or no value matches it.
         ValueError, TypeError: for unknown options.
@@ -141,6 +144,9 @@ def inputs_for(
         fn_or_module: a function, a method or a module; it may be enforced, guarded or neither.
         elements: a strategy of numbers for all arguments, or `{"ids": st.integers(0, 99)}` for some.
         axes, device, layout, requires_grad, dtypes, finite: as for `tensors`.
+
+    Returns:
+        A strategy, for `given`.
 
     Raises:
         AnnotationError: if an argument without a default has no annotation, or one that no values can be made for.

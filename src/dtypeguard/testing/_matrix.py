@@ -9,7 +9,7 @@ import torch
 
 from .._core.base.dtypes import name_of
 from .._core.base.errors import render
-from .._show.result import Result
+from .._show.result import Result, Row
 
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
 STATUSES: dict[str, str] = {
@@ -27,7 +27,7 @@ _WIDE = 12  # columns of the printed matrix
 
 
 @dataclass(eq=False)
-class Cell:
+class Cell(Row):
     """One combination that was tested, and its outcome.
 
     Attributes:
@@ -64,7 +64,7 @@ class Cell:
 
 
 @dataclass(eq=False)
-class Failure:
+class Failure(Row):
     """A property that does not hold.
 
     Attributes:

@@ -61,6 +61,9 @@ def violations_of(annotation: Any, /, *, axes: Axes | None = None, device: Any =
         annotation: as for `tensors`.
         axes, device: as for `tensors`.
 
+    Returns:
+        A strategy, for `given`.
+
     Raises:
         AnnotationError: if the annotation is malformed, or no value violates it.
 

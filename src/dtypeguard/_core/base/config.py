@@ -172,9 +172,11 @@ def set_mode(
         TypeError: if `under` is not a path.
 
     >>> import dtypeguard
-    >>> dtypeguard.set_mode("strict"); dtypeguard.get_mode()
+    >>> dtypeguard.set_mode("strict")
+    >>> dtypeguard.get_mode()
     'strict'
-    >>> dtypeguard.set_mode(None); dtypeguard.get_mode()
+    >>> dtypeguard.set_mode(None)
+    >>> dtypeguard.get_mode()
     'lenient'
     """
     rebase(_NO_BASE.but(mode=value, casting=casting, under=under))
@@ -301,7 +303,16 @@ def current_casting(explicit: Casting | None = None, file: str | None = None) ->
 
 
 def get_mode() -> ModeName:
-    """The mode of contracts in the calling file that do not set `mode=`: 'strict', 'lenient', 'warn' or 'off'."""
+    """The mode of contracts in the calling file that do not set `mode=`: 'strict', 'lenient', 'warn' or 'off'.
+
+    Returns:
+        The name of the mode.
+
+    >>> import dtypeguard
+    >>> with dtypeguard.mode("warn"):
+    ...     dtypeguard.get_mode()
+    'warn'
+    """
     return current_mode(None, _asking()).value
 
 

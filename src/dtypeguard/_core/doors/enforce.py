@@ -90,6 +90,10 @@ def enforce(
             repair of a line), 'always' or 'never'. With 'never', whole numbers are not compared either.
         returns: whether the result is checked.
 
+    Returns:
+        The function, with its checks; a module class, a dataclass or a NamedTuple is changed in place. Without
+        `fn_or_class`, a decorator.
+
     Raises:
         DtypeError, ShapeError, DeviceError, HintError: at a call, in strict mode. ShapeError and HintError also in
             lenient mode, for what no cast can repair.
@@ -98,6 +102,7 @@ def enforce(
         TypeError, ValueError: for a target that cannot be decorated, and for unknown options, at decoration.
 
     >>> import torch
+    >>> from dtypeguard import enforce
     >>> from jaxtyping import Float32
     >>> from torch import Tensor
     >>> @enforce(mode="strict")
@@ -460,10 +465,14 @@ def check(
         name: the name of the value in messages.
         mode, casting: as for `enforce`.
 
+    Returns:
+        The value; in lenient mode a cast or moved copy, if it violates the annotation.
+
     Raises:
         DtypeError, ShapeError, DeviceError, HintError, CastError, AnnotationError: as for `enforce`.
 
     >>> import torch
+    >>> from dtypeguard import check
     >>> from jaxtyping import Float32
     >>> from torch import Tensor
     >>> check(torch.zeros(2), Float32[Tensor, "n"], mode="strict")

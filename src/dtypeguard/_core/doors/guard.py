@@ -56,6 +56,7 @@ class GuardedModule(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.fc = torch.nn.Linear(3, 1)
+    ...
     ...     def forward(self, x: Float[torch.Tensor, "b 3"]) -> Float[torch.Tensor, "b 1"]:
     ...         return self.fc(x)
     >>> Net()(torch.ones(2, 3)).dtype
@@ -174,6 +175,9 @@ def guard(
         state: a manifest, or the path of one, of what the model must hold. That is checked at its first call, and at
             the first one after `.to()`, `load_state_dict` and the like, of the model or a module inside: strict mode
             raises `StateError`, lenient mode warns. What the model holds is not changed.
+
+    Returns:
+        The same object, of a generated subclass of its class.
 
     Raises:
         TypeError: if the model cannot be guarded; the message says what to do instead.
@@ -388,6 +392,9 @@ def unguard(model: M, /, *, borders: bool = False) -> M:
         borders: remove the casts of a model that `Kept.apply` has changed, too. Without them it does not run where
             its modules of two dtypes meet.
 
+    Returns:
+        The same object, of its own class.
+
     >>> import torch, dtypeguard
     >>> model = dtypeguard.unguard(dtypeguard.guard(torch.nn.Linear(3, 1)))
     >>> dtypeguard.is_guarded(model)
@@ -432,6 +439,12 @@ def is_guarded(model: nn.Module, /) -> bool:
     """Whether a model is guarded: by `guard`, or because its class derives from `GuardedModule`.
 
     `unguard` does not change the second. A compiled or data-parallel wrapper is guarded if the model inside is.
+
+    Args:
+        model: any nn.Module.
+
+    Returns:
+        True for a guarded model.
 
     >>> import torch, dtypeguard
     >>> dtypeguard.is_guarded(dtypeguard.guard(torch.nn.Linear(3, 1)))

@@ -24,6 +24,9 @@ def guarded(model: M, /, **options: Unpack[GuardOptions]) -> Iterator[M]:
         model: the module, as for `guard`.
         options: those of `guard`.
 
+    Returns:
+        A context manager, which gives the same model.
+
     Raises:
         TypeError, ValueError: as `guard` does, when the block begins.
 

@@ -51,6 +51,9 @@ def install_import_hook(
         mode: 'strict', 'lenient', 'warn' or 'off'; default: the mode that is set when a call is checked.
         casting: which casts lenient mode may make: 'safe', 'precision' (default), 'promote' or 'unsafe'.
 
+    Returns:
+        The hook, which is a context manager.
+
     Raises:
         ValueError: for an unknown mode or casting, and for what is no name of a module.
         TypeError: if `packages` has something else than strings.

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from ..._show.text import human, number
 from ..base.errors import plain
 from ..base.frames import caller, warn_at
 
 
 @dataclass(slots=True)
-class CastRecord:
+class CastRecord(Row):
     """One repair, and how often it was made.
 
     Attributes:
@@ -126,8 +126,10 @@ def apart() -> Iterator[None]:
 def casts() -> Casts:
     """All repairs so far: one record for each function, argument, pair of dtypes and devices, and line that called.
 
-    The items of a list or a dict share one record, which has the name of the first that was repaired. The result is a
-    list; `print` shows one line for each record, and a notebook a table.
+    The items of a list or a dict share one record, which has the name of the first that was repaired.
+
+    Returns:
+        A list of `CastRecord`. `print` shows one line for each, and a notebook a table.
 
     >>> import dtypeguard
     >>> dtypeguard.reset_casts()
@@ -160,7 +162,13 @@ def since(begin: Mark | None) -> Casts:
 
 
 def reset_casts() -> None:
-    """Clear all records. Each repair then warns again, and each narrowing repair is verified again."""
+    """Clear all records. Each repair then warns again, and each narrowing repair is verified again.
+
+    >>> import dtypeguard
+    >>> dtypeguard.reset_casts()
+    >>> len(dtypeguard.casts())
+    0
+    """
     registry().reset()
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from ..._show.result import Row
 from ..._show.text import number
 from ..base import errors
 from ..base.errors import StateError
@@ -19,7 +20,7 @@ _SAVED, _ANY = "saved", "any dtype"
 
 
 @dataclass(frozen=True)
-class Difference:
+class Difference(Row):
     """One line: tensors that differ alike.
 
     Attributes:

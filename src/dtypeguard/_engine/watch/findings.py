@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..._show.result import Row
 from .rule import RULES, Finding, Rule, Severity
 from .selection import Selection
 from .sites import Site, site_at
@@ -20,7 +21,7 @@ def _severity(finding: Finding) -> int:
 
 
 @dataclass(slots=True)
-class Cast:
+class Cast(Row):
     """Conversions of one kind at one line of one module.
 
     Attributes:

@@ -11,6 +11,7 @@ import torch
 
 from ..._core.base.codes import page_of
 from ..._core.base.options import several
+from ..._show.result import Row
 from .called import called
 from .sites import Site
 from .spots import Spot, birth_of, spot_of
@@ -123,7 +124,7 @@ RULES: Mapping[str, Rule] = _Table()
 
 
 @dataclasses.dataclass(slots=True)
-class Finding:
+class Finding(Row):
     """What a rule found at one place.
 
     Attributes:

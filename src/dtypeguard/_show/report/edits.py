@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..._core.base.frames import installed, shown
 from ..._engine.watch.rule import Finding
+from ..._show.result import Row
 from ..files import write
 
 
@@ -49,7 +50,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Row):
     """A change of the program that removes findings.
 
     Attributes:

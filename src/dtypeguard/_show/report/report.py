@@ -76,15 +76,16 @@ class AuditReport(Result):
     """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
     Attributes:
-        error: the exception that ended the program, as text, or None.
-        seconds: how long the audit took.
-        program: the script, for `python -m dtypeguard audit`.
-        command: the command line of the process.
-        date: when the audit began.
-        began: the same, in seconds since 1970.
-        stopped: the number of steps after which the audit ended the program, for `--steps`; else None.
-        result: what the function returned, for `audit(function, ...)`.
-        faults: exceptions inside the audit itself, which the program never sees; each is a bug of dtypeguard.
+        error (str | None): the exception that ended the program, as text, or None.
+        seconds (float): how long the audit took.
+        program (str | None): the script, for `python -m dtypeguard audit`.
+        command (str): the command line of the process.
+        date (str): when the audit began.
+        began (float): the same, in seconds since 1970.
+        stopped (int | None): the number of steps after which the audit ended the program, for `--steps`; else None.
+        result (Any): what the function returned, for `audit(function, ...)`.
+        faults (list[BaseException]): exceptions inside the audit itself, which the program never sees; each is a bug of
+            dtypeguard.
     """
 
     kind = "audit"
@@ -146,6 +147,12 @@ class AuditReport(Result):
 
     def origin(self, tensor: Tensor) -> tuple[str, ...]:
         """The lines that a tensor's dtype comes from, oldest first; empty for a tensor that the audit has not seen.
+
+        Args:
+            tensor: of the program.
+
+        Returns:
+            One text for each line: the code, its place and the dtype.
 
         >>> import torch, dtypeguard
         >>> with dtypeguard.audit() as report:
@@ -225,7 +232,13 @@ class AuditReport(Result):
         return self._edits
 
     def apply(self, unsafe: bool = False) -> list[str]:
-        """Write the edits that are safe, with `unsafe=True` the others too, and give the files that changed.
+        """Write the edits that are safe into the files of the program.
+
+        Args:
+            unsafe: write those too that change numbers or memory on purpose.
+
+        Returns:
+            The files that changed.
 
         Raises:
             EditError: a file has changed since the program ran, or is of an installed package; nothing is written.
@@ -238,7 +251,15 @@ class AuditReport(Result):
         return files
 
     def save_baseline(self, path: str | os.PathLike[str]) -> None:
-        """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones."""
+        """Write the findings to a file, so that `assert_clean(baseline=path)` fails only for new ones.
+
+        Args:
+            path: of the file, which is JSON.
+
+        Raises:
+            RuntimeError: if the audit is still running.
+            OSError: the file cannot be written.
+        """
         self._over("save_baseline")
         save(self.findings, path)
 

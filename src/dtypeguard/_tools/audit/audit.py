@@ -155,7 +155,6 @@ def audit(*args: Any, **kwargs: Any) -> Any:
             and where results are wrong the line that spoilt them is found (DG9); a step takes two to five times as
             long, and each tensor that is alive up to three times its memory. "range": only values that are not finite
             and the line where they were born, for next to nothing.
-
         source: folders, files and packages whose lines are reported, in the first form; what is found in other code, as
             that of an installed package, is reported at the line of yours that led there, and left out where none
             did. Default: `[tool.dtypeguard]` of pyproject.toml, else every line.

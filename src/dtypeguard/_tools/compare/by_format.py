@@ -90,10 +90,11 @@ class FormatComparison(Comparison):
     """What a format of 8 or 4 bits costs a model; of several, the first.
 
     Attributes:
-        by_format: a comparison for each format, by its name.
-        stays: why modules with matrix products are not in the format, by their names.
-        gradients: the error of each parameter's gradient, by its name, the largest first; None without `loss=`.
-        gradient: that of all of them as one vector; None without `loss=`.
+        by_format (dict[str, FormatComparison]): a comparison for each format, by its name.
+        stays (dict[str, str]): why modules with matrix products are not in the format, by their names.
+        gradients (dict[str, float] | None): the error of each parameter's gradient, by its name, the largest first;
+            None without `loss=`.
+        gradient (float | None): that of all of them as one vector; None without `loss=`.
     """
 
     kind = "compare"

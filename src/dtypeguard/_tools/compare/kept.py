@@ -55,6 +55,12 @@ class Kept(Result):
         `state_dict` has the same keys as before. For autocast nothing is converted: these modules run outside of the
         region.
 
+        Args:
+            model: the one that was compared, or one that is built alike, in float32.
+
+        Returns:
+            The same model.
+
         Raises:
             CompareError: if the model lacks one of the modules, or its weights are in the low dtype already.
 
@@ -81,6 +87,12 @@ class Kept(Result):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Kept":
         """The inverse of `to_dict`, for what was written to a file.
+
+        Args:
+            data: what `to_dict` gave, or `json.load` of what `to_json` wrote.
+
+        Returns:
+            The same modules.
 
         >>> import torch, dtypeguard
         >>> kept = dtypeguard.results.Kept(("encoder",), 1e-3, 2, torch.bfloat16)

@@ -59,6 +59,12 @@ class Placed(Result):
         Parameters and `state_dict` stay as they are; gradients pass through the rounding as if it was not there.
         Applied again, or by another result, it replaces what was applied before; `remove` takes it off.
 
+        Args:
+            model: the one that was compared, or one that is built alike.
+
+        Returns:
+            The same model.
+
         Raises:
             CompareError: if the model lacks one of the modules.
 
@@ -80,7 +86,13 @@ class Placed(Result):
         return model
 
     def remove(self, model: M) -> M:
-        """Take off what `apply` has put on a model. Returns the model.
+        """Take off what `apply` has put on a model.
+
+        Args:
+            model: to which it was applied.
+
+        Returns:
+            The same model.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))
@@ -93,6 +105,13 @@ class Placed(Result):
 
     def filter(self, module: nn.Module, name: str) -> bool:
         """Whether a linear layer goes to a format: what torchao's `quantize_` and `convert_to_float8_training` ask.
+
+        Args:
+            module: one of the model's.
+            name: its name in `named_modules()`.
+
+        Returns:
+            True for a linear layer with a format.
 
         >>> import torch, dtypeguard
         >>> model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 32))

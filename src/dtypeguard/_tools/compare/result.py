@@ -12,7 +12,7 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
@@ -28,7 +28,7 @@ _CANCEL = 2.0  # times what shares explain, from which on they are said to cance
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Row):
     """The share of one module in the error: of what it computes itself, and of its own parameters.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Row):
     """The share of one line of the program in the error.
 
     Attributes:
@@ -94,20 +94,23 @@ class Comparison(Result):
     """What a lower precision costs a model.
 
     Attributes:
-        error: ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
+        error (float): ‖low - reference‖ / ‖reference‖ over all floating outputs; inf if values are lost; for outputs of
             integers the share of values that differ.
-        explained: the sum of the shares, 1.0 = all of the error; None if there are no shares.
-        linear: whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than 0.1.
-        layers: one `Layer` for each module, first the one that saves most if it is kept; of those that cannot be kept,
+        explained (float | None): the sum of the shares, 1.0 = all of the error; None if there are no shares.
+        linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
+            0.1.
+        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept; of those that
+            cannot be kept,
             or have others in them, what they compute themselves counts.
-        lines: one `Line` for each line, the largest share first.
-        parameters: the share of each parameter that is stored in the low dtype, by its name.
-        depth: the names of the modules that return floating tensors, in the order in which they return.
-        reference: the dtype of the reference.
-        runs: how often the model has run, forward, in any dtype.
-        bisected: how many of these runs measured what keeping layers saves; 0 if the shares tell it.
-        born: where values become infinite or NaN, as `audit(values=True)` says it; empty if they do not.
-        notes: what limits the result.
+        lines (list[Line]): one `Line` for each line, the largest share first.
+        parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
+        depth (list[str]): the names of the modules that return floating tensors, in the order in which they return.
+        reference (torch.dtype): the dtype of the reference.
+        runs (int): how often the model has run, forward, in any dtype.
+        bisected (int): how many of these runs measured what keeping layers saves; 0 if the shares tell it.
+        born (tuple[str, ...]): where values become infinite or NaN, as `audit(values=True)` says it; empty if they do
+            not.
+        notes (list[str]): what limits the result.
     """
 
     kind = "compare"
@@ -148,6 +151,12 @@ class Comparison(Result):
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
         batch in the dtype in which it was passed. The result has been run.
+
+        Args:
+            error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent.
+
+        Returns:
+            The modules, and the error that is left.
 
         Raises:
             ValueError: if the error is not positive.

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..._show.result import Row
+
 
 @dataclass(frozen=True, slots=True)
-class HeldArgument:
+class HeldArgument(Row):
     """What one argument of a forward must be; of an annotation with several arrays there is one for each.
 
     Attributes:
@@ -30,7 +32,7 @@ class HeldArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldModule:
+class HeldModule(Row):
     """What the inputs of one module are held to.
 
     Attributes:

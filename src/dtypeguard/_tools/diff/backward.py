@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.modules import inside, unwrapped
+from ..._show.result import Row
 from .distances import bound, distance, rounding, roundings, roundoff, worse
 from .match import Calls, Match
 from .measure import Point
@@ -20,7 +21,7 @@ BACKWARD = "(backward)"  # the place of a point
 
 
 @dataclass(frozen=True, slots=True)
-class Gradient:
+class Gradient(Row):
     """The gradient of one parameter.
 
     Attributes:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.frames import internal, shown
-from ..._show.result import Result
+from ..._show.result import Result, Row
 from .backward import BACKWARD, Gradient
 from .compiled import Compiled
 from .distances import Verdict, worse
@@ -23,7 +23,7 @@ _BAR = 10  # decades that a bar of growth has room for, from 1e-10 on
 
 
 @dataclass(frozen=True, slots=True)
-class DiffRow:
+class DiffRow(Row):
     """One module of b, and what it adds to the distance of the two programs.
 
     Attributes:
@@ -74,18 +74,19 @@ class ProgramDiff(Result):
     """Where two programs part, and whether it is rounding. `print` shows it.
 
     Attributes:
-        verdict: "same", bit for bit; "rounding", of one function; "a rounds worse" or "b rounds worse";
+        verdict (str): "same", bit for bit; "rounding", of one function; "a rounds worse" or "b rounds worse";
             "another function", which is what still differs in float64.
-        where: the row of the first module that parts as the verdict says; None where nothing does.
-        rows: one for each module of b that was matched, what adds most first.
-        error_a: the distance of a's outputs to float64, in parts of their norm.
-        error_b: that of b's.
-        distance: the distance of the two outputs.
-        gradients: of `loss=`, a `Gradient` for each parameter of b.
-        tokens: where the outputs are logits of tokens, a `Token` for each one whose probability is known.
-        unmatched: modules of a, and of b, that stand for none of the other.
-        notes: what limits the result.
-        runs: how often a and b ran.
+        where (DiffRow | None): the row of the first module that parts as the verdict says; None where nothing does.
+        rows (list[DiffRow]): one for each module of b that was matched, what adds most first.
+        error_a (float): the distance of a's outputs to float64, in parts of their norm.
+        error_b (float): that of b's.
+        distance (float): the distance of the two outputs.
+        gradients (tuple[Gradient, ...]): of `loss=`, a `Gradient` for each parameter of b.
+        tokens (tuple[Token, ...]): where the outputs are logits of tokens, a `Token` for each one whose probability is
+            known.
+        unmatched (tuple[list[str], list[str]]): modules of a, and of b, that stand for none of the other.
+        notes (list[str]): what limits the result.
+        runs (tuple[int, int]): how often a and b ran.
     """
 
     kind = "diff"

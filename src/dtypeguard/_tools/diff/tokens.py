@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._core.base.errors import CompareError
+from ..._show.result import Row
 from ..compare.batches import Batch
 from .distances import Verdict, roundings, worse
 
@@ -19,7 +20,7 @@ _BITS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Token(Row):
     """One token of the batch, and what both programs said of it.
 
     Attributes:

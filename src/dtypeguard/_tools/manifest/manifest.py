@@ -20,10 +20,11 @@ class Manifest(Result):
     """What a model holds, by patterns of names. `print` shows it as the file has it.
 
     Attributes:
-        title: the class of the model.
-        lines: of each section (`tensors`, `gradients`, `optimizer`, `computes`) patterns with what matches them.
-        tied: names of tensors that have another name already, with that name.
-        names: the names that the model has, without numbers; None in a file that does not say.
+        title (str): the class of the model.
+        lines (dict[str, list[tuple[str, str]]]): of each section (`tensors`, `gradients`, `optimizer`, `computes`)
+            patterns with what matches them.
+        tied (dict[str, str]): names of tensors that have another name already, with that name.
+        names (frozenset[str] | None): the names that the model has, without numbers; None in a file that does not say.
     """
 
     kind = "manifest"
@@ -41,6 +42,9 @@ class Manifest(Result):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the manifest to a file. A manifest that is there keeps its comments, and lines that are still right.
+
+        Args:
+            path: of the file.
 
         Raises:
             OSError: it cannot be written.
@@ -81,7 +85,14 @@ class Manifest(Result):
             raise error_of(found._found)
 
     def diff(self, other: Any, optimizer: Any = None, *, batch: Any = None) -> "StateDiff":
-        """What differs between the manifest and a model, a checkpoint or another manifest. The arguments are `check`'s.
+        """What differs between the manifest and a model, a checkpoint or another manifest.
+
+        Args:
+            other: what `check` takes as model.
+            optimizer, batch: as for `check`.
+
+        Returns:
+            The differences, one line for each pattern; False if there are none.
 
         >>> import torch, dtypeguard
         >>> lock = dtypeguard.manifest(torch.nn.Linear(3, 1))
@@ -117,11 +128,11 @@ class StateDiff(Result):
     """What differs between a manifest and a model or checkpoint. False if nothing does.
 
     Attributes:
-        rows: a `Difference` for each pattern.
-        new: patterns of names that the manifest does not know, with what they hold.
-        unused: patterns of the manifest that match nothing.
-        stranger: why it is another model than the manifest's, or nothing; then there are no rows.
-        compared: how many tensors were compared.
+        rows (list[Difference]): a `Difference` for each pattern.
+        new (list[tuple[str, str]]): patterns of names that the manifest does not know, with what they hold.
+        unused (list[str]): patterns of the manifest that match nothing.
+        stranger (str): why it is another model than the manifest's, or nothing; then there are no rows.
+        compared (int): how many tensors were compared.
     """
 
     kind = "state diff"
@@ -205,6 +216,12 @@ class _Door:
 
     def load(self, path: str | os.PathLike[str]) -> Manifest:
         """Read a manifest from a file.
+
+        Args:
+            path: of a file that `save` wrote.
+
+        Returns:
+            The manifest.
 
         Raises:
             OSError: it cannot be read.
