@@ -25,6 +25,9 @@ class DtypeGuardCallback(TrainerCallback):
             values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
 
+    With `watch={"metrics": 10}` what `Watch.metrics` tells is added to each log of the Trainer: to `state.log_history`,
+    and to the logs of callbacks that come after this one.
+
     Raises:
         TypeError: for an option that `guard` does not have.
         AmpError: in strict mode, from the watch.
@@ -38,6 +41,7 @@ class DtypeGuardCallback(TrainerCallback):
         self, *, watch: bool | WatchOptions = True, audit: AuditOptions | None = None, **options: Unpack[GuardOptions]
     ) -> None:
         self._run = Run(watch, options, audit)
+        self._metrics = isinstance(watch, dict) and "metrics" in watch
 
     def report(self) -> list[CastRecord]:
         """The repairs of the training, or of the last one."""
@@ -62,6 +66,13 @@ class DtypeGuardCallback(TrainerCallback):
             check_ranks(kwargs["model"])
         self._run.watch(kwargs["model"], kwargs.get("optimizer"))
         self._run.audit(kwargs["model"], kwargs.get("optimizer"))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if self._metrics and "loss" in logs:  # of a training step, not of an evaluation
+            found = self._run.metrics()
+            logs.update(found)
+            state.log_history[-1].update(found)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
