@@ -34,6 +34,6 @@ from .amp._watch import Watch
 __all__ = [
     "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
     "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "FormatComparison", "Gradient", "HeldArgument",
-    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Placed", "ProgramDiff", "Replacement", "Report",
-    "StateDiff", "Token", "Watch",
+    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Placed", "ProgramDiff", "Replacement",
+    "Report", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

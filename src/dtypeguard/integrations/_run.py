@@ -102,9 +102,8 @@ class Run:
 
     def metrics(self) -> Metrics:
         """Those of the watch, over all ranks; none without a watch."""
-        return (
-            Metrics() if self._watch is None else self._watch.metrics(dist.group.WORLD if dist.is_available() else None)
-        )
+        ranks = dist.group.WORLD if dist.is_available() else None
+        return Metrics() if self._watch is None else self._watch.metrics(ranks)
 
     def close(self, speak: bool) -> None:
         """Take the guards off that `open` put on, end the watch, and log what was repaired."""

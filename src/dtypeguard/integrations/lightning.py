@@ -40,13 +40,13 @@ class DtypeGuardCallback(Callback):
     because steps may call any of them. It compares all ranks before DistributedDataParallel wraps the module. When the
     run ends, also with an exception, it removes the guards.
 
+    With `watch={"metrics": 10}` what `Watch.metrics` tells goes to the Trainer's loggers every `log_every_n_steps`.
+
     Args:
         watch: whether to watch the optimizers and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
         audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
             values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
-
-    With `watch={"metrics": 10}` what `Watch.metrics` tells goes to the Trainer's loggers every `log_every_n_steps`.
 
     Raises:
         TypeError: for an option that `guard` does not have.

@@ -19,14 +19,14 @@ class DtypeGuardCallback(TrainerCallback):
     It guards the model when the Trainer is constructed, before accelerate prepares the model and turns its outputs into
     float32. If several processes train, it compares them first.
 
+    With `watch={"metrics": 10}` what `Watch.metrics` tells is added to each log of the Trainer: to `state.log_history`,
+    and to the logs of callbacks that come after this one.
+
     Args:
         watch: whether to watch the optimizer and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
         audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
             values in steps 1, 2, 4, 8 ..., and costs next to nothing in between.
         options: options of `dtypeguard.guard`.
-
-    With `watch={"metrics": 10}` what `Watch.metrics` tells is added to each log of the Trainer: to `state.log_history`,
-    and to the logs of callbacks that come after this one.
 
     Raises:
         TypeError: for an option that `guard` does not have.
