@@ -130,13 +130,14 @@ def test_tensorboard(tmp_path):
     assert (told.step, told.histogram_value.num) == (7, 16)
 
 
-def test_wandb(tmp_path, monkeypatch):
+def test_wandb(tmp_path):
     wandb = pytest.importorskip("wandb")
     with wandb.init(mode="offline", dir=tmp_path, settings={"silent": True}) as run:
         found = watched().log(run, 7)
+        run.log({"next": 1}, step=8)  # what belongs to a step is written when the next one begins
         assert {name: run.summary[name] for name in found} == found
         assert run.summary[HISTOGRAM]["_type"] == "histogram"
-        assert run.step == 7
+        assert run.step == 8
 
 
 def test_mlflow(tmp_path, monkeypatch):
@@ -208,3 +209,60 @@ def test_four_ranks_become_one_with_one_collective(rank):
     assert sum(found.histograms[HISTOGRAM].counts) == 3 * 16
     assert "dtypeguard/scale" not in found
     assert any("test_metrics.py" in name for name in found) == (rank == 1)
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_the_callback_of_lightning_logs_with_its_trainer(tmp_path):
+    pl = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.loggers import CSVLogger
+
+    from dtypeguard.integrations.lightning import DtypeGuardCallback
+
+    class Net(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def training_step(self, batch, step):
+            return self.layer(batch).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    logger = CSVLogger(str(tmp_path))
+    callback = DtypeGuardCallback(watch={"metrics": 2, "mode": "off"})
+    trainer = pl.Trainer(
+        max_steps=4, log_every_n_steps=2, logger=logger, callbacks=[callback], accelerator="cpu", **quiet
+    )
+    trainer.fit(Net(), torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2))
+    rows = [row for row in logger.experiment.metrics if "dtypeguard/update" in row]
+    rows = rows or (tmp_path / "lightning_logs/version_0/metrics.csv").read_text().splitlines()[1:]
+    assert len(rows) == 2
+
+
+def test_the_callback_of_the_trainer_adds_to_its_logs(tmp_path):
+    hf = pytest.importorskip("transformers")
+    from dtypeguard.integrations.transformers import DtypeGuardCallback
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+
+        def forward(self, x, labels):
+            return {"loss": (self.layer(x) - labels).square().mean()}
+
+    data = [{"x": torch.randn(4), "labels": torch.ones(1)} for _ in range(8)]
+    args = hf.TrainingArguments(
+        str(tmp_path), max_steps=4, logging_steps=2, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
+        per_device_train_batch_size=2, dataloader_pin_memory=False,
+    )  # fmt: skip
+    callback = DtypeGuardCallback(watch={"metrics": 2, "mode": "off"})
+    trainer = hf.Trainer(Net(), args, train_dataset=data, callbacks=[callback])
+    trainer.train()
+    told = [row["dtypeguard/steps"] for row in trainer.state.log_history if "dtypeguard/update" in row]
+    assert told == [2, 4]
