@@ -94,8 +94,8 @@ class DtypeGuardCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step = trainer.global_step
-        if self._metrics and step != self._logged and not step % trainer.log_every_n_steps:
+        step, every = trainer.global_step, getattr(trainer, "log_every_n_steps", 0)  # 0: no logs
+        if self._metrics and every and step != self._logged and not step % every:
             self._logged, found = step, self._run.metrics()
             for logger in trainer.loggers:
                 logger.log_metrics(found, step=step)
