@@ -18,6 +18,7 @@ from comparing import comparing, comparing_costs, keeping, searching
 from compiling import compiled, compiled_peers
 from formats import formats_choices, formats_costs, formats_ranking
 from holding import holding
+from measuring import measuring
 from real import real_models
 from repairing import repairs
 from report import machine
@@ -44,6 +45,7 @@ TOPICS = {
         side_input,
         subclasses,
         watching,
+        measuring,
         auditing,
         valuing,
         comparing,

@@ -28,11 +28,12 @@ from ._tools.diff.tokens import Token
 from ._tools.dryrun.cells import DryrunCell
 from ._tools.dryrun.table import DryrunTable
 from ._tools.manifest.manifest import Manifest, StateDiff
+from .amp._metrics import Metrics
 from .amp._watch import Watch
 
 __all__ = [
     "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
     "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "FormatComparison", "Gradient", "HeldArgument",
-    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Placed", "ProgramDiff", "Replacement", "Report",
-    "StateDiff", "Token", "Watch",
+    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Placed", "ProgramDiff", "Replacement",
+    "Report", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

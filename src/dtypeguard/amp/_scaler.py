@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
 from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
@@ -37,6 +39,12 @@ _scale_now = GradScaler.get_scale
 def scale_of(scaler: GradScaler) -> float:
     """The scale now; the watches do not hear of it."""
     return _scale_now(scaler)
+
+
+def scale_tensor(scaler: GradScaler) -> Tensor:
+    """The same as it lies on the device; there is none before the first loss is scaled."""
+    known: Tensor | None = getattr(scaler, "_scale", None)
+    return torch.tensor(scale_of(scaler)) if known is None else known
 
 
 def stage_of(scaler: GradScaler, optimizer: Any) -> OptState:

@@ -27,8 +27,8 @@ def version_of(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else int(tensor._version)
 
 
-def sample(tensor: Tensor) -> Tensor | None:
-    """Up to a few hundred elements as a view, the same ones for all tensors of these strides; None where there is none.
+def sample(tensor: Tensor, number: int = _SAMPLE) -> Tensor | None:
+    """About so many elements as a view, the same ones for all tensors of these strides; None where there is none.
 
     Tensors that are no dense block of memory, and subclasses that keep something else in memory, have none.
     """
@@ -39,7 +39,7 @@ def sample(tensor: Tensor) -> Tensor | None:
         tensor = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
         if not tensor.is_contiguous():
             return None
-    return tensor.view(-1)[:: max(1, tensor.numel() // _SAMPLE)]
+    return tensor.view(-1)[:: max(1, tensor.numel() // number)]
 
 
 def is_copy(wide: Tensor, narrow: Tensor) -> bool:

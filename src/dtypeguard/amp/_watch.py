@@ -22,13 +22,16 @@ from .._show.report.cell import findings_parts
 from .._show.report.findings import Report
 from .._show.result import Result
 from .._show.text import number
+from ._arguments import check_steps, models_of, optimizers_of
 from ._average import WatchedAverage
 from ._holdings import compare
+from ._metrics import Meters, Metrics, check_group, named, reduced
 from ._names import Names
 from ._optimizer import SELDOM, WatchedOptimizer
 from ._probe import Probe, compiles
 from ._scaler import leave, listen
 from ._scaling import Scaling
+from ._writers import writing
 
 _live: weakref.WeakSet["Watch"] = weakref.WeakSet()
 _STEPS = {m.__code__ for name in ("step", "_maybe_opt_step") if (m := getattr(GradScaler, name, None)) is not None}
@@ -43,6 +46,7 @@ def watch(
     mode: ModeName | Mode | None = None,
     every: int = 1,
     averaged: Any = None,
+    metrics: int | None = None,
     ignore: Iterable[str] | str = (),
 ) -> "Watch":
     """Watch a training loop for uses of autocast, GradScaler and optimizer that lose or corrupt updates.
@@ -62,6 +66,7 @@ def watch(
         averaged: a float16 or bfloat16 average of the model, to find that rounding keeps it from moving: an
             `AveragedModel` or other module, a dict of tensors by parameter name, or tensors in the order of
             `model.parameters()`.
+        metrics: measure updates for `Watch.metrics` at the first and every n-th step of an optimizer; default: never.
         ignore: rules to leave out, by id, name or family (`DG402`, `missing-parameters`, `DG4`).
 
     Returns:
@@ -70,7 +75,7 @@ def watch(
 
     Raises:
         TypeError: for an argument of a wrong type; the message says what is expected.
-        ValueError: if the model has nothing to train or there is no optimizer; for an unknown mode, rule or `every`.
+        ValueError: if the model has nothing to train or there is no optimizer; for an unknown mode or rule.
         AmpError: in strict mode, for a mistake that is found by this call. Later mistakes raise in the step.
 
     >>> import torch, dtypeguard
@@ -82,7 +87,7 @@ def watch(
     dtypeguard.AmpError: DG301 scaler-float16-parameters: `weight`, `bias` (2 of 2 trainable parameters) are ...
     """
     __tracebackhide__ = True
-    return begin(written_in(sys._getframe(1)), model, optimizer, scaler, mode, every, averaged, ignore)
+    return begin(written_in(sys._getframe(1)), model, optimizer, scaler, mode, every, averaged, metrics, ignore)
 
 
 def begin(
@@ -93,23 +98,23 @@ def begin(
     mode: Any = None,
     every: Any = 1,
     averaged: Any = None,
+    metrics: Any = None,
     ignore: Any = (),
 ) -> "Watch":
     """`watch`, for the code that stands in a file: of a callback that a framework calls, the user's."""
     __tracebackhide__ = True
-    models = _models(model)
-    optimizers = _optimizers(optimizer)
+    models = models_of(model)
+    optimizers = optimizers_of(optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(
             f"scaler must be one torch.amp.GradScaler, not {type(scaler).__name__}; others are noticed when they step"
         )
-    if isinstance(every, bool) or not isinstance(every, int):
-        raise TypeError(f"every must be a number of steps, not {every!r}")
-    if every < 1:
-        raise ValueError(f"every={every} is no number of steps: use 1 or more")
+    check_steps("every", every)
+    if metrics is not None:
+        check_steps("metrics", metrics)
     said = [key for other in list(_live) for key in other._said_of(models, optimizers, scaler)]
     ledger = Ledger(as_mode(mode), select(ignore), file, said=said)
-    handle = Watch(Names(models), optimizers, ledger, every, averaged)
+    handle = Watch(Names(models), optimizers, ledger, every, averaged, metrics)
     for other in list(_live):
         other._give_up(optimizers)
     try:
@@ -128,7 +133,15 @@ class Watch(Result):
 
     kind = "watch"
 
-    def __init__(self, names: Names, optimizers: list[Optimizer], ledger: Ledger, every: int, averaged: Any) -> None:
+    def __init__(
+        self,
+        names: Names,
+        optimizers: list[Optimizer],
+        ledger: Ledger,
+        every: int,
+        averaged: Any = None,
+        metrics: int | None = None,
+    ) -> None:
         self._names, self._ledger, self._every = names, ledger, every
         titles = [type(optimizer).__name__ for optimizer in optimizers]
         several = len(titles) > 1
@@ -137,6 +150,7 @@ class Watch(Result):
             for n, (optimizer, title) in enumerate(zip(optimizers, titles, strict=True))
         ]
         self._average = None if averaged is None else WatchedAverage(averaged, names, ledger.add)
+        self._meters = Meters(self._optimizers, metrics)
         self._scaling: Scaling | None = None
         self._probe = Probe()
         self._handles: list[tuple[WatchedOptimizer, Any]] = []
@@ -235,6 +249,83 @@ class Watch(Result):
         state = badge(f"{number(len(found), 'finding')}{', removed' * self.closed}", "warning" if found else "good")
         return findings_parts(joined(watched, state), causes_of(found))
 
+    # ------------------------------------------------------------ metrics
+
+    def metrics(self, group: Any = None) -> Metrics:
+        r"""What precision does to this run, as numbers for a logger: a dict from names to floats.
+
+        ====================================  =========================================================================
+        name                                  meaning
+        ====================================  =========================================================================
+        ``dtypeguard/steps``                  steps of the first optimizer so far, without those that a scaler skipped
+        ``dtypeguard/scale``                  the scale of the GradScaler now
+        ``dtypeguard/skipped``                steps that it has skipped so far, because gradients were not finite
+        ``dtypeguard/unmoved`` \*             share (0 to 1) of elements with a non-zero gradient that did not move
+        ``dtypeguard/update`` \*              median of \|update\|, in spacings of the parameter's dtype at its value
+        ``dtypeguard/gradients/float32`` \*   share (0 to 1) of gradients that have this dtype; so for other dtypes
+        ``dtypeguard/repairs``                repairs by contracts in this process since the watch began
+        ``dtypeguard/repairs/train.py:14``    those at one line; so for other lines
+        ====================================  =========================================================================
+
+        The attribute `histograms` has ``dtypeguard/update_log2`` \*: counts of elements by log2 of \|update\| in
+        spacings. The first bin, from -2 to -1, has those that did not move; the last one has all from 2^24 spacings on.
+        The update is what the parameter moved, so a half parameter moves by about whole spacings, or not at all.
+
+        What has a \* is measured with `watch(..., metrics=n)`, in the first and every n-th step, on about 4000 elements
+        evenly chosen; these are the numbers of the last such step. What is not known is left out. Nothing is read from
+        the device until this call, which reads once.
+
+        Args:
+            group: a process group, whose ranks all call this. One collective makes each number the mean of the ranks
+                (of ``repairs`` and of the histogram, the sum). ``/min``, ``/max``, ``/min_rank`` and ``/max_rank`` are
+                added. Lines of repairs stay those of this rank. `torch.distributed.group.WORLD` is all ranks, and None
+                in a program without them, as is the default: this rank alone.
+
+        Raises:
+            TypeError: if the group is no process group.
+            ValueError: if this rank is not in it.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with dtypeguard.amp.watch(model, optimizer, metrics=10) as watch:
+        ...     model(torch.ones(2, 64)).square().mean().backward()
+        ...     optimizer.step()
+        >>> watch.metrics()["dtypeguard/gradients/float32"]
+        1.0
+        """
+        check_group(group)
+        numbers, counts, sites = self._meters.numbers(self._optimizers, self._scaling)
+        found = named(numbers, counts) if group is None else reduced(numbers, counts, group)
+        found.update(named(sites))
+        return found
+
+    def log(self, writer: Any, step: int | None = None, group: Any = None) -> Metrics:
+        """Write `metrics(group)` with a logger, and return them.
+
+        Args:
+            writer: TensorBoard's `SummaryWriter`, a run of Weights & Biases, the module `mlflow`, a logger of
+                Lightning, a meter of OpenTelemetry, or a function that takes a dict and the step, such as
+                `accelerator.log`. None writes nothing, for ranks that only take part. TensorBoard and Weights & Biases
+                get the histogram too.
+            step: the step of the program; default: that of the first optimizer, as this watch counts.
+            group: as in `metrics`.
+
+        Raises:
+            TypeError: for another writer.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Linear(2, 2)
+        >>> watch = dtypeguard.amp.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        >>> watch.log(lambda values, step: print(step, values), step=10)
+        10 {'dtypeguard/steps': 0.0, 'dtypeguard/repairs': 0.0}
+        {'dtypeguard/steps': 0.0, 'dtypeguard/repairs': 0.0}
+        """
+        write = writing(writer)
+        found = self.metrics(group)
+        write(found, self._optimizers[0].steps if step is None and self._optimizers else step)
+        return found
+
     # ------------------------------------------------------------ each step
 
     def _before(self, watched: WatchedOptimizer, closure: bool) -> None:
@@ -251,9 +342,11 @@ class Watch(Result):
                     self._names.refresh()
                     self._compare_with_model(stepping=not closure)
         watched.before_step(closure)
+        self._meters.before(watched)
 
     def _after(self, watched: WatchedOptimizer, closure: bool) -> None:
         __tracebackhide__ = True
+        self._meters.after(watched)
         if closure and watched is self._optimizers[0] and watched.due(SELDOM):
             self._compare_with_model(stepping=True)
         watched.after_step()
@@ -271,6 +364,8 @@ class Watch(Result):
         if self._scaling is not None:
             self._scaling.close()
             old = self._scaling.scaler
+            if scaler is not None:
+                self._meters.replaced(self._scaling)
             if old is not None:
                 leave(old, self._scaling)
         if scaler is not None:
@@ -297,7 +392,7 @@ class Watch(Result):
 
 # What a watch does by itself, and no program has asked for.
 OWN = (
-    (Watch, ("_open", "_before", "_after")),
+    (Watch, ("_open", "_before", "_after", "metrics")),
     (Scaling, ("tell", "look_at_losses", "look_at_gradients", "backward_ended", "updated")),
 )
 
@@ -315,7 +410,7 @@ def under_watch() -> list[WatchedOptimizer]:
 
 
 def _closed(findings: list[Finding]) -> Watch:
-    watch = Watch(Names([]), [], Ledger(None, found=findings), 1, None)
+    watch = Watch(Names([]), [], Ledger(None, found=findings), 1)
     watch.closed = True
     return watch
 
@@ -362,48 +457,6 @@ def _calling(frame: FrameType | None) -> GradScaler | None:
             return scaler if scaler.is_enabled() else None
         frame = frame.f_back
     return None
-
-
-# ---------------------------------------------------------------- arguments
-
-
-def _models(model: Any) -> list[nn.Module]:
-    models = _several(model, nn.Module)
-    for one in models:
-        if not isinstance(one, nn.Module):
-            raise TypeError(f"model must be an nn.Module, or several, not {_what(one)} (model, optimizer, scaler)")
-    if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
-        names = ", ".join(type(one).__name__ for one in models) or "an empty collection"
-        raise ValueError(f"model has no trainable parameters: {names}")
-    return models
-
-
-def _several(given: Any, kind: type) -> list[Any]:
-    """What an argument holds that is one thing or several."""
-    one = isinstance(given, (kind, dict, str)) or not isinstance(given, Iterable)
-    return [given] if one else list(given)
-
-
-def _what(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-
-
-def _optimizers(optimizer: Any) -> list[Optimizer]:
-    optimizers: list[Optimizer] = []
-    for one in _several(optimizer, Optimizer):
-        while not _steps(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
-            one = one.optimizer
-        if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {_what(one)}")
-        optimizers.append(one)
-    if not optimizers:
-        raise ValueError("optimizer is an empty collection: give at least one torch.optim.Optimizer")
-    return list(dict.fromkeys(optimizers))
-
-
-def _steps(optimizer: Any) -> bool:
-    """Whether it is an optimizer itself, and no wrapper of one."""
-    return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
 
 
 Watch.__module__ = "dtypeguard.results"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -17,6 +18,7 @@ from .._core.repair.records import Casts, Mark, mark, since
 from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import Audit, audit
+from ..amp._metrics import Metrics
 from ..amp._watch import Watch, begin, watch
 
 
@@ -26,6 +28,7 @@ class WatchOptions(TypedDict, total=False):
     mode: ModeName | Mode | None
     every: int
     averaged: Any
+    metrics: int
     ignore: str | Iterable[str]
 
 
@@ -96,6 +99,11 @@ class Run:
 
     def findings(self) -> Report:
         return Report() if self._watch is None else self._watch.report()
+
+    def metrics(self) -> Metrics:
+        """Those of the watch, over all ranks; none without a watch."""
+        ranks = dist.group.WORLD if dist.is_available() else None
+        return Metrics() if self._watch is None else self._watch.metrics(ranks)
 
     def close(self, speak: bool) -> None:
         """Take the guards off that `open` put on, end the watch, and log what was repaired."""

@@ -4,7 +4,7 @@ For `lightning`, or `pytorch_lightning` where that is what is installed.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from typing_extensions import Unpack
@@ -25,7 +25,11 @@ else:
         from lightning.pytorch import Callback, LightningModule, Trainer
         from lightning.pytorch.strategies import DDPStrategy
     except ModuleNotFoundError:
-        from pytorch_lightning import Callback, LightningModule, Trainer
+        try:
+            from pytorch_lightning import Callback, LightningModule, Trainer
+        except ModuleNotFoundError as error:
+            text = "dtypeguard.integrations.lightning needs Lightning: pip install lightning"
+            raise ModuleNotFoundError(text, name=error.name) from None
         from pytorch_lightning.strategies import DDPStrategy
 
 
@@ -35,6 +39,8 @@ class DtypeGuardCallback(Callback):
     It guards the `forward` of the LightningModule, if there is one, and every module inside that has parameters,
     because steps may call any of them. It compares all ranks before DistributedDataParallel wraps the module. When the
     run ends, also with an exception, it removes the guards.
+
+    With `watch={"metrics": 10}` what `Watch.metrics` tells goes to the Trainer's loggers every `log_every_n_steps`.
 
     Args:
         watch: whether to watch the optimizers and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
@@ -57,6 +63,7 @@ class DtypeGuardCallback(Callback):
     ) -> None:
         super().__init__()
         self._run = Run(watch, options, audit)
+        self._metrics, self._logged = isinstance(watch, dict) and "metrics" in watch, 0
 
     def report(self) -> Casts:
         """The repairs of the run, or of the last one."""
@@ -83,6 +90,15 @@ class DtypeGuardCallback(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.watch(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
         self._run.audit(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step, every = trainer.global_step, getattr(trainer, "log_every_n_steps", 0)  # 0: no logs
+        if self._metrics and every and step != self._logged and not step % every:
+            self._logged, found = step, self._run.metrics()
+            for logger in trainer.loggers:
+                logger.log_metrics(found, step=step)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._run.close(speak=trainer.is_global_zero)

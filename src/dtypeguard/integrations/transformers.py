@@ -19,6 +19,9 @@ class DtypeGuardCallback(TrainerCallback):
     It guards the model when the Trainer is constructed, before accelerate prepares the model and turns its outputs into
     float32. If several processes train, it compares them first.
 
+    With `watch={"metrics": 10}` what `Watch.metrics` tells is added to each log of the Trainer: to `state.log_history`,
+    and to the logs of callbacks that come after this one.
+
     Args:
         watch: whether to watch the optimizer and the scaler too, or a dict of options of `dtypeguard.amp.watch`.
         audit: options of `dtypeguard.audit`, to audit the training too: `{"values": True, "every": "2^k"}` follows the
@@ -38,6 +41,7 @@ class DtypeGuardCallback(TrainerCallback):
         self, *, watch: bool | WatchOptions = True, audit: AuditOptions | None = None, **options: Unpack[GuardOptions]
     ) -> None:
         self._run = Run(watch, options, audit)
+        self._metrics = isinstance(watch, dict) and "metrics" in watch
 
     def report(self) -> Casts:
         """The repairs of the training, or of the last one."""
@@ -62,6 +66,13 @@ class DtypeGuardCallback(TrainerCallback):
             check_ranks(kwargs["model"])
         self._run.watch(kwargs["model"], kwargs.get("optimizer"))
         self._run.audit(kwargs["model"], kwargs.get("optimizer"))
+
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs = kwargs.get("logs") or {}
+        if self._metrics and "loss" in logs:  # of a training step, not of an evaluation
+            found = self._run.metrics()
+            logs.update(found)
+            state.log_history[-1].update(found)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
