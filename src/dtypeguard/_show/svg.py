@@ -110,6 +110,7 @@ class Picture(Protocol):
 
     def draw(self) -> tuple[float, Lines]:
         """The height, and what is in it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
