@@ -59,7 +59,8 @@ return [document.scrollingElement.scrollWidth - innerWidth, wide.map((e) => `${e
 """
 # Texts of pictures that leave them, that are small, and those that meet.
 UNCLEAR = """
-const texts = [...document.querySelectorAll("svg.picture text")].map((e) => [e.textContent, e.getBoundingClientRect(), e]);
+const found = [...document.querySelectorAll("svg.picture text")].filter((e) => e.checkVisibility());
+const texts = found.map((e) => [e.textContent, e.getBoundingClientRect(), e]);
 const bad = [];
 const meet = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
 for (const [said, box, e] of texts) {

@@ -63,6 +63,7 @@ PICTURES = {
         ["float32", "float64", "float16", "bfloat16"],
         [("float32", "", CELLS), ("bfloat16", "in float16", CELLS)],
         "inputs",
+        "parameters",
         [("good", "runs"), ("warn", "repaired by a guard"), ("bad", "refused"), ("unknown", "unknown")],
     ),
     "histogram": Chart(

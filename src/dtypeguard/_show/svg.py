@@ -205,7 +205,8 @@ class Matrix:
     title: str
     columns: Sequence[str]
     rows: Sequence[tuple[str, str, Sequence[Cell]]]  # a name, what stands below it, the cells
-    corner: str = ""  # what columns are
+    across: str = ""  # what columns are
+    down: str = ""  # and rows
     keys: Sequence[tuple[str, str]] = ()
 
     def draw(self) -> tuple[float, Lines]:
@@ -218,7 +219,8 @@ class Matrix:
         left = min(32.0, 100 * (10 + LETTER * letters) / NARROW)
         step = (100 - left) / max(len(self.columns), 1)
         room, start = step * NARROW / 100 - 2, left * NARROW / 100 - 4
-        yield text(left, 11, self.corner)
+        yield text(left, 11, self.across)
+        yield text(0, 28, self.down)
         for place, name in enumerate(self.columns):
             yield text(left + step * (place + 0.5), 28, cut(name, room), "middle", "text", name)
         for number, (name, more, cells) in enumerate(self.rows):

@@ -12,11 +12,13 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..._show.result import Result
+from ..._show.result import Drawn
+from ..._show.svg import Chart
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
+from .pictures import of_comparison
 from .subject import Subject, widest
 from .text import COLUMNS, LARGE, folded, percent, runs_of, site_of, titled, wrapped
 
@@ -90,7 +92,7 @@ class Line:
         return site_of(self.file, self.line)
 
 
-class Comparison(Result):
+class Comparison(Drawn):
     """What a lower precision costs a model.
 
     Attributes:
@@ -136,6 +138,16 @@ class Comparison(Result):
     @property
     def runs(self) -> int:
         return self._subject.runs
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """Shares of the parameters in float32, and the errors that shares expect of them; empty if they do not tell."""
+        if self._kept is not None:
+            return list(self._kept.curve)
+        found = self._found
+        if not found.error or not math.isfinite(found.error) or found.integers or not self.linear:
+            return []
+        return self._searching().curve(found.error)
 
     def _searching(self) -> Search:
         if self._search is None:
@@ -284,6 +296,7 @@ class Comparison(Result):
             "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
             "depth": [{"name": name, "error": found.courses[name].error} for name in self.depth],
+            "curve": self.curve,
             "kept": None if kept is None else kept._data(),
         }
 
@@ -291,6 +304,9 @@ class Comparison(Result):
         from .page import render
 
         return render(self.to_dict())
+
+    def _picture(self) -> Chart:
+        return of_comparison(self.to_dict())
 
     def _cell(self) -> tuple[Any, ...]:
         from .page import parts_of

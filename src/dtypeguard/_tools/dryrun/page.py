@@ -1,11 +1,30 @@
 """A dry run in a notebook's cell, and on a page."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ..._core.base.dtypes import name_of
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
+from ..._show.svg import Cell, Matrix
 
 _KINDS = {"runs": "good", "repaired": "warning", "refused": "error", "unknown": "none"}
+_COLOURS = {"runs": "good", "repaired": "warn", "refused": "bad", "unknown": "unknown"}
+
+
+def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
+    """A table as a picture."""
+    rows = [
+        (
+            _named(parameters),
+            "" if region is None else f"autocast {_named(region)}",
+            [Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}") for cell in cells],
+        )
+        for parameters, region, cells in found.rows()
+    ]
+    there = {cell.status for cell in found}
+    keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
+    columns = [_named(dtype) for dtype in found.columns()]
+    return Matrix(f"{found.module}: in which dtypes does it run?", columns, rows, "inputs", "parameters", keys)
 
 
 def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
@@ -17,7 +36,7 @@ def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
     there, computed = {cell.status for cell in found}, (*found.computes(), *found.born())
     return (
         found.head(),
-        table("", head, rows),
+        folded("as a table", table("", head, rows)),
         listed(joined(badge(status, _KINDS[status]), text) for status, text in statuses.items() if status in there),
         *(folded(title, plain("\n".join(texts))) for title, texts in (*found.troubles(), *computed)),
     )
