@@ -1,5 +1,6 @@
 """What pictures are drawn with: scales, lines, texts that do not meet. Across in percent, down in px."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -166,15 +167,28 @@ def lanes(limits: Sequence[tuple[float, str]]) -> list[tuple[str, int]]:
     return found
 
 
-def named(x: float, y: float, said: str, colour: str, taken: list[Box], within: tuple[float, float]) -> str:
-    """The label of a point: on the side where it meets no other; without one, where it would meet on all."""
-    px = 700 / NARROW
-    for dx, dy, anchor in (
-        (px, -7, "start"), (-px, -7, "end"), (px, 15, "start"), (-px, 15, "end"), (0, -11, "middle"), (0, 21, "middle"),
-        (px, -22, "start"), (-px, -22, "end"), (px, 30, "start"), (-px, 30, "end"),
-    ):  # fmt: skip
-        box = _box(x + dx, y + dy, said, anchor)
-        if box[0] >= 0 and box[2] <= NARROW and within[0] <= box[1] and box[3] <= within[1] and not _meets(box, taken):
-            taken.append(box)
-            return text(x + dx, y + dy, said, anchor, colour, more=HALO)
+def along(corners: Sequence[tuple[float, float]]) -> Iterator[Box]:
+    """Boxes on a line through corners, which labels should not hide."""
+    places = [(x * NARROW / 100, y) for x, y in corners]
+    for (x, y), (right, below) in itertools.pairwise(places):
+        count = 1 + int(max(abs(right - x), abs(below - y)) / 4)
+        for n in range(count + 1):
+            at, down = x + (right - x) * n / count, y + (below - y) * n / count
+            yield at - 1, down - 1, at + 1, down + 1
+
+
+def named(at: tuple[float, float], said: str, colour: str, taken: list[Box], lines: list[Box], within: Box) -> str:
+    """The label of a point, beside or near it: where it meets no other, and hides no line if there is such a place.
+
+    Without a place there is no label. What is taken grows by it.
+    """
+    sides = [(dx, dy, anchor) for dy in (-7, 15, -22, 30) for dx, anchor in ((2.0, "start"), (-2.0, "end"))]
+    for others in ([*taken, *lines], taken):
+        for dx, dy, anchor in (*sides, (0.0, -11, "middle"), (0.0, 21, "middle")):
+            x, y = at[0] + dx, at[1] + dy
+            box = _box(x, y, said, anchor)
+            inside = all(a <= b for a, b in zip((*within[:2], *box[2:]), (*box[:2], *within[2:]), strict=True))
+            if inside and not _meets(box, others):
+                taken.append(box)
+                return text(x, y, said, anchor, colour, more=HALO)
     return ""

@@ -31,6 +31,7 @@ from .strokes import (
     Box,
     Lines,
     Scale,
+    along,
     below,
     cut,
     keys,
@@ -69,6 +70,7 @@ class Mark:
     label: str = ""
     colour: str = "text"
     hollow: bool = False
+    size: float = 4.5  # px, of its radius
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +146,12 @@ class Chart:
         yield from below(across, floor, self.x.title)
         for one in self.series:
             yield from _drawn(one, across, down)
-        taken: list[Box] = []
+        within = _LEFT * NARROW / 100, top - LINE, NARROW, floor
+        taken, run = list[Box](), [box for one in self.series for box in along(_places(one, across, down))]
         for limit in (limit for limit in self.limits if limit.axis == "y" and down.shows(limit.at)):
             y = down(limit.at)
             yield line((_LEFT, _RIGHT), (y, y), limit.colour, dashed=True)
-            yield named(_RIGHT, y, limit.label, "quiet", taken, (top - 16, floor))
+            yield named((_RIGHT, y), limit.label, "quiet", taken, run, within)
         yield from heads
         yield from _downs(self.limits, across, top, floor)
         shown = [mark for mark in self.marks if across.shows(mark.x) and down.shows(mark.y)]
@@ -157,10 +160,10 @@ class Chart:
         for mark, (x, y) in zip(shown, places, strict=True):
             fill = "ground" if mark.hollow else mark.colour
             yield (
-                f'<circle cx="{x}%" cy="{y}" r="4.5" fill="var(--{fill})" stroke="var(--{mark.colour})" '
+                f'<circle cx="{x}%" cy="{y}" r="{mark.size}" fill="var(--{fill})" stroke="var(--{mark.colour})" '
                 f'stroke-width="1.5"><title>{escape(mark.label)}</title></circle>'
             )
-            yield named(x, y, mark.label, "text", taken, (top - 16, floor))
+            yield named((x, y), mark.label, "text", taken, run, within)
         yield from legend
 
 
@@ -216,7 +219,7 @@ class Matrix:
 
     def _inside(self, legend: list[str]) -> Lines:
         letters = max((len(name) for row in self.rows for name in row[:2]), default=0)
-        left = min(32.0, 100 * (10 + LETTER * letters) / NARROW)
+        left = min(35.0, 100 * (10 + LETTER * letters) / NARROW)
         step = (100 - left) / max(len(self.columns), 1)
         room, start = step * NARROW / 100 - 2, left * NARROW / 100 - 4
         yield text(left, 11, self.across)
@@ -249,16 +252,22 @@ def _downs(limits: Sequence[Limit], across: Scale, top: float, floor: float) -> 
             yield line((across(limit.at), across(limit.at)), (top, floor), limit.colour, dashed=True)
 
 
-def _drawn(series: Series, across: Scale, down: Scale) -> Iterator[str]:
+def _places(series: Series, across: Scale, down: Scale) -> list[tuple[float, float]]:
+    """The corners of a line."""
     places = [(across(x), down(y)) for x, y in series.points if across.shows(x) and down.shows(y)]
+    if series.shape != "steps":
+        return places
+    turns = (((x, before), (x, y)) for (_, before), (x, y) in itertools.pairwise(places))
+    return [*places[:1], *itertools.chain.from_iterable(turns)]
+
+
+def _drawn(series: Series, across: Scale, down: Scale) -> Iterator[str]:
+    places = _places(series, across, down)
     if series.shape == "bars":
         ends = [*(x for x, _ in places[1:]), across.end]
         for (x, y), end in zip(places, ends, strict=True):
             yield rect(x, y, max(end - x - 0.2, 0.2), down.start - y, series.colour)
     elif places:
-        if series.shape == "steps":
-            corners = [(x, y) for (_, y), (x, _) in itertools.pairwise(places)]
-            places = [places[0], *(at for pair in zip(corners, places[1:], strict=True) for at in pair)]
         yield path(places, down.start, series.colour)
 
 

@@ -1,5 +1,6 @@
 """What comparisons are as pictures: error against what is kept, against bits, or from input to output."""
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from ..._show.svg import Axis, Chart, Limit, Mark, Series
 from ..formats.table import format_of
 from .bars import number
-from .text import LARGE, percent, titled
+from .text import LARGE, percent
 
 HUES = 8  # colours of formats, `f0` and on
 
@@ -56,8 +57,8 @@ def knee(points: list[Point]) -> Point | None:
 def _of_shares(curve: Iterable[Any], kept: dict[str, Any] | None, title: str, wide: str) -> Chart:
     marks = []
     if kept is not None:
-        error = float(kept["error"])
-        marks.append(Mark(kept["parameters"], error, f"kept: {percent(kept['parameters'])}, error {number(error)}"))
+        share, error = kept["parameters"], float(kept["error"])
+        marks.append(Mark(share, error, f"kept: {percent(share)}, error {number(error)}", size=6))
     x = Axis(f"of the parameters in {wide}", low=0.0, high=1.0, said=percent)
     series = Series(_points(curve), "as the shares expect it", shape="steps")
     return Chart(title, x, Axis("output error", log=10, said=percent), [series], marks)
@@ -67,7 +68,7 @@ def _of_bits(placed: dict[str, Any] | None, title: str, marks: Iterable[Mark] = 
     points, marks, series = [] if placed is None else _points(placed["curve"]), [*marks], list[Series]()
     if placed is not None:
         error = float(placed["error"])
-        marks.insert(0, Mark(placed["bits"], error, f"chosen: {placed['bits']:.3g} bits, {number(error)}"))
+        marks.insert(0, Mark(placed["bits"], error, f"chosen: {placed['bits']:.3g} bits, {number(error)}", size=7))
     if len(points) > 1:
         series.append(Series(points, "expected of the best choice with so many bits"))
         if (bend := knee(points)) is not None:
@@ -76,9 +77,10 @@ def _of_bits(placed: dict[str, Any] | None, title: str, marks: Iterable[Mark] = 
 
 
 def _of_depth(data: dict[str, Any], title: str) -> Chart:
-    points = [(float(place), float(step["error"])) for place, step in enumerate(data["depth"], 1)]
-    first = next((n for n, (_, error) in enumerate(points) if data["depth"][n]["name"] and error > LARGE), None)
-    marks = [] if first is None else [Mark(*points[first], f"first at {titled(data['depth'][first]['name'])}")]
+    steps = [(float(place), float(step["error"]), step["name"]) for place, step in enumerate(data["depth"], 1)]
+    points = [(place, error) for place, error, _ in steps]
+    above = (Mark(x, y, f"first above 1 % at {name}") for x, y, name in steps if name and y > LARGE)
+    marks = list(itertools.islice(above, 1))
     y = Axis("error of a module's output", log=10, said=percent)
     series = [Series(points, shape="steps")]
     return Chart(f"{title}: error from input to output", Axis("modules"), y, series, marks, [Limit(LARGE, "1 %")])

@@ -13,18 +13,17 @@ _COLOURS = {"runs": "good", "repaired": "warn", "refused": "bad", "unknown": "un
 
 def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
     """A table as a picture."""
-    rows = [
-        (
-            _named(parameters),
-            "" if region is None else f"autocast {_named(region)}",
-            [Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}") for cell in cells],
-        )
-        for parameters, region, cells in found.rows()
-    ]
+    single, rows = len(found.columns()) == 1, dict[tuple[str, str], list[Cell]]()
+    for cell in found:  # with inputs of one kind, the regions stand across
+        key = _named(cell.parameters), "" if single or cell.region is None else f"autocast {_named(cell.region)}"
+        drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}")
+        rows.setdefault(key, []).append(drawn)
     there = {cell.status for cell in found}
     keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
-    columns = [_named(dtype) for dtype in found.columns()]
-    return Matrix(f"{found.module}: in which dtypes does it run?", columns, rows, "inputs", "parameters", keys)
+    regions = [_named(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
+    columns, across = (regions, "autocast") if single else (list(map(_named, found.columns())), "inputs")
+    lines = [(*key, cells) for key, cells in rows.items()]
+    return Matrix(f"{found.module}: in which dtypes does it run?", columns, lines, across, "parameters", keys)
 
 
 def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
