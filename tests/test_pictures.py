@@ -3,6 +3,7 @@
 import math
 import re
 import xml.dom.minidom
+from pathlib import Path
 
 import pytest
 from browser import FAINT, GROUNDS, THEMES, UNCLEAR, WIDTHS, Browser, chromium, needs_browser
@@ -79,6 +80,13 @@ PICTURES = {
 }
 
 
+FILE = Path(__file__).parent / "golden" / "picture.svg"
+GOLDEN = Chart(
+    "error against bits", Axis("bits"), Axis("error", log=10), [Series([(4, 0.1), (8, 0.01)])],
+    [Mark(6, 0.04, "chosen")], [Limit(0.02, "at most")],
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_file_is_xml_that_needs_nothing_else(name):
     text = alone(PICTURES[name])
@@ -97,6 +105,11 @@ def test_what_the_program_holds_is_text():
     )
     for text in (f(picture) for f in (alone, inline) for picture in pictures):
         assert xml.dom.minidom.parseString(text.encode("utf-8")).getElementsByTagName("script") == []
+
+
+def test_a_file_is_as_it_was():
+    """After a change that is meant: `python tests/test_pictures.py`."""
+    assert alone(GOLDEN) == FILE.read_text("utf-8")
 
 
 def test_a_small_picture():
@@ -140,3 +153,7 @@ def test_texts_are_legible_and_apart(driver, tmp_path, width, theme):
         driver.get((tmp_path / "file.svg").as_uri())
         assert page.ask(UNCLEAR) == []
         assert page.ask(FAINT, GROUNDS[theme]) == []
+
+
+if __name__ == "__main__":
+    FILE.write_text(alone(GOLDEN), "utf-8")

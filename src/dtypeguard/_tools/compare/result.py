@@ -20,7 +20,7 @@ from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
 from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, folded, percent, runs_of, site_of, titled, wrapped
+from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled, wrapped
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -104,6 +104,8 @@ class Comparison(Drawn):
             or have others in them, what they compute themselves counts.
         lines: one `Line` for each line, the largest share first.
         parameters: the share of each parameter that is stored in the low dtype, by its name.
+        curve: pairs of a share of the parameters in float32 and the error that is expected of it, from nothing to all
+            that helps; empty if the shares do not tell it. After `keep` it is that of what is kept.
         depth: the names of the modules that return floating tensors, in the order in which they return.
         reference: the dtype of the reference.
         runs: how often the model has run, forward, in any dtype.
@@ -417,8 +419,10 @@ def _curve(result: Comparison) -> Iterator[str]:
         if error is not None and (error > _GROWS * before or (math.isinf(error) and not math.isinf(before))):
             shown.append((name, error))
             before = error
-    for name, error in shown[:_SHOWN]:
-        yield f"  {percent(error):>7}  after {_cut(titled(name), COLUMNS - 17)}"
+    drawn = bars([error for _, error in shown[:_SHOWN]])
+    width = max(map(len, drawn), default=0)
+    for (name, error), bar in zip(shown, drawn, strict=False):
+        yield f"  {percent(error):>7}  {bar:<{width}}  after {_cut(titled(name), COLUMNS - 19 - width)}"
 
 
 def _cut(name: str, width: int) -> str:
