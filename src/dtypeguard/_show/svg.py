@@ -8,8 +8,8 @@
 a file: it has its title and its colours, those of light as attributes, which any viewer understands, those of dark by
 `prefers-color-scheme`. A colour is the name of one in `parts.css`: "link", "above", "f0" to "f7", "good", "bad", ...
 
-Across, everything stands in percent of the width, down in px, so text has 12 px on any screen and is never scaled. What
-must not overlap is placed for the narrowest screen, 390 px.
+Across, everything stands in percent of the width, down in px, so text has 12 px in a page of any width. What must not
+overlap is placed for the narrowest, 390 px. A file is so wide, and an `<img>` scales it as a whole: text has 11 px there.
 """
 
 import functools
@@ -46,7 +46,7 @@ from .strokes import (
 
 __all__ = ["Axis", "Bars", "Cell", "Chart", "Limit", "Mark", "Matrix", "Picture", "Row", "Series", "alone", "inline"]
 
-_WIDTH = 680  # px: a file's own width
+_WIDTH = 390  # px: of a file
 _LEFT, _RIGHT, _HIGH = 16.0, 97.0, 190.0  # of a chart: percent, percent, px
 _ROW, _CELL = 32, 44  # px
 
