@@ -9,7 +9,7 @@ a file: it has its title and its colours, those of light as attributes, which an
 `prefers-color-scheme`. A colour is the name of one in `parts.css`: "link", "above", "f0" to "f7", "good", "bad", ...
 
 Across, everything stands in percent of the width, down in px, so text has 12 px in a page of any width. What must not
-overlap is placed for the narrowest, 390 px. A file is so wide, and an `<img>` scales it as a whole: text has 11 px there.
+overlap is placed for the narrowest, 390 px. A file has this width, and an `<img>` scales it: text has 11 px there.
 """
 
 import functools

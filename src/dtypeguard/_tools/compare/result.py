@@ -146,10 +146,9 @@ class Comparison(Drawn):
         """Shares of the parameters in float32, and the errors that shares expect of them; empty if they do not tell."""
         if self._kept is not None:
             return list(self._kept.curve)
-        found = self._found
-        if not found.error or not math.isfinite(found.error) or found.integers or not self.linear:
+        if self._search is None or not self.linear or not math.isfinite(self.error):
             return []
-        return self._searching().curve(found.error)
+        return self._search.curve(self.error)
 
     def _searching(self) -> Search:
         if self._search is None:
