@@ -15,6 +15,7 @@ needs_browser = pytest.mark.skipif(
 )
 THEMES = ("light", "dark")
 WIDTHS = {390: 844, 1280: 900}
+GROUNDS = {"light": "#fff", "dark": "#131416"}
 
 # Contrast as WCAG 2 has it, between the colour of an element's text and what lies behind it. Colours go over a canvas,
 # because a computed style keeps oklch() as it is.
@@ -55,6 +56,42 @@ const wide = [...document.querySelectorAll("body *")].filter((e) =>
   e.checkVisibility() && !e.classList.contains("unseen") && !e.parentElement.closest(scrolls) &&
   e.getBoundingClientRect().right > innerWidth + 1);
 return [document.scrollingElement.scrollWidth - innerWidth, wide.map((e) => `${e.tagName}.${e.className}`)];
+"""
+# Texts of pictures that leave them, that are small, and those that meet.
+UNCLEAR = """
+const found = [...document.querySelectorAll("svg.picture text")].filter((e) => e.checkVisibility());
+const texts = found.map((e) => [e.textContent, e.getBoundingClientRect(), e]);
+const bad = [];
+const meet = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
+for (const [said, box, e] of texts) {
+  const own = e.closest("svg.picture").getBoundingClientRect();
+  if (box.left < own.left - 1 || box.right > own.right + 1 || box.top < own.top - 1 || box.bottom > own.bottom + 1)
+    bad.push(`${said} leaves`);
+  if (parseFloat(getComputedStyle(e).fontSize) < 11) bad.push(`${said} is small`);
+  bad.push(...texts.filter(([, its, o]) => o !== e && meet(box, its)).map(([other]) => `${said} meets ${other}`));
+}
+return bad;
+"""
+# As CONTRAST, for pictures: between a text's fill and that of the rectangle below it, or the ground.
+FAINT = """
+const canvas = document.createElementNS("http://www.w3.org/1999/xhtml", "canvas");
+const pixel = canvas.getContext("2d", { willReadFrequently: true });
+const light = (colour) => {
+  pixel.fillStyle = "#fff"; pixel.fillStyle = colour; pixel.fillRect(0, 0, 1, 1);
+  const [r, g, b] = [...pixel.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const ground = arguments[0];
+return [...document.querySelectorAll("svg.picture text")].map((text) => {
+  const t = text.getBoundingClientRect(), x = t.x + t.width / 2, y = t.y + t.height / 2;
+  const under = [...text.closest("svg.picture").querySelectorAll("rect")].filter((e) => {
+    const b = e.getBoundingClientRect();
+    return b.left <= x && x <= b.right && b.top <= y && y <= b.bottom;
+  }).at(-1);
+  const [a, b] = [getComputedStyle(text).fill, under ? getComputedStyle(under).fill : ground].map(light);
+  return [text.textContent, (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05)];
+}).filter(([, ratio]) => ratio < 4.5);
 """
 
 

@@ -58,6 +58,7 @@ def comparison(layers=(), parts=(), **rest):
         "parts": list(parts),
         "parameters": {},
         "depth": [{"name": row["name"], "error": row["error"]} for row in layers if row["error"] is not None],
+        "curve": (rest.get("kept") or {"curve": []})["curve"],
         "kept": None,
         **rest,
     }

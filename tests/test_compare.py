@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import dtypeguard
 from dtypeguard import CompareError, DeviceError, compare
+from dtypeguard._tools.compare.text import bars
 
 LOW = {
     "bfloat16": {"dtype": BF16}, "float16": {"dtype": F16}, "bf16 autocast": {"region": BF16},
@@ -742,9 +743,19 @@ def test_without_a_gradient_there_is_the_course_over_depth():
 def test_integers_are_counted():
     result = compare(Chooses(), torch.randn(4000, 8), dtype=BF16)
     assert 0 < result.error < 0.1
-    assert "integers differ" in str(result)
+    text = str(result).splitlines()
+    assert "integers differ" in text[0]
+    assert all(re.fullmatch(r" +[\d.]+ %  #{1,12} *  after \w+", line) for line in text[1:-1])
     with pytest.raises(CompareError, match="the model returns integers"):
         result.keep(error=0.1)
+
+
+@pytest.mark.parametrize(
+    ("errors", "lengths"),
+    [([1e-3, 1e-2, 1e-1], [0, 6, 12]), ([0.003, math.inf], [6, 12]), ([0.0, 0.03], [0, 6]), ([0.0], [0]), ([], [])],
+)
+def test_bars_are_logarithmic(errors, lengths):
+    assert [len(bar) for bar in bars(errors)] == lengths
 
 
 @torch.library.custom_op("dtypeguard_tests::grows", mutates_args=())

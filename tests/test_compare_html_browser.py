@@ -1,7 +1,7 @@
 """The page of a comparison in a real browser: how it fits, what opens, both colour schemes, and that it asks nobody."""
 
 import pytest
-from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
+from browser import CONTRAST, FAINT, GROUNDS, OVERFLOW, THEMES, UNCLEAR, WIDTHS, Browser, chromium, needs_browser
 from compare_page import big, comparison, sample
 
 from dtypeguard._tools.compare.page import render
@@ -65,6 +65,7 @@ def test_nothing_is_wider_than_the_page(page, width, name):
         assert beyond <= 0
         assert wide == []
         assert page.ask(CUT) == []
+        assert page.ask(UNCLEAR) == []
 
 
 @pytest.mark.thin(2)
@@ -83,6 +84,7 @@ def test_text_stands_out(page, theme):
     page.open("sample", theme)
     page.ask(OPEN)
     worst = page.ask(CONTRAST, ".badge, s, dt, a:not(svg a), code, p, button, .site, .share, .of, .verdict b, .key, li")
+    assert page.ask(FAINT, GROUNDS[theme]) == []
     assert {"of above", "share takes", "badge keep"} <= set(worst)
     assert {name: round(ratio, 2) for name, ratio in worst.items() if ratio < 4.5} == {}
 

@@ -6,15 +6,17 @@ import re
 
 import pytest
 import torch
-from browser import CONTRAST, OVERFLOW, THEMES, WIDTHS, Browser, chromium, needs_browser
+from browser import CONTRAST, FAINT, GROUNDS, OVERFLOW, THEMES, UNCLEAR, WIDTHS, Browser, chromium, needs_browser
 from compare_page import NASTY, comparison, layer
 from html_page import Page, allowed
 from torch import nn
 
 from dtypeguard import compare
-from dtypeguard._show.fragment import body, framed
-from dtypeguard._tools.compare.formats_page import curve_of, knee, parts_of_formats, parts_of_placed
+from dtypeguard._show.fragment import body, drawn, framed
+from dtypeguard._show.svg import inline
+from dtypeguard._tools.compare.formats_page import parts_of_formats, parts_of_placed
 from dtypeguard._tools.compare.page import parts_of, render
+from dtypeguard._tools.compare.pictures import knee, of_formats, of_placed
 
 CURVE = [[4.5, 0.2], [5.0, 0.02], [6.5, 0.01], [8.25, 0.002], [32.0, 0.0]]
 
@@ -102,11 +104,10 @@ def test_the_knee_is_farthest_below_the_line_between_the_ends(points, found):
 
 
 def test_the_curve_leaves_out_zero_and_tells_the_knee_and_what_was_chosen():
-    page = Page(str(curve_of(placed())))
+    page = Page(inline(of_placed(placed())))
     (line,) = page.all("polyline")
     assert len(line["points"].split()) == len(CURVE) - 1
-    assert "● chosen: 6.5 bits, 1.1 % measured · ◇ knee: 5 bits, 2 %" in page.text
-    assert {"chosen", "knee"} <= {page.said(e) for e in page.all("text")}
+    assert {"chosen: 6.5 bits, 1.1 %", "knee: 5 bits, 2 %"} <= {page.said(e) for e in page.all("text")}
     heights = [float(point.split(",")[1]) for point in line["points"].split()]
     steps = [low - high for high, low in itertools.pairwise(heights)]
     assert steps[1] / steps[0] == pytest.approx(math.log10(2), abs=0.01), "one step for each power of ten"
@@ -128,6 +129,8 @@ def test_errors_that_no_scale_holds_break_nothing(rest):
     assert not re.search(r"\b(nan|inf)\b", page.text)
     Page(body(*parts_of(data, "nvfp4"), *parts_of_formats(data)))
     Page(body(*parts_of_placed(data["placed"])))
+    for picture in (of_formats(data), of_placed(data["placed"])):
+        assert not re.search(r"\b(nan|inf)\b", inline(picture))
 
 
 def test_bars_that_no_scale_holds():
@@ -217,7 +220,8 @@ def driver():
 def test_all_fits_and_can_be_read(driver, tmp_path, theme, width):
     data = sample(placed=placed(notes=["a note"], formats={NASTY: "mxfp8"}), format="nvfp4:sr:hadamard")
     (tmp_path / "page.html").write_text(render(data), encoding="utf-8")
-    kept = framed("dtypeguard formats", *parts_of_placed(placed()))
+    title, *parts = parts_of_placed(placed())
+    kept = framed("dtypeguard formats", title, drawn(of_placed(placed())), *parts)
     (tmp_path / "kept.html").write_text(kept, encoding="utf-8")
     browser = Browser(driver, tmp_path)
     for name in ("page", "kept"):
@@ -226,6 +230,7 @@ def test_all_fits_and_can_be_read(driver, tmp_path, theme, width):
         beyond, wide = browser.ask(OVERFLOW, ".strip")
         assert beyond <= 0
         assert wide == []
+        assert browser.ask(UNCLEAR) == browser.ask(FAINT, GROUNDS[theme]) == []
         worst = browser.ask(CONTRAST, ".key, .says, .badge, td, th, .alone s, .alone a, .facts")
         assert {kind: round(ratio, 2) for kind, ratio in worst.items() if ratio < 4.5} == {}
         assert browser.noise() == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from browser import CONTRAST, OVERFLOW, Browser, chromium, needs_browser
+from browser import CONTRAST, FAINT, GROUNDS, OVERFLOW, UNCLEAR, Browser, chromium, needs_browser
 from html_page import Page
 from torch import nn
 
@@ -262,6 +262,7 @@ def test_texts_stand_out_in_both_themes_and_nothing_around_changes(tmp_path):
             reader.open(theme, {"light": "dark", "dark": "light"}[theme], 390)  # the notebook's theme, not the system's
             worst = reader.ask(CONTRAST, ".dtypeguard :is(p, td, th, code, b, span, pre, summary, a)")
             assert {kind: round(ratio, 2) for kind, ratio in worst.items() if ratio < 4.5} == {}
+            assert reader.ask(UNCLEAR) == reader.ask(FAINT, GROUNDS[theme]) == []
             style = "const s = getComputedStyle(document.querySelector(arguments[0])); return [s.textAlign, s.fontSize]"
             assert reader.ask(style, "#other td") == ["right", "16px"]
             assert reader.ask(style, ".dtypeguard td:not(.number)")[0] == "left"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import warnings
+import xml.dom.minidom
 
 import pytest
 import torch
@@ -83,6 +84,65 @@ def test_a_part_of_a_result_shows_its_facts_in_a_notebook(name):
     facts = [shown.said(cell) for cell in shown.all("td")[::2]]
     assert set(facts) <= {field.name for field in dataclasses.fields(part)}
     assert len(facts) > 3
+
+
+PICTURES = {
+    "compare": "Sequential in bfloat16: error against parameters in float32",
+    "kept": "error against parameters in float32",
+    "dryrun": "Sequential: in which dtypes does it run?",
+    "formats": "Sequential: error against bits a weight",
+    "placed": "error against bits a weight",
+    "integers": "Picks in bfloat16: error from input to output",
+}
+WIDE = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+
+
+class Picks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.fc(x).argmax(-1)
+
+
+def in_formats():
+    return compare(WIDE, torch.ones(2, 32), format=("nvfp4", "mxfp8"))
+
+
+DRAWN = {name: RESULTS[name] for name in ("compare", "kept", "dryrun")} | {
+    "formats": in_formats,
+    "placed": lambda: in_formats().keep(bits=7),
+    "integers": lambda: compare(Picks(), X, dtype=BF16),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURES)
+def test_a_picture_is_the_same_as_a_file_in_the_page_and_in_the_cell(kind, tmp_path):
+    result = DRAWN[kind]()
+    text = result.to_svg(tmp_path / "result.svg")
+    assert (tmp_path / "result.svg").read_text("utf-8") == text == result.to_svg()
+    root = xml.dom.minidom.parseString(text).documentElement
+    assert root.getAttribute("aria-label") == PICTURES[kind]
+    texts = [text for text in root.getElementsByTagName("text") if not text.getAttribute("font-weight")]  # no title
+    said = [text.firstChild.data for text in texts]
+    for place in (result._repr_html_(), *([result.to_html()] * (kind != "integers"))):  # whose page has the strip
+        page = Page(place)
+        (picture,) = page.all("svg", "picture")
+        assert picture["aria-label"] == PICTURES[kind]
+        inside = [e for e in page.all("text") if picture["from"] <= e["from"] <= picture["to"]]
+        assert all(page.said(e).startswith(one) for e, one in zip(inside, said, strict=True))
+    with pytest.raises(OSError, match="missing"):
+        result.to_svg(tmp_path / "missing" / "result.svg")
+
+
+def test_expected_errors_need_no_keep():
+    result = compared()
+    (_, first), *_ = expected = result.curve
+    assert first == result.error
+    assert len(expected) > 1
+    assert result.keep(error=1e-6).curve == tuple(result.curve) == tuple(map(tuple, result.to_dict()["curve"]))
+    assert in_formats().curve == compare(Picks(), X, dtype=BF16).curve == []
 
 
 def test_what_a_model_is_named_is_never_markup():

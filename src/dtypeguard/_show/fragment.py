@@ -15,6 +15,7 @@ import torch
 from .._core.base.dtypes import name_of
 from .chips import chip, class_styles
 from .document import document, markup, prose, readable
+from .svg import Picture, inline
 from .text import number
 
 if TYPE_CHECKING:
@@ -78,6 +79,11 @@ def scoped(style: str) -> str:
 
 
 # --- parts --------------------------------------------------------------------------------------------------------
+
+
+def drawn(picture: Picture | None) -> "Markup | None":
+    """A picture; None for none."""
+    return None if picture is None else markup(inline(picture))
 
 
 def facts(*texts: Any) -> "Markup":

@@ -6,9 +6,12 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
+
+if TYPE_CHECKING:
+    from .svg import Picture
 
 SCHEMA = 1  # of the data; a key that goes or changes its meaning makes it one more
 
@@ -27,11 +30,22 @@ class Result(abc.ABC):
     def _cell(self) -> tuple[Any, ...]:
         """The first line and the parts of a notebook's cell, for `fragment`."""
 
+    def _picture(self) -> "Picture | None":
+        """What the result is as a picture, which its page and its cell show too: see `Drawn`."""
+        return None
+
+    def _shown(self) -> tuple[Any, ...]:
+        """What the cell shows, with the picture below the first line."""
+        from .fragment import drawn
+
+        title, *parts = self._cell()
+        return title, drawn(self._picture()), *parts
+
     def _page(self) -> str:
         """The page: what a cell shows, in a frame. Results that have a template of their own override it."""
         from .fragment import framed
 
-        return framed(self._heading(), *self._cell())
+        return framed(self._heading(), *self._shown())
 
     def _heading(self) -> str:
         """The title of the page."""
@@ -90,7 +104,30 @@ class Result(abc.ABC):
     def _repr_html_(self) -> str:
         from .fragment import fragment
 
-        return fragment(*self._cell())
+        return fragment(*self._shown())
+
+
+class Drawn(Result):
+    """A result that is a picture too."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def _picture(self) -> "Picture": ...
+
+    def to_svg(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The result as a picture in SVG, for light and dark, which is written to a file too if a path is given.
+
+        Raises:
+            OSError: where it cannot be written.
+        """
+        from .files import write
+        from .svg import alone
+
+        picture = alone(self._picture())
+        if path is not None:
+            write(path, picture)
+        return picture
 
 
 class Row:

@@ -11,12 +11,14 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
+from ..._show.svg import Chart
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
 from .keep import Search, error_of
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
+from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
 from .text import percent
@@ -113,6 +115,10 @@ class FormatComparison(Comparison):
         super().__init__(subject, found, born)
 
     @property
+    def curve(self) -> list[tuple[float, float]]:
+        return []  # a format is not against a share but against bits: see `Placed`
+
+    @property
     def wide(self) -> str:
         return name_of(self._subject.given)
 
@@ -136,6 +142,9 @@ class FormatComparison(Comparison):
             "by_format": {title: other._data() for title, other in others.items()},
             "placed": None if self._placed is None else self._placed._data(),
         }
+
+    def _picture(self) -> Chart:
+        return of_formats(self.to_dict())
 
     def _cell(self) -> tuple[Any, ...]:
         from .formats_page import parts_of_formats

@@ -8,21 +8,14 @@ from ..._show.document import markup
 from ..._show.fragment import badge, facts, folded, joined, listed, table
 from ..formats.table import format_of
 from .bars import number, short
-from .strip import power
+from .pictures import HUES
 from .text import folded as grouped
 from .text import runs_of, titled
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-HUES = 8  # colours of formats, `.f0` and on, in compare.css
 _THINNEST = 0.2  # of a bar, in percent of the longest
-_LEFT, _WIDE = 16.0, 81.0  # where the curve begins, and its width, in percent
-_TOP, _HIGH, _BELOW = 20, 190, 34  # the same down, in px
-_STEPS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)  # between ticks, in bits
-_TICKS, _POWERS = 7, 6
-
-Point = tuple[float, float]
 
 
 def formats_of(data: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any] | None:
@@ -41,7 +34,6 @@ def formats_of(data: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any] |
         "stays": _stays(data),
         "gradients": _gradients(data),
         "chosen": None if placed is None else _chosen(placed, data["wide"], _named(data)),
-        "curve": None if placed is None else curve_of(placed),
     }
 
 
@@ -72,7 +64,6 @@ def _parts(placed: dict[str, Any], wide: str) -> Iterator[Any]:
     said = (f"error {number(float(placed['error']))}", f"{placed['bits']:.3g} bits a weight", gradient)
     yield facts(badge("chosen", "info"), *filter(None, said), f"verified by {runs_of(placed['runs'])}")
     yield _chosen(placed, wide)
-    yield curve_of(placed)
     yield listed(placed["notes"])
 
 
@@ -206,92 +197,3 @@ def _alone(one: dict[str, Any]) -> Iterator[tuple[str, float]]:
     for layer in one["layers"]:
         if layer["alone"] is not None and layer["name"] not in one["stays"]:
             yield layer["name"], float(layer["alone"])
-
-
-# --- error against bits -------------------------------------------------------------------------------------------
-
-
-def knee(points: list[Point]) -> Point | None:
-    """The point that is farthest below the line between the ends, on bits against log error; None if none is below."""
-    (left, first), (right, last) = points[0], points[-1]
-    if right <= left:
-        return None
-    slope = math.log(last / first) / (right - left)
-    below = [slope * (bits - left) - math.log(error / first) for bits, error in points]
-    most = max(below)
-    return points[below.index(most)] if most > 1e-9 else None
-
-
-def curve_of(placed: dict[str, Any]) -> "Markup | None":
-    """The errors that are expected of the best choices against their bits, with what was chosen; None without points.
-
-    It needs no style, so it is the same in a page and in a cell: across in percent, down in px.
-    """
-    points = sorted((bits, float(error)) for bits, error in placed["curve"] if 0 < float(error) < math.inf)
-    if len(points) < 2:
-        return None
-    chosen: Point = placed["bits"], float(placed["error"])
-    marks = {"chosen": chosen if 0 < chosen[1] < math.inf else None, "knee": knee(points)}
-    every = [*points, *filter(None, marks.values())]
-    left, right = min(bits for bits, _ in every), max(bits for bits, _ in every)
-    logs = [math.log10(error) for _, error in every]
-    low = math.floor(min(logs))
-    high = max(math.ceil(max(logs)), low + 1)
-
-    def across(bits: float) -> float:
-        return short(_LEFT + _WIDE * (bits - left) / ((right - left) or 1.0))
-
-    def down(error: float) -> float:
-        return round(_TOP + _HIGH * (high - math.log10(error)) / (high - low), 1)
-
-    inside = list(_axes(low, high, left, right, across, down))
-    places = [(across(bits), down(error)) for bits, error in points]
-    path = " ".join(f"{short((x - _LEFT) * 100 / _WIDE)},{y}" for x, y in places)
-    inside.append(
-        f'<svg x="{_LEFT}%" width="{_WIDE}%" height="{_TOP + _HIGH}" viewBox="0 0 100 {_TOP + _HIGH}" '
-        f'preserveAspectRatio="none" overflow="visible"><polyline points="{path}" fill="none" stroke="var(--link)" '
-        'stroke-width="2" vector-effect="non-scaling-stroke"/></svg>'
-    )
-    for (bits, error), (x, y) in zip(points, places, strict=True):
-        said = f"<title>{bits:.3g} bits: {number(error)}</title>"
-        inside.append(f'<circle cx="{x}%" cy="{y}" r="2.5" fill="var(--link)">{said}</circle>')
-    inside += [_mark(name, across(at[0]), down(at[1])) for name, at in marks.items() if at is not None]
-    told = [f"\N{BLACK CIRCLE} chosen: {chosen[0]:.3g} bits, {number(chosen[1])} measured"]
-    if marks["knee"] is not None:
-        told.append(f"\N{WHITE DIAMOND} knee: {marks['knee'][0]:.3g} bits, {number(marks['knee'][1])}")
-    whole = (
-        '<svg class="bits" role="img" aria-label="Error against bits a weight" width="100%" '
-        f'height="{_TOP + _HIGH + _BELOW}" font-size="11">{"".join(inside)}</svg>'
-    )
-    return markup(whole) + facts(*told, "line: expected of the best choice with so many bits")
-
-
-def _axes(low: int, high: int, left: float, right: float, across: Any, down: Any) -> Iterator[str]:
-    """Powers of ten on the left, bits below."""
-    floor, end = _TOP + _HIGH, _LEFT + _WIDE
-    for exponent in range(low, high + 1, math.ceil((high - low) / _POWERS)):
-        y = down(10.0**exponent)
-        yield f'<line x1="{_LEFT}%" x2="{end}%" y1="{y}" y2="{y}" stroke="var(--rule)"/>'
-        yield _text(_LEFT - 1.5, y + 4, "end", power(exponent))
-    step = next((step for step in _STEPS if (right - left) / step <= _TICKS), _STEPS[-1])
-    for count in range(math.ceil(left / step), math.floor(right / step) + 1):
-        x = across(count * step)
-        yield f'<line x1="{x}%" x2="{x}%" y1="{floor}" y2="{floor + 4}" stroke="var(--edge)"/>'
-        yield _text(x, floor + 16, "middle", f"{count * step:g}")
-    yield _text(_LEFT - 1.5, 9, "end", "error")
-    yield _text(end, floor + 31, "end", "bits a weight")
-
-
-def _text(x: float, y: float, anchor: str, said: str, more: str = 'fill="var(--quiet)"') -> str:
-    return f'<text x="{x}%" y="{y}" text-anchor="{anchor}" {more}>{said}</text>'
-
-
-def _mark(name: str, x: float, y: float) -> str:
-    """The chosen point is named above the curve, the knee below."""
-    bold = 'fill="var(--text)" font-weight="600"'
-    if name == "chosen":
-        side, past = ("start", 7) if x < 80 else ("end", -7)
-        shape = f'<circle cx="{x}%" cy="{y}" r="5" fill="var(--text)"/>'
-        return shape + _text(x, y - 7, side, name, f'{bold} dx="{past}"')
-    path = '<path d="M0-6 6 0 0 6-6 0z" fill="var(--ground)" stroke="var(--text)" stroke-width="1.5"/>'
-    return f'<svg x="{x}%" y="{y}" overflow="visible">{path}</svg>' + _text(x, y + 20, "middle", name, bold)

@@ -186,11 +186,11 @@ class Search:
             notes.append(f"the error is spread over the model: {percent(share)} of its parameters are kept for this")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
-            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self._curve(base, slack)),
+            names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base, slack)),
             tuple(notes),
         )  # fmt: skip
 
-    def _curve(self, base: float, slack: float) -> list[tuple[float, float]]:
+    def curve(self, base: float, slack: float = 1.0) -> list[tuple[float, float]]:
         """Shares of the parameters, and the errors that are expected of keeping them."""
         start = self._balance.rest(self._must) or 1.0
         points = list(self._balance.steps(self._must))

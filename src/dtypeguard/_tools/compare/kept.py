@@ -10,14 +10,16 @@ from torch import nn
 
 from ..._core.base.dtypes import BY_NAME
 from ..._core.base.modules import root_of
-from ..._show.result import Result
+from ..._show.result import Drawn
+from ..._show.svg import Chart
 from .borders import check_names, keep_wide
+from .pictures import of_kept
 
 M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Result):
+class Kept(Drawn):
     """Modules that stay in float32, and what the rest of the model in the low dtype then costs.
 
     Attributes:
@@ -78,6 +80,9 @@ class Kept(Result):
 
     def _data(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _picture(self) -> Chart:
+        return of_kept(self.to_dict())
 
     def _cell(self) -> tuple[Any, ...]:
         from .page import parts_of_kept

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ..._show.document import document
-from ..._show.fragment import badge, facts, folded, joined, listed, table, where
+from ..._show.fragment import badge, drawn, facts, folded, joined, listed, table, where
 from .bars import LEAST, PARTS, bar, number, scale_of, share, words_of
 from .formats_page import formats_of
 from .measure import INPUTS
+from .pictures import of_comparison, of_formats
 from .strip import above, strip_of
 from .text import site_of, titled
 
@@ -35,6 +36,8 @@ def render(data: dict[str, Any]) -> str:
         "strip": strip,
         "first": next((slot for slot in strip["slots"] if slot["first"]), None),
         "kept": _kept(data, rows),
+        "picture": drawn(of_formats(data) if formats else of_comparison(data)),
+        "shares": not formats and len(data["curve"]) > 1,
         "formats": formats,
         "alone": _folded(formats["rows"] if formats else ()),
         "low": data.get("format") or data["dtype"] or data["region"],
@@ -113,11 +116,7 @@ def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | 
         return None
     ids = {row["name"]: row["id"] for row in rows}
     names = [{"title": titled(name), "id": ids.get(name)} for name in kept["names"]]
-    return kept | {
-        "error": float(kept["error"]),
-        "names": names,
-        "curve": [tuple(map(float, at)) for at in kept["curve"]],
-    }
+    return kept | {"error": float(kept["error"]), "names": names}
 
 
 def parts_of(data: dict[str, Any], title: str) -> tuple[Any, ...]:

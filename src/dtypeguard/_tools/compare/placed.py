@@ -11,9 +11,11 @@ from torch import nn
 
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import root_of
-from ..._show.result import Result
+from ..._show.result import Drawn
+from ..._show.svg import Chart
 from ..formats.emulation import emulate, restore
 from ..formats.table import format_of
+from .pictures import of_placed
 from .recipes import recipe
 from .text import folded, percent, runs_of, wrapped
 
@@ -22,7 +24,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Placed(Result):
+class Placed(Drawn):
     """Which layers go to which format, and what that costs.
 
     Attributes:
@@ -166,6 +168,9 @@ class Placed(Result):
 
     def _data(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def _picture(self) -> Chart:
+        return of_placed(self.to_dict())
 
     def _cell(self) -> tuple[Any, ...]:
         from .formats_page import parts_of_placed

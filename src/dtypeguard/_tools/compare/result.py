@@ -12,13 +12,15 @@ from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
-from ..._show.result import Result, Row
+from ..._show.result import Drawn, Row
+from ..._show.svg import Chart
 from .bisect import bisect
 from .keep import Search
 from .kept import Kept
 from .measure import DECIDED, INPUTS, Measured, Part
+from .pictures import of_comparison
 from .subject import Subject, widest
-from .text import COLUMNS, LARGE, folded, percent, runs_of, site_of, titled, wrapped
+from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, titled, wrapped
 
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
@@ -90,7 +92,7 @@ class Line(Row):
         return site_of(self.file, self.line)
 
 
-class Comparison(Result):
+class Comparison(Drawn):
     """What a lower precision costs a model.
 
     Attributes:
@@ -104,6 +106,9 @@ class Comparison(Result):
             or have others in them, what they compute themselves counts.
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
+        curve (list[tuple[float, float]]): pairs of a share of the parameters in float32 and the error that is expected
+            of it, from nothing to all that helps; empty if the shares do not tell it. After `keep` it is that of what
+            is kept.
         depth (list[str]): the names of the modules that return floating tensors, in the order in which they return.
         reference (torch.dtype): the dtype of the reference.
         runs (int): how often the model has run, forward, in any dtype.
@@ -139,6 +144,15 @@ class Comparison(Result):
     @property
     def runs(self) -> int:
         return self._subject.runs
+
+    @property
+    def curve(self) -> list[tuple[float, float]]:
+        """Shares of the parameters in float32, and the errors that shares expect of them; empty if they do not tell."""
+        if self._kept is not None:
+            return list(self._kept.curve)
+        if self._search is None or not self.linear or not math.isfinite(self.error):
+            return []
+        return self._search.curve(self.error)
 
     def _searching(self) -> Search:
         if self._search is None:
@@ -293,6 +307,7 @@ class Comparison(Result):
             "parts": [_part(part) for part in found.parts.values() if part.site is not None],
             "parameters": self.parameters,
             "depth": [{"name": name, "error": found.courses[name].error} for name in self.depth],
+            "curve": self.curve,
             "kept": None if kept is None else kept._data(),
         }
 
@@ -300,6 +315,9 @@ class Comparison(Result):
         from .page import render
 
         return render(self.to_dict())
+
+    def _picture(self) -> Chart:
+        return of_comparison(self.to_dict())
 
     def _cell(self) -> tuple[Any, ...]:
         from .page import parts_of
@@ -410,8 +428,10 @@ def _curve(result: Comparison) -> Iterator[str]:
         if error is not None and (error > _GROWS * before or (math.isinf(error) and not math.isinf(before))):
             shown.append((name, error))
             before = error
-    for name, error in shown[:_SHOWN]:
-        yield f"  {percent(error):>7}  after {_cut(titled(name), COLUMNS - 17)}"
+    drawn = bars([error for _, error in shown[:_SHOWN]])
+    width = max(map(len, drawn), default=0)
+    for (name, error), bar in zip(shown, drawn, strict=False):
+        yield f"  {percent(error):>7}  {bar:<{width}}  after {_cut(titled(name), COLUMNS - 19 - width)}"
 
 
 def _cut(name: str, width: int) -> str:

@@ -2,11 +2,12 @@
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..._core.base.frames import shown
 
 _FOLDED = 3  # names
+_BAR = 12  # letters
 COLUMNS = 80
 LARGE = 0.01  # an error of a module's output that is worth telling
 
@@ -19,6 +20,18 @@ def percent(value: float) -> str:
     if value and abs(value) < 0.01:
         return f"{value / 100:.1e}"
     return f"{value:.0f} %" if abs(value) >= 9.95 else f"{value:.2g} %"
+
+
+def bars(errors: Sequence[float]) -> list[str]:
+    """Errors as bars of `#`, on one logarithmic scale that begins at the power of ten below the least."""
+    there = [math.log10(error) for error in errors if 0 < error < math.inf]
+    low, high = math.floor(min(there, default=0.0)), math.ceil(max(there, default=0.0))
+
+    def length(error: float) -> int:
+        share = 0.0 if not error else 1.0 if math.isinf(error) else (math.log10(error) - low) / max(high - low, 1)
+        return round(_BAR * share)
+
+    return ["#" * length(error) for error in errors]
 
 
 def wrapped(text: str) -> list[str]:

@@ -1,11 +1,29 @@
 """A dry run in a notebook's cell, and on a page."""
 
+from collections.abc import Callable
 from typing import Any
 
 from ..._core.base.dtypes import name_of
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
+from ..._show.svg import Cell, Matrix
 
 _KINDS = {"runs": "good", "repaired": "warning", "refused": "error", "unknown": "none"}
+_COLOURS = {"runs": "good", "repaired": "warn", "refused": "bad", "unknown": "unknown"}
+
+
+def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
+    """A table as a picture."""
+    single, rows = len(found.columns()) == 1, dict[tuple[str, str], list[Cell]]()
+    for cell in found:  # with inputs of one kind, the regions stand across
+        key = _named(cell.parameters), "" if single or cell.region is None else f"autocast {_named(cell.region)}"
+        drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}")
+        rows.setdefault(key, []).append(drawn)
+    there = {cell.status for cell in found}
+    keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
+    regions = [_named(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
+    columns, across = (regions, "autocast") if single else (list(map(_named, found.columns())), "inputs")
+    lines = [(*key, cells) for key, cells in rows.items()]
+    return Matrix(f"{found.module}: in which dtypes does it run?", columns, lines, across, "parameters", keys)
 
 
 def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
@@ -17,7 +35,7 @@ def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
     there, computed = {cell.status for cell in found}, (*found.computes(), *found.born())
     return (
         found.head(),
-        table("", head, rows),
+        folded("as a table", table("", head, rows)),
         listed(joined(badge(status, _KINDS[status]), text) for status, text in statuses.items() if status in there),
         *(folded(title, plain("\n".join(texts))) for title, texts in (*found.troubles(), *computed)),
     )

@@ -9,7 +9,8 @@ import torch
 from ..._core.base.dtypes import dtype_of, name_of
 from ..._core.base.errors import render
 from ..._show.chips import short
-from ..._show.result import Result
+from ..._show.result import Drawn
+from ..._show.svg import Matrix
 from ..._show.text import number
 from .cells import DryrunCell, named
 
@@ -25,7 +26,7 @@ _WIDE = 16  # columns of the printed table
 _FEW = 6  # names, or lines, of a longer list
 
 
-class DryrunTable(Result):
+class DryrunTable(Drawn):
     """What `dryrun` found. `table[parameters, inputs, region]` is a cell; iterating gives all of them.
 
     Attributes:
@@ -81,6 +82,11 @@ class DryrunTable(Result):
 
     def _heading(self) -> str:
         return f"{self.module}: in which dtypes does it run?"
+
+    def _picture(self) -> Matrix:
+        from .page import matrix_of
+
+        return matrix_of(self, outputs)
 
     def _cell(self) -> tuple[Any, ...]:
         from .page import parts_of
