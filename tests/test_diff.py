@@ -417,7 +417,7 @@ def linear() -> nn.Module:
 
 BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "a class": (lambda tmp: dtypeguard.diff(nn.Linear, linear(), X), TypeError, "a is the class Linear: pass a model"),
-    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is a int: pass a model"),
+    "no program": (lambda tmp: dtypeguard.diff(linear(), 3, X), TypeError, "b is an int: pass a model"),
     "a batch that only a takes": (
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",
@@ -435,7 +435,7 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(nn.Sequential(linear()), nn.Sequential(linear()), X, names={"x": "0"}),
         dtypeguard.CompareError, "names has 'x', and a has no such module",
     ),
-    "a loss": (lambda tmp: dtypeguard.diff(linear(), linear(), X, loss=3), TypeError, "`loss` is a int"),
+    "a loss": (lambda tmp: dtypeguard.diff(linear(), linear(), X, loss=3), TypeError, "`loss` is an int"),
     "a loss of many": (
         lambda tmp: dtypeguard.diff(linear(), linear(), X, loss=lambda out: out), TypeError, "must return one number",
     ),

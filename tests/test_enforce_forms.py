@@ -569,7 +569,7 @@ def test_a_name_in_a_module_that_is_being_imported_is_resolved_once_it_exists(ci
         f = sys.modules["circle_a"].f
         with pytest.warns(CastWarning):
             assert f(value, f64()) is torch.float32
-        with pytest.raises(HintError, match=r"argument `row` is a int, the annotation wants .*(Row|Inner)"):
+        with pytest.raises(HintError, match=r"argument `row` is an int, the annotation wants .*(Row|Inner)"):
             f(1, f32())
     finally:
         for module in [name for name in sys.modules if name.startswith("circle_")]:

@@ -25,6 +25,7 @@ from . import pyproject
 from .dtypes import Casting
 from .errors import DtypeGuardWarning
 from .frames import caller, installed
+from .options import indefinite
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=enum.Enum)
@@ -56,7 +57,7 @@ def choose(kind: type[E], value: Any, what: str) -> E:
     member = getattr(kind, value.upper(), None) if isinstance(value, str) else None
     if not isinstance(member, kind):
         legal = ", ".join(repr(name.lower()) for name in kind.__members__)
-        raise ValueError(f"{what}={value!r} is not a {kind.__name__.lower()}: use one of {legal}")
+        raise ValueError(f"{what}={value!r} is not {indefinite(kind.__name__.lower())}: use one of {legal}")
     return member
 
 

@@ -49,6 +49,11 @@ def _wrong(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     return None
 
 
+def indefinite(noun: str) -> str:
+    """A noun with its article: `a mode`, `an autocast policy`."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
 def misspelt(name: str, options: Iterable[str]) -> str:
     """What to say of an option that does not exist."""
     known = list(options)

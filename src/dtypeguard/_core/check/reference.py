@@ -15,6 +15,7 @@ from ..base import private
 from ..base.config import Autocast
 from ..base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
 from ..base.errors import DeviceError, DtypeError, HintError
+from ..base.options import indefinite
 from ..contract.anchor import Anchor, anchor_of, is_count
 from ..contract.beartyped import bearable, is_own
 from ..contract.containers import children, leaves, members
@@ -151,7 +152,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
     if not _is_instance(value, spec.array_type):
         array = getattr(spec.array_type, "__name__", "array")
         tensor = from_numpy(value) if spec.torch_only else None
-        actual = f"is a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+        actual = f"is {indefinite(f'{type(value).__module__}.{type(value).__qualname__}'.removeprefix('builtins.'))}"
         if value is None:
             actual = "is None"
         fix = ("torch.from_numpy(", ")") if tensor is not None else (f"{give(call)} a {array}",)

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..base.codes import AXIS, Mistake
 from ..base.dtypes import BY_NAME, TABLE, Casting, Kind, lowest_rung, may_cast, name_of
 from ..base.errors import DeviceError, DtypeError, HintError, ShapeError, Violation, plain
+from ..base.options import indefinite
 from ..contract.anchor import Anchor
 from ..contract.model import Path, written
 from ..contract.spec import TensorSpec
@@ -58,7 +59,7 @@ def report_shape(
 
 def report_kind(call: CallState, path: Path, value: Any, hint: str, count: bool = False, *missing: str) -> None:
     """Record that a value is of another type than its hint; with `count` the text has the length of a tuple."""
-    actual = f"is a {type(value).__qualname__}"
+    actual = f"is {indefinite(type(value).__qualname__)}"
     if count and isinstance(value, tuple):
         actual = f"is a tuple of {len(value)}"
     if missing:

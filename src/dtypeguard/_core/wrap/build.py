@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..base import private
 from ..base.config import Autocast
 from ..base.frames import hide_frames
+from ..base.options import indefinite
 from ..check.scope import scope
 from ..contract.anchor import Slots, asked, find, slots
 from ..contract.model import OMITTED, Contract, Param
@@ -340,7 +341,7 @@ def read(self):
 def _without_autocast(fn: Any) -> Any:
     """The body with autocast off around it; what `custom_fwd(cast_inputs=...)` does."""
     if kind_of(fn) != "function":
-        name = f"{function_name(fn)} is a {kind_of(fn)}"
+        name = f"{function_name(fn)} is {indefinite(kind_of(fn))}"
         raise TypeError(
             f"autocast='disable' needs a plain function, and {name}: use a `with torch.autocast(...)` inside"
         )

@@ -14,7 +14,7 @@ RULE = Rule(
     "DG101",
     "float64-creep",
     Severity.WARNING,
-    summary="A float64 operand makes everything that it meets float64, or a layer refuses it.",
+    summary="A float64 operand turns float32 results into float64.",
     says="`{what}` {how} float64 and {other}{size}",
     fix="convert where the float64 is born: {advice}",
     why=(

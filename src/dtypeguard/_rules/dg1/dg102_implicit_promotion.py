@@ -14,7 +14,7 @@ RULE = Rule(
     "DG102",
     "implicit-promotion",
     Severity.WARNING,
-    summary="Operands of two dtypes are promoted to the wider one without a word.",
+    summary="Operands of two dtypes are silently promoted.",
     says="`{what}` mixes {pair}: the result is {wide}{size}",
     fix="cast one side where it is made: {advice}",
     why=(

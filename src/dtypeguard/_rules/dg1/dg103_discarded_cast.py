@@ -8,7 +8,7 @@ RULE = Rule(
     "DG103",
     "discarded-cast",
     Severity.WARNING,
-    summary="The result of a cast is thrown away, so nothing was cast.",
+    summary="The result of a cast is thrown away.",
     says="`{what}` gives a new {dtype} tensor, and it is thrown away: {subject} stays {was}",
     fix="keep the result: `{target} = {what}`; or delete the line",
     why=(

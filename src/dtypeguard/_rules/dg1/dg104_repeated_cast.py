@@ -14,7 +14,7 @@ RULE = Rule(
     "DG104",
     "repeated-cast",
     Severity.WARNING,
-    summary="The same tensor is cast again and again, with the same result each time.",
+    summary="The same tensor is cast again and again.",
     says="the same {was} tensor of {size} was cast to {dtype} {times} times, {total} in all, and it did not change",
     fix="cast it once, before the loop; in a module, register the result as a buffer, so that `.to()` reaches it",
     why="A cast reads and writes the whole tensor. Of a constant it gives the same result each time.",

@@ -13,7 +13,7 @@ RULE = Rule(
     "DG105",
     "value-overflow",
     Severity.WARNING,
-    summary="Finite values become infinite, since they are beyond the largest value of their dtype.",
+    summary="Finite values overflow to infinity in a narrower dtype.",
     says="`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}",
     fix="compute it in a wider dtype, or clamp it first: {advice}",
     why=(

@@ -14,7 +14,7 @@ RULE = Rule(
     "DG106",
     "fraction-lost",
     Severity.WARNING,
-    summary="Values with a fraction are written into an integer tensor, and lose the fraction.",
+    summary="Fractions are lost in a write to an integer tensor.",
     says="`{what}` writes {source} into {dtype}: {loss}",
     fix="allocate the target with a floating dtype, or round where it is meant: `.round().to({dtype_code})`",
     why="Writing into an integer tensor truncates towards zero, without a word.",

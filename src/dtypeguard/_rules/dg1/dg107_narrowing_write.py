@@ -7,7 +7,7 @@ RULE = Rule(
     "DG107",
     "narrowing-write",
     Severity.INFO,
-    summary="A tensor is written into one of a narrower dtype, and loses digits or its imaginary part.",
+    summary="A write to a tensor of narrower dtype loses digits.",
     says="`{what}` writes {source} into a {dtype} tensor{loss}",
     fix="allocate the target in the dtype of what is written to it: {advice}",
     why=(

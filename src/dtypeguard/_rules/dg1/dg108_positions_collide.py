@@ -11,7 +11,7 @@ RULE = Rule(
     "DG108",
     "positions-collide",
     Severity.WARNING,
-    summary="Positions or other integers are kept in a half dtype, where neighbours become equal.",
+    summary="Integers are stored in half precision, where neighbours become equal.",
     says="`{what}`: {detail}{effect}",
     fix="compute positions and angles in float32 (or as integers), and cast only the result",
     why=(

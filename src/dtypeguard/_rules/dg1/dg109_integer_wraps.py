@@ -16,7 +16,7 @@ RULE = Rule(
     "DG109",
     "integer-wraps",
     Severity.WARNING,
-    summary="Integers leave the range of their dtype, and wrap around.",
+    summary="Integer arithmetic overflows and wraps around.",
     says="`{what}`: {detail}",
     fix="{advice}",
     why=(

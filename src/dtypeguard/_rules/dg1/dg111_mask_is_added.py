@@ -16,7 +16,7 @@ RULE = Rule(
     "DG111",
     "mask-is-added",
     Severity.WARNING,
-    summary="An attention mask of zeros and ones is added to the scores, and so masks nothing.",
+    summary="A mask of zeros and ones is added to scores.",
     says="{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
     fix="give a bool mask: `{code}.bool()`{caution}",
     why=(

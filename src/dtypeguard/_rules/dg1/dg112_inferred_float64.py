@@ -13,7 +13,7 @@ RULE = Rule(
     "DG112",
     "inferred-float64",
     Severity.INFO,
-    summary="A tensor is made from NumPy scalars, and is float64 for that reason alone.",
+    summary="A tensor is float64 only because NumPy scalars are.",
     says="{what} is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
     fix="{advice}",
     why=(

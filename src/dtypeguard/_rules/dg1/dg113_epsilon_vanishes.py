@@ -10,7 +10,7 @@ RULE = Rule(
     "DG113",
     "epsilon-vanishes",
     Severity.WARNING,
-    summary="An epsilon is zero in float16, and what it should prevent happens.",
+    summary="An epsilon underflows to zero in float16.",
     says="`{what}`: {value:g} is 0 in float16, and `{use}` gives {count} infinite or NaN values",
     fix="an eps that float16 has, 1e-4 and up, or compute it in float32",
     why=(

@@ -13,7 +13,7 @@ RULE = Rule(
     "DG114",
     "number-wraps",
     Severity.WARNING,
-    summary="A number outside of the dtype of integers is compared with them or written to them, and becomes another.",
+    summary="A Python number does not fit the integer tensor's dtype.",
     says="`{what}`: {number} becomes {wrapped} in {dtype}{harm}",
     fix="a number from {least} to {most}, or a wider dtype: `.{wider}()` first",
     why=(

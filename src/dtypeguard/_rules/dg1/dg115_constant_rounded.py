@@ -12,7 +12,7 @@ RULE = Rule(
     "DG115",
     "constant-rounded",
     Severity.WARNING,
-    summary="A number in the code becomes 0 or 1 in half precision, which it is not.",
+    summary="A constant rounds to 0 or 1 in half precision.",
     says="`{what}`: {value:g} becomes {becomes:g} in {dtype}",
     fix="keep it as a number of Python, or in float32: `{code}`",
     why=(

@@ -8,7 +8,7 @@ RULE = Rule(
     "DG116",
     "coarse-noise",
     Severity.WARNING,
-    summary="Uniform random numbers in half precision go into a logarithm, which needs the small ones.",
+    summary="Half-precision uniform noise goes into a logarithm.",
     says=(
         "`{what}` takes uniform numbers that were drawn in {dtype} at {drawn}: about one in {often} of them is 0, in "
         "float32 one in 16 million"

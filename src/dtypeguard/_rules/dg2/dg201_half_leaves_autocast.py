@@ -7,7 +7,7 @@ RULE = Rule(
     "DG201",
     "half-leaves-autocast",
     Severity.ERROR,
-    summary="What autocast made half leaves the region, and meets a float32 operand that does not take it.",
+    summary="A half tensor leaves autocast and meets a float32 operand.",
     says="`{what}` gets {dtype}, which left an autocast region{born}, and {other}: it was refused",
     fix="`.float()` on what leaves the region, or let the region reach this line",
     why="What autocast computes stays in half when the region ends. Outside, nothing is cast any more.",

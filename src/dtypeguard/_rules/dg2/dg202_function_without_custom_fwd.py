@@ -16,7 +16,7 @@ RULE = Rule(
     "DG202",
     "function-without-custom-fwd",
     Severity.ERROR,
-    summary="An autograd function ran under autocast without `custom_fwd`, so two dtypes meet in its backward.",
+    summary="An autograd function runs under autocast without `custom_fwd`.",
     says="autograd.Function `{name}` ran under autocast without `custom_fwd`; {detail}",
     fix=(
         "decorate it: `@torch.amp.custom_fwd(device_type={device!r}, cast_inputs=torch.float32)` on "

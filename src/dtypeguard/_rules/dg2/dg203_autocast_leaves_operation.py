@@ -9,7 +9,7 @@ RULE = Rule(
     "DG203",
     "autocast-leaves-operation",
     Severity.ERROR,
-    summary="Under autocast, an operation that it does not cast for gets half and float32 operands, and refuses them.",
+    summary="Under autocast, an operation gets operands of two dtypes.",
     says="`{what}` under autocast was refused: {reason}",
     fix="cast one side: {advice}",
     why=(

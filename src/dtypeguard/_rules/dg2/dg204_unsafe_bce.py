@@ -7,7 +7,7 @@ RULE = Rule(
     "DG204",
     "unsafe-bce",
     Severity.ERROR,
-    summary="`binary_cross_entropy` is called under autocast, which refuses it.",
+    summary="`binary_cross_entropy` is refused under autocast.",
     says="`{what}`: {reason}",
     fix="leave out the sigmoid and use `binary_cross_entropy_with_logits` (`nn.BCEWithLogitsLoss`)",
     why=(

@@ -12,7 +12,7 @@ RULE = Rule(
     "DG205",
     "autocast-not-everywhere",
     Severity.ERROR,
-    summary="Under autocast, a function that takes nothing but half tensors gets a float32 one.",
+    summary="A function that takes only half tensors gets float32.",
     says="`{what}` under autocast got {dtype}: {reason}",
     fix=(
         "cast what it takes yourself: `.to(torch.get_autocast_dtype({device!r}))`, or annotate it and use "

@@ -9,7 +9,7 @@ RULE = Rule(
     "DG206",
     "fill-does-not-fit",
     Severity.ERROR,
-    summary="A tensor is filled with a constant that its dtype does not hold.",
+    summary="A fill value does not fit the tensor's dtype.",
     says="`{what}` was refused: {reason}",
     fix='`torch.finfo(x.dtype).min` in place of a constant, or `float("-inf")`; `torch.iinfo` for integers',
     why=(

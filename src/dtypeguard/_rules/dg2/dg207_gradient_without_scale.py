@@ -18,7 +18,7 @@ RULE = Rule(
     "DG207",
     "gradient-without-scale",
     Severity.ERROR,
-    summary="A Function's backward ignores the gradient that comes in, which carries the GradScaler's factor.",
+    summary="A custom backward ignores the incoming gradient and its scale.",
     says=(
         "the gradient that `{name}.backward` returns does not depend on the one that comes in, which is multiplied by "
         "the scale {scale:g}"

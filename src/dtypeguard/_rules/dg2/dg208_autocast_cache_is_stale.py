@@ -14,7 +14,7 @@ RULE = Rule(
     "DG208",
     "autocast-cache-is-stale",
     Severity.ERROR,
-    summary="Weights change inside an autocast region, which goes on with the copies that it made of the old ones.",
+    summary="Weights change inside autocast, which uses its cached old copies.",
     says="`{parameter}` of {module} has changed since autocast made its {dtype} copy, and the copy is used",
     fix="enter a region for each forward, or call `torch.clear_autocast_cache()` when the weights have changed",
     why=(

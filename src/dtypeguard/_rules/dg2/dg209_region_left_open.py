@@ -16,7 +16,7 @@ RULE = Rule(
     "DG209",
     "region-left-open",
     Severity.WARNING,
-    summary="A generator yields inside an autocast region, so what its caller computes meanwhile is under autocast.",
+    summary="A generator yields while its autocast region is open.",
     says="`{what}` in generator `{generator}` is open while the generator waits: {place} runs under autocast",
     fix="leave the region before `yield`: enter it anew for each item",
     why=(

@@ -13,7 +13,7 @@ RULE = Rule(
     "DG301",
     "scaler-float16-parameters",
     Severity.ERROR,
-    summary="A GradScaler is used with float16 parameters, whose gradients it refuses.",
+    summary="A GradScaler is used with float16 parameters.",
     says="{names} ({share} trainable parameters) are float16, and a GradScaler refuses float16 gradients",
     fix=(
         "keep the parameters in float32 (`model.float()` before the optimizer is built) and run the "

@@ -10,7 +10,7 @@ RULE = Rule(
     "DG303",
     "scaler-with-bfloat16",
     Severity.WARNING,
-    summary="A GradScaler scales the loss of a model that computes in bfloat16, which needs no scaling.",
+    summary="A GradScaler is used for bfloat16, which needs no scaling.",
     says="a GradScaler is enabled, but the forward ran in bfloat16",
     fix=(
         "drop the scaler (`GradScaler(enabled=False)`), or run the forward under "

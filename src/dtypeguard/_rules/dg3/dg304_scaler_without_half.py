@@ -11,7 +11,7 @@ RULE = Rule(
     "DG304",
     "scaler-without-half",
     Severity.INFO,
-    summary="A GradScaler is enabled, but nothing that it scales was computed in float16.",
+    summary="A GradScaler is enabled, but nothing computes in float16.",
     says="a GradScaler is enabled, but nothing between the parameters and the loss is in float16",
     fix="run the forward under `torch.autocast({device!r}, dtype=torch.float16)`, or drop the scaler",
     why=(

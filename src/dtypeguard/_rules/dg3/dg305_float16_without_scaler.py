@@ -10,7 +10,7 @@ RULE = Rule(
     "DG305",
     "float16-without-scaler",
     Severity.WARNING,
-    summary="A model is trained under float16 autocast without a GradScaler.",
+    summary="A model trains under float16 autocast without a GradScaler.",
     says="the model ran under float16 autocast, and {optimizer} stepped without a GradScaler",
     fix=(
         "scale the loss: `scaler = torch.amp.GradScaler({device!r})`, `scaler.scale(loss).backward()`, "

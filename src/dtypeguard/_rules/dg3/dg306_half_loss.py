@@ -12,7 +12,7 @@ RULE = Rule(
     "DG306",
     "half-loss",
     Severity.WARNING,
-    summary="A loss is given to the GradScaler in float16 or bfloat16.",
+    summary="The loss is half precision when the GradScaler scales it.",
     says="the loss given to `scaler.scale` is {found}",
     fix="compute the loss in float32: `criterion(output.float(), target)`",
     why=(

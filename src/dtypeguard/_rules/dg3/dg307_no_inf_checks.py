@@ -11,7 +11,7 @@ RULE = Rule(
     "DG307",
     "no-inf-checks",
     Severity.ERROR,
-    summary="A GradScaler steps an optimizer that has no gradients, or scales a loss that is detached.",
+    summary="The GradScaler has no gradients to check for infinities.",
     says="{what}, so the scaler has no gradients to check",
     fix=(
         "call `{scaler_code}.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no "

@@ -10,7 +10,7 @@ RULE = Rule(
     "DG308",
     "unscaled-backward",
     Severity.ERROR,
-    summary="A backward without `scaler.scale` makes gradients that the GradScaler then divides by the scale.",
+    summary="`backward` runs on an unscaled loss while a GradScaler steps.",
     says=(
         "{optimizer} gets gradients of {names} from a backward without `scaler.scale`; unscaling divides "
         "them by {scale:g}"

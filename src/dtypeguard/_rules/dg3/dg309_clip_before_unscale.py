@@ -23,7 +23,7 @@ RULE = Rule(
     "DG309",
     "clip-before-unscale",
     Severity.ERROR,
-    summary="Gradients are clipped while they are still multiplied by the scale.",
+    summary="Gradients are clipped while they are still scaled.",
     says=(
         "gradients of {names} were clipped {how} while still multiplied by the scale {scale:g}: after "
         "unscaling the bound is {bound:.3g}"

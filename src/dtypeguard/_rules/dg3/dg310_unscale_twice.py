@@ -10,7 +10,7 @@ RULE = Rule(
     "DG310",
     "unscale-twice",
     Severity.ERROR,
-    summary="`unscale_` is called twice on one optimizer in one iteration.",
+    summary="`unscale_` is called twice for one optimizer in a step.",
     says="`unscale_` is called a second time on {optimizer} {since}",
     fix=("with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch"),
     why=(

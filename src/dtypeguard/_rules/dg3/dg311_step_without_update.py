@@ -10,7 +10,7 @@ RULE = Rule(
     "DG311",
     "step-without-update",
     Severity.ERROR,
-    summary="An optimizer is stepped or unscaled again, and `scaler.update()` was not called since its last step.",
+    summary="An optimizer steps again without `scaler.update()` in between.",
     says="`{call}` is called on {optimizer} again, and `scaler.update()` was not called since its last step",
     fix="`{scaler_code}.update()` once at the end of each iteration, after all optimizers have stepped",
     why=(

@@ -10,7 +10,7 @@ RULE = Rule(
     "DG312",
     "step-past-scaler",
     Severity.ERROR,
-    summary="`optimizer.step()` is called directly on gradients that a GradScaler has to unscale and check.",
+    summary="`optimizer.step()` is called directly, past the GradScaler.",
     says="{optimizer}.step() was called directly {stage}",
     fix="`{scaler_code}.step({optimizer_code})` in place of `{optimizer_code}.step()`",
     why=(

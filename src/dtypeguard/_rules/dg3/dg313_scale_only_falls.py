@@ -14,7 +14,7 @@ RULE = Rule(
     "DG313",
     "scale-only-falls",
     Severity.WARNING,
-    summary="The scale falls below 1, because the gradients are not finite in any step.",
+    summary="The scale keeps falling, because no step has finite gradients.",
     says=("the scale has fallen from {start:g} to {scale:g}: {steps} were skipped for non-finite gradients{where}"),
     fix=(
         "look for NaN in the data and for overflow in the forward (a mask fill, an unclamped `exp`); a "

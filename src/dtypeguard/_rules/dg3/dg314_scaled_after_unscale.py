@@ -10,7 +10,7 @@ RULE = Rule(
     "DG314",
     "scaled-after-unscale",
     Severity.ERROR,
-    summary="The gradients of a scaled loss are added to gradients that `unscale_` has divided by the scale already.",
+    summary="Scaled gradients are added to unscaled ones.",
     says=(
         "a scaled loss was added to the gradients of {optimizer} after `unscale_`: they mix parts that are "
         "divided by the scale {scale:g} and parts that are not"

@@ -12,7 +12,7 @@ RULE = Rule(
     "DG401",
     "stale-parameters",
     Severity.ERROR,
-    summary="The optimizer holds tensors that the model no longer has as parameters, and moves these in vain.",
+    summary="The optimizer holds tensors that left the model.",
     says="{optimizer} holds {count} that the model {model} does not have{missing}",
     fix=(
         "build the optimizer after the last change of the model (new head, PEFT, parametrization, "

@@ -8,7 +8,7 @@ RULE = Rule(
     "DG402",
     "missing-parameters",
     Severity.WARNING,
-    summary="Parameters get gradients, but no optimizer holds them, so they never move.",
+    summary="Trained parameters are missing from every optimizer.",
     says="{names} ({share} trainable parameters) get gradients, and no watched optimizer holds them",
     fix=(
         "add them (`{optimizer_code}.add_param_group`), freeze them (`requires_grad_(False)`), or give every "

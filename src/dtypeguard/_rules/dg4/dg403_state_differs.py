@@ -12,7 +12,7 @@ RULE = Rule(
     "DG403",
     "state-differs",
     Severity.ERROR,
-    summary="The state of an optimizer has another dtype than its parameters, or is on another device.",
+    summary="Optimizer state differs from its parameter in dtype or device.",
     says="state {keys} of {names} is {found}, the parameters are {expected}",
     fix=(
         "convert or move the model before the optimizer is built; after a change build it anew, or "

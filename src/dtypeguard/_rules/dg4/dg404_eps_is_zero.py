@@ -9,7 +9,7 @@ RULE = Rule(
     "DG404",
     "eps-is-zero",
     Severity.ERROR,
-    summary="An optimizer's eps is zero in the dtype of its parameters, so it divides by zero.",
+    summary="An optimizer's eps is zero in the parameters' dtype.",
     says="{key}={value:g} is 0 in {found}, the dtype of {names}",
     fix=("keep the parameters in float32 (autocast instead of `.half()`), or use a larger eps: 1e-4 in float16"),
     why=(

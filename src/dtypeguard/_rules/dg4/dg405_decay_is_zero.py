@@ -9,7 +9,7 @@ RULE = Rule(
     "DG405",
     "decay-is-zero",
     Severity.WARNING,
-    summary="A weight decay is zero in the dtype of the parameters, so nothing decays.",
+    summary="A weight decay is zero in the parameters' dtype.",
     says="{key}={value:g} is 0 in {found}, the dtype of {names}",
     fix="keep the parameters in float32 (autocast instead of `.half()`), or use a larger weight decay",
     why="What is zero in the parameter's dtype decays nothing.",

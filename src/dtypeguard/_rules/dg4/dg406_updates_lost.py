@@ -19,7 +19,7 @@ RULE = Rule(
     "DG406",
     "updates-lost",
     Severity.WARNING,
-    summary="Updates are smaller than the spacing of the parameters' dtype, so most weights do not move.",
+    summary="Updates are too small for the parameters' dtype.",
     says=(
         "{share:.0%} of the elements of {found} parameters with a non-zero gradient did not move in a step "
         "of {optimizer} (lr={lr:g}){looks}: {names}{sampled}"

@@ -51,7 +51,7 @@ RULE = Rule(
     "DG407",
     "average-stuck",
     Severity.WARNING,
-    summary="An average of weights in half precision stands still, since its small steps are rounded away.",
+    summary="A half-precision average of weights no longer moves.",
     says=(
         "the average of {names} is {found} and does not move: {share:.0%} of the elements that differ from "
         "the model stayed as they were in {steps} steps"

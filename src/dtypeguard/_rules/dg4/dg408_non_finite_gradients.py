@@ -16,7 +16,7 @@ RULE = Rule(
     "DG408",
     "non-finite-gradients",
     Severity.ERROR,
-    summary="An optimizer is given gradients that are infinite or NaN, and the parameters become so too.",
+    summary="An optimizer gets gradients that are infinite or NaN.",
     says="gradients of {names} ({share} with a gradient) are not finite",
     fix=(
         'mend the line that DG901 names in an audit with `values="range"`; under float16 autocast a GradScaler skips '

@@ -8,7 +8,7 @@ RULE = Rule(
     "DG501",
     "buffer-narrowed",
     Severity.INFO,
-    summary="A conversion of the module made one of its buffers narrower.",
+    summary="A module's conversion narrows one of its buffers.",
     says="{which} of {module}: converted from {was} to {dtype}{effect}",
     fix="{kept}",
     why=(

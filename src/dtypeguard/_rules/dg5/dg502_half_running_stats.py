@@ -9,7 +9,7 @@ RULE = Rule(
     "DG502",
     "half-running-stats",
     Severity.WARNING,
-    summary="A norm that is trained keeps its running statistics in half, where small updates are rounded away.",
+    summary="A trained norm keeps running statistics in half precision.",
     says="`{buffer}` of {module} is {dtype}, and training updates it by {momentum:g} of the difference",
     fix=(
         "keep norms in float32: `module.float()` on them after the model was converted (a float32 norm "

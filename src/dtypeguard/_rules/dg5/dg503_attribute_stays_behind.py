@@ -12,7 +12,7 @@ RULE = Rule(
     "DG503",
     "attribute-stays-behind",
     Severity.INFO,
-    summary="A module was converted or moved, and a tensor that is a plain attribute of it was not.",
+    summary="A plain tensor attribute stays behind when its module converts.",
     says="{which} of {module}: a plain tensor, which {change} left {stays}{effect}",
     fix="`self.register_buffer({name!r}, ..., persistent=False)` in `__init__`, so that `.to()` reaches it{digits}",
     why=(

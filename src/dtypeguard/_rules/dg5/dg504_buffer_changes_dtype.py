@@ -16,7 +16,7 @@ RULE = Rule(
     "DG504",
     "buffer-changes-dtype",
     Severity.INFO,
-    summary="A forward replaced a buffer by a tensor of another dtype.",
+    summary="A forward replaces a buffer with another dtype.",
     says="{which} of {module} was {was} and became {dtype} in forward{effect}",
     fix="{advice}",
     why=(

@@ -12,7 +12,7 @@ RULE = Rule(
     "DG506",
     "adapter-differs",
     Severity.INFO,
-    summary="A few parameters of a model have another dtype than all the others.",
+    summary="A few parameters differ in dtype from all others.",
     says="{names}: {found}, where the other parameters of {module} are {expected}",
     fix="convert the adapter like the model: `adapter.to(model.dtype)`, or cast what passes between them",
     why="A layer that is added to a converted model (an adapter, a head, a cache) has the default dtype.",

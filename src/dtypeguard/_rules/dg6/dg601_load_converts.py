@@ -12,7 +12,7 @@ RULE = Rule(
     "DG601",
     "load-converts",
     Severity.INFO,
-    summary="Loading a checkpoint converts it to the dtypes that the model has.",
+    summary="Loading a checkpoint converts it to the model's dtypes.",
     says=("`load_state_dict` converts {share} of {module} from {was} in the checkpoint to {dtype}: {names}{effect}"),
     fix="{advice}",
     why=(

@@ -19,10 +19,7 @@ RULE = Rule(
     "DG602",
     "default-dtype-leaked",
     Severity.ERROR,
-    summary=(
-        "The default dtype was changed and not set back, and what was made from it met tensors of another, or was "
-        "made after an exception kept a function from setting it back."
-    ),
+    summary="The default dtype is changed and not restored.",
     says="the default dtype is {dtype} since this line ({was} before), and {effect}",
     fix=("set it back (`try: ... finally: torch.set_default_dtype(torch.{was})`), or give `dtype=` to the factories"),
     why=(

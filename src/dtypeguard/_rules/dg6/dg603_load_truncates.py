@@ -7,7 +7,7 @@ RULE = Rule(
     "DG603",
     "load-truncates",
     Severity.ERROR,
-    summary="Loading a checkpoint cuts off the fractions of floats, because the model has integers there.",
+    summary="Loading a checkpoint truncates floats to integers.",
     says="`load_state_dict` writes {was} into {dtype}: the fractions of {names} of {module} are lost ({value})",
     fix="register the buffer with a floating dtype: `torch.tensor(1.0)`, not `torch.tensor(1)`",
     why=("Loading copies into the tensors that the model has; what is copied into an integer tensor is truncated."),

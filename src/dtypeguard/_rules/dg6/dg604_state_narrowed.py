@@ -18,7 +18,7 @@ RULE = Rule(
     "DG604",
     "state-narrowed",
     Severity.WARNING,
-    summary="Loading the state of an optimizer casts it to the dtype of the parameters, and its digits are lost.",
+    summary="Loading optimizer state narrows it to the parameters' dtype.",
     says=(
         "`{optimizer}.load_state_dict` casts {names} from {was} to {dtype}, the dtype of the parameters: "
         "{before} is {after} now"

@@ -25,7 +25,7 @@ RULE = Rule(
     "DG701",
     "ranks-disagree",
     Severity.ERROR,
-    summary="Ranks bring tensors of different dtypes or shapes to one collective.",
+    summary="Ranks pass different dtypes or shapes to one collective.",
     says="{op}: {ranks}",
     fix=(
         "give every rank the same dtype and shape: `.to(...)` before the collective, `dtype=` where the tensor is made"

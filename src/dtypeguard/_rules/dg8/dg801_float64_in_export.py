@@ -15,7 +15,7 @@ RULE = Rule(
     "DG801",
     "float64-in-export",
     Severity.WARNING,
-    summary="An exported graph computes in float64, though the parameters of the model are narrower.",
+    summary="An exported graph computes in float64.",
     says="{nodes} of the exported graph {are} float64, the parameters are {expected}: {source} (exported at {called})",
     fix="keep float64 out of the graph: {advice}",
     why=(

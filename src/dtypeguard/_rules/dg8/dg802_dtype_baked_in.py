@@ -17,7 +17,7 @@ RULE = Rule(
     "DG802",
     "dtype-baked-in",
     Severity.INFO,
-    summary="A trace holds a dtype as a constant, and keeps it when the module is converted.",
+    summary="A traced dtype is a constant that conversion leaves behind.",
     says="the trace holds {baked} as {dtype}{effect}",
     fix=(
         "trace the model in the dtype in which it will run, or derive dtypes in the graph: "

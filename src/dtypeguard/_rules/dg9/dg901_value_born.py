@@ -17,7 +17,7 @@ RULE = Rule(
     "DG901",
     "value-born",
     Severity.ERROR,
-    summary="From finite values come infinite ones or NaN, or from values other than zero comes zero.",
+    summary="Finite values become infinite, NaN or zero.",
     says="`{what}`{back}: {count} values {become}{wider}{reached}",
     fix="{advice}",
     why=(
@@ -72,7 +72,7 @@ def _advice(harm: Harm) -> str:
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]
     info = torch.finfo(row.dtype)
-    scale = f"scale what goes in: values of this dtype go from {info.smallest_normal:.0e} to {info.max:.0e}"
+    scale = f"scale what goes in: {name_of(row.dtype)} holds values from {info.smallest_normal:.1e} to {info.max:.5g}"
     size = abs(row.example[1]) if row.example is not None and row.lost else row.largest
     if row.backward and row.dtype is torch.float16 and 0 < size < math.inf:
         power = math.ceil(math.log2(size))

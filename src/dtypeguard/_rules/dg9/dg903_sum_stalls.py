@@ -11,7 +11,7 @@ RULE = Rule(
     "DG903",
     "sum-stalls",
     Severity.WARNING,
-    summary="What is added is rounded away: a running total stands still, a small change is lost.",
+    summary="A small addend is rounded away, so the total stalls.",
     says="`{what}`{back}: {harm}{reached}",
     fix="{advice}",
     why=(

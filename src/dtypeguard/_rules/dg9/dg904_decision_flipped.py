@@ -10,7 +10,7 @@ RULE = Rule(
     "DG904",
     "decision-flipped",
     Severity.WARNING,
-    summary="Choices come out otherwise than in a wider dtype: an index, an order, a comparison, a whole number.",
+    summary="Rounding changes a choice: an index, an order, a comparison.",
     says="`{what}`: {harm}{rounded}",
     fix="{advice}",
     why=(

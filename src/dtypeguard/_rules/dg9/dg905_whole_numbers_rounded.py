@@ -11,7 +11,7 @@ RULE = Rule(
     "DG905",
     "whole-numbers-rounded",
     Severity.WARNING,
-    summary="Whole numbers are rounded to others, so different ones become equal.",
+    summary="Different whole numbers become equal after rounding.",
     says=(
         "`{what}`: {wrong} of {of} whole numbers become others in {dtype}, {before} different ones become {after}: "
         "{example}{reached}"

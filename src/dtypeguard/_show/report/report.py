@@ -363,8 +363,8 @@ class AuditReport(Result):
         lines += (
             [*paragraphs(causes, style), ""] if causes else ["nothing more found" if hidden else "nothing found", ""]
         )
-        if casts and self.casts:
-            lines += [*cast_lines(self.casts, style), ""]
+        if casts and (table := [*cast_lines(self.casts, style)]):
+            lines += [*table, ""]
         return "\n".join([*lines, *self._shadowed(style), self._summary(causes, hidden)])
 
     def _shadowed(self, style: Style) -> list[str]:

@@ -9,7 +9,10 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
+import torch
+
 from ..._core.base.dtypes import name_of
+from ..._core.base.frames import installed
 from ..._engine.watch.findings import Cast
 from ..._engine.watch.rule import Severity
 from ..._engine.watch.spots import Spot
@@ -174,38 +177,60 @@ def brief_lines(causes: Sequence[Cause], style: Style) -> Iterator[str]:
         yield f"... {len(causes) - _BRIEF} more: `report.findings` and --format json have all"
 
 
-def paragraphs(causes: Iterable[Cause], style: Style) -> Iterator[str]:
-    """All causes, those that are mere information last, with an empty line between paragraphs."""
+def paragraphs(causes: Iterable[Cause], style: Style, packages: bool = False) -> Iterator[str]:
+    """All causes, those that are mere information last, with an empty line between paragraphs.
+
+    Mere information about installed packages is one line; with `packages` it is told like all else.
+    """
     every = list(causes)
     bad = [cause for cause in every if cause.severity != Severity.INFO.value]
     for count, cause in enumerate(bad):
         yield from [""] * bool(count)
         yield from cause_lines(cause, style)
     mere = every[len(bad) :]
-    if mere:
+    apart = [] if packages else [cause for cause in mere if cause.spots and not cause.spots[0].mine]
+    mere = [cause for cause in mere if cause not in apart]
+    if mere or apart:
         yield from [""] * bool(bad)
-        yield from brief_lines(mere, style)
+    yield from brief_lines(mere, style)
+    if apart:
+        names = sorted({(installed(cause.spots[0].file) or "").partition("/")[0] for cause in apart})
+        yield from style.fold(f"{number(len(apart), 'info')} in installed packages: {', '.join(names)}")
 
 
 def cast_lines(casts: Sequence[Cast], style: Style) -> Iterator[str]:
-    """The table of casts: those of one line in several modules are one."""
-    groups: dict[object, list[Cast]] = {}
+    """The table of casts that are worth a look, and why; those of one line in several modules are one."""
+    groups: dict[tuple[str, ...], list[Cast]] = {}
     for cast in casts:
-        groups.setdefault((cast.kind, _arrow(cast), cast.site), []).append(cast)
-    rows = sorted(groups.values(), key=lambda group: -sum(cast.bytes for cast in group))
-    yield f"casts, by bytes ({cast_count(casts).removeprefix('casts ')})"
-    width = max(len(_arrow(group[0])) for group in rows[:_CASTS])
-    for group in rows[:_CASTS]:
+        if worth := _worth(cast):
+            groups.setdefault((cast.kind, _arrow(cast), cast.site, worth), []).append(cast)
+    if not groups:
+        return
+    rows = sorted(groups.items(), key=lambda row: -sum(cast.bytes for cast in row[1]))
+    width = max(len(_arrow(group[0])) for _, group in rows[:_CASTS])
+    yield f"casts that are worth a look ({len(rows)} of {cast_count(casts).removeprefix('casts at ')})"
+    yield f"  {'bytes':>9}   times  {'cast':<{width}}  line, and why"
+    for (*_, worth), group in rows[:_CASTS]:
         size, count = human(sum(cast.bytes for cast in group)), sum(cast.count for cast in group)
-        facts = f"  {size:>9} {count:>6}x  {group[0].kind:<9} {_arrow(group[0]):<{width}}"
+        facts = f"  {size:>9} {count:>6}x  {_arrow(group[0]):<{width}}"
         modules = where([cast.module_path for cast in group if cast.module_path])
-        place = group[0].site + (f"  in {modules}" if modules else "")
+        place = group[0].site + (f", in {modules}" if modules else "")
         if len(facts) + 2 + len(place) <= style.width:
             yield f"{facts}  {place}"
         else:
-            yield from [facts.rstrip(), " " * 22 + place]
+            yield from [facts.rstrip(), " " * 21 + place]
+        yield f"{' ' * 21}{worth}"
     if len(rows) > _CASTS:
         yield f"  ... {len(rows) - _CASTS} more"
+
+
+def _worth(cast: Cast) -> str:
+    """Why to look at a cast; nothing where there is no reason."""
+    if cast.from_dtype is cast.to_dtype:
+        return f"copies from {cast.from_device} to {cast.to_device}" if cast.from_device != cast.to_device else ""
+    if cast.kind == "promotion":
+        return "nobody wrote it: operands of two dtypes met"
+    return "float64 takes twice the memory of float32" if cast.to_dtype is torch.float64 else ""
 
 
 def cast_count(casts: Iterable[Cast]) -> str:

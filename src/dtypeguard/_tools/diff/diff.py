@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..._core.base.errors import CompareError
-from ..._core.base.options import explained
+from ..._core.base.options import explained, indefinite
 from ..._core.base.progress import task
 from ..._engine.watch.unrecorded import unrecorded
 from ..calls import call_of
@@ -196,7 +196,7 @@ def _engine(side: Any, rows: list[list[float]], path: str) -> ProgramDiff:
 def _loss(loss: Any) -> Loss | None:
     """The loss as a function of the output and the batch."""
     if loss is not None and not callable(loss):
-        raise TypeError(f"diff: `loss` is a {type(loss).__name__}: pass a function of the output")
+        raise TypeError(f"diff: `loss` is {indefinite(type(loss).__name__)}: pass a function of the output")
     own = with_batch(loss)
 
     def checked(out: Any, batch: Batch) -> Any:
