@@ -223,7 +223,7 @@ def test_what_the_program_holds_is_never_markup():
     assert {e["tag"] for e in page.elements} <= set(
         """html head meta title link style script body header h1 h2 h3 p b s i u a code mark time span div button input
         select option fieldset legend label ul ol li dl dt dd main section details summary table thead tbody tr th
-        td""".split()
+        td svg text line rect""".split()
     )
 
 

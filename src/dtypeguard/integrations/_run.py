@@ -28,7 +28,7 @@ class WatchOptions(TypedDict, total=False):
     mode: ModeName | Mode | None
     every: int
     averaged: Any
-    metrics: int
+    metrics: int | None
     ignore: str | Iterable[str]
 
 

@@ -10,7 +10,9 @@ from ..._core.base.dtypes import BY_NAME, TABLE, DtypeInfo, Kind
 from ..._core.base.frames import shown
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
+from ..fragment import drawn
 from ..text import human
+from .flow import flow_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -56,6 +58,7 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "edits": [edit | {"first": causes[edit["causes"][0]]["link"]} for edit in data["edits"]],
         "findings": findings,
         "casts": casts,
+        "picture": drawn(flow_of(data) if any(module["calls"] for module in data["modules"]) else None),
         "nodes": nodes,
         "outside": outside,
         "rules": _rules(data["rules"], findings),

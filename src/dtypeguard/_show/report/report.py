@@ -21,13 +21,15 @@ from ..._engine.watch.rule import RULES, Finding, Severity, select
 from ..._engine.watch.selection import reaches
 from ..._engine.watch.sites import Site
 from ..fragment import joined
-from ..result import Result, plain
+from ..result import Drawn, plain
+from ..svg import Bars
 from ..text import number
 from .baseline import load, save
 from .causes import Cause, causes_of, counted, edits_of, verdict
 from .cell import casts_table, findings_parts, verdict_parts
 from .edits import Edit, write_edits
 from .findings import Report
+from .flow import flow_of
 from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -72,7 +74,7 @@ def _without_frames(error: BaseException) -> BaseException:
     return error
 
 
-class AuditReport(Result):
+class AuditReport(Drawn):
     """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
     Attributes:
@@ -315,6 +317,9 @@ class AuditReport(Result):
             "rules": {key: {"name": RULES[key].name, "why": RULES[key].why, "docs": RULES[key].docs} for key in ids},
             "severities": {s.value: sum(row["severity"] == s.value for row in found) for s in reversed(Severity)},
         }
+
+    def _picture(self) -> Bars:
+        return flow_of(self.to_dict())
 
     def _page(self) -> str:
         from .html import render
