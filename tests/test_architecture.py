@@ -88,7 +88,7 @@ def test_public_classes_show_their_public_path():
 
 def test_the_changelog_s_top_version_is_the_package_s():
     changelog = (SOURCE.parents[1] / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE)[0] == dtypeguard.__version__
+    assert re.findall(r"^(?:## |Becomes )\[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE)[0] == dtypeguard.__version__
 
 
 def _run(code):
