@@ -119,6 +119,7 @@ lint: .venv
 types: .venv
 	$(PYTHON) -m mypy --strict $(TYPED)
 	$(PYTHON) -m pyright --pythonpath $(PYTHON) $(TYPED)
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PYTHON) -m pyright --verifytypes dtypeguard --ignoreexternal > .venv/types.txt || { cat .venv/types.txt; exit 1; }
 
 docs: .venv
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -53,7 +53,8 @@ class Findings:
     """What was found so far."""
 
     def __init__(self, selection: Selection) -> None:
-        self.wanted, self._selection = selection.rules, selection
+        self.wanted: frozenset[str] = selection.rules
+        self._selection = selection
         self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}

@@ -5,7 +5,7 @@ import enum
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -20,6 +20,9 @@ AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
 _SHOWN = 3  # names
 _SUBJECT = "`{what}`"  # with which most messages begin: the code that they are about
+
+
+SeverityName = Literal["info", "warning", "error"]
 
 
 class Severity(enum.Enum):
@@ -150,7 +153,7 @@ class Finding:
     """
 
     rule: str
-    severity: str
+    severity: SeverityName
     message: str
     site: str | None = None
     module_path: str | None = None

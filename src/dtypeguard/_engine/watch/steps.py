@@ -25,9 +25,11 @@ class Steps:
     """
 
     def __init__(self, audit: Any, every: str | int) -> None:
-        self._audit, self.every = audit, every
-        self.trained = self.looked = 0
-        self.resting = False
+        self._audit = audit
+        self.every: str | int = every
+        self.trained: int = 0
+        self.looked: int = 0
+        self.resting: bool = False
         self._calls = 0
         self._thread = 0
         self._optimizers: WeakSet[Optimizer] = WeakSet()

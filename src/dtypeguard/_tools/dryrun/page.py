@@ -1,5 +1,6 @@
 """A dry run in a notebook's cell, and on a page."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..._core.base.dtypes import name_of
@@ -8,7 +9,7 @@ from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
 _KINDS = {"runs": "good", "repaired": "warning", "refused": "error", "unknown": "none"}
 
 
-def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
+def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
     """What shows a table."""
     head = ("parameters", "region", *(f"inputs {_named(dtype)}" for dtype in found.columns()))
     rows = [
