@@ -7,6 +7,7 @@ PARTS ?= core
 PYTHON := .venv/bin/python
 PIP := $(PYTHON) -m pip
 STAMP := .venv/.installed
+DIST_PYTHON ?= $(PYTHON)
 TYPED := src $(wildcard tests/typing)
 EXAMPLES := $(sort $(wildcard examples/*.py))
 
@@ -24,7 +25,7 @@ QUICK := $(SUITE) -m "not slow and not docs"
 BROWSER := $(shell command -v chromium && command -v chromedriver)
 AS_ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 
-.PHONY: help .venv browser demo test test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples clean
+.PHONY: help .venv browser demo test test-all test-oldest test-newest fuzz conformance mutants bench lint types docs examples dist clean
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +43,7 @@ help:
 	@echo "types     mypy and pyright"
 	@echo "docs      build docs/_build/html, and run the programs of all pages"
 	@echo "examples  every script in examples/, warnings as errors, and the notebook"
+	@echo "dist      the wheel and the sdist, the same bytes from the same commit, and a recipe for conda-forge"
 	@echo "clean     remove what was built (.venv stays)"
 
 .venv: $(STAMP)
@@ -119,6 +121,7 @@ lint: .venv
 types: .venv
 	$(PYTHON) -m mypy --strict $(TYPED)
 	$(PYTHON) -m pyright --pythonpath $(PYTHON) $(TYPED)
+	PATH="$(CURDIR)/.venv/bin:$$PATH" $(PYTHON) -m pyright --verifytypes dtypeguard --ignoreexternal > .venv/types.txt || { cat .venv/types.txt; exit 1; }
 
 docs: .venv
 	$(PYTHON) -m sphinx -W --keep-going -q -b html docs docs/_build/html
@@ -128,6 +131,12 @@ examples: .venv
 	@set -e; for script in $(EXAMPLES); do \
 		echo "$$script"; timeout 120 $(PYTHON) -W error "$$script"; done
 	@echo examples/notebook.ipynb; $(PYTHON) -m pytest -q tests/test_notebook.py
+
+# With the date of the commit; `make dist DIST_PYTHON=python` builds with another environment that has hatchling.
+dist: $(if $(filter $(PYTHON),$(DIST_PYTHON)),.venv)
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(DIST_PYTHON) -m hatchling build -d dist
+	$(DIST_PYTHON) conda/feedstock.py dist
 
 clean:
 	rm -rf build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -1,5 +1,6 @@
 """The picture of an audit: dtypes from module to module."""
 
+import itertools
 import xml.dom.minidom
 
 import pytest
@@ -48,7 +49,7 @@ def texts(svg):
 
 def test_each_kind_of_module_is_a_row_that_says_its_dtypes(report):
     said = texts(report.to_svg())
-    rows = dict(zip(said[1:], said[2:], strict=False))
+    rows = dict(itertools.pairwise(said))
     assert {name: rows[name] for name in ("Net", "embed", "blocks", "blocks.* x 2", "norm x 2", "fc x 2", "head")} == {
         "Net": "int64 → float32",
         "embed": "int64 → bfloat16",

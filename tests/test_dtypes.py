@@ -2,11 +2,24 @@
 
 import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
 
-from dtypeguard._core.base.dtypes import BY_NAME, FLOATING, TABLE, Casting, Kind, dtypes_named, may_cast, survives
+from dtypeguard._core.base.dtypes import (
+    BY_NAME,
+    FLOATING,
+    TABLE,
+    Casting,
+    DtypeName,
+    FloatName,
+    Kind,
+    dtype_of,
+    dtypes_named,
+    may_cast,
+    survives,
+)
 
 EVERY = {getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
 NUMBERS = [dtype for dtype, info in TABLE.items() if info.kind is not Kind.STORAGE]
@@ -20,6 +33,12 @@ def test_every_dtype_of_the_running_torch_is_classified():
 
 def test_names_are_torch_s_own():
     assert all(str(dtype) == f"torch.{name}" for name, dtype in BY_NAME.items())
+
+
+def test_type_checkers_know_the_names_that_options_take():
+    assert {*BY_NAME} <= {*get_args(DtypeName)}
+    assert {dtype_of(name, "dtype") for name in get_args(FloatName)} == FLOATING
+    assert {name for name, dtype in BY_NAME.items() if dtype in FLOATING} == {*BY_NAME} & {*get_args(FloatName)}
 
 
 def test_floating_agrees_with_torch_but_for_storage():

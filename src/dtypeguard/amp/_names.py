@@ -25,7 +25,7 @@ class Names:
         own = [f"{kind}[{n}]" if kinds.count(kind) > 1 else kind for n, kind in enumerate(kinds)]
         self._titles = list(titles) or own
         self._long = bool(titles) or len(models) > 1
-        self.title = ", ".join(self._titles)
+        self.title: str = ", ".join(self._titles)
 
     def refresh(self) -> None:
         """Look again at what the model has."""

@@ -155,7 +155,7 @@ class Watch(Result):
         self._probe = Probe()
         self._handles: list[tuple[WatchedOptimizer, Any]] = []
         self._device = next((parameter.device.type for parameter, _ in names.named()), "cpu")
-        self.closed = False
+        self.closed: bool = False
 
     def _open(self, scaler: GradScaler | None) -> None:
         __tracebackhide__ = True

@@ -81,11 +81,21 @@ class DtypeGuardCallback(Callback):
         if isinstance(trainer.strategy, DDPStrategy):
             check_ranks(pl_module)
 
-    def _open(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    # Whichever comes first: by then `configure_model` has made the layers, and no batch has been seen.
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.open(_doors(pl_module))
 
-    # Whichever comes first: by then `configure_model` has made the layers, and no batch has been seen.
-    on_fit_start = on_sanity_check_start = on_validation_start = on_test_start = on_predict_start = _open
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_fit_start(trainer, pl_module)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_fit_start(trainer, pl_module)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_fit_start(trainer, pl_module)
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_fit_start(trainer, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._run.watch(pl_module, trainer.optimizers, getattr(trainer.precision_plugin, "scaler", None))

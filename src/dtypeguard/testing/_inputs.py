@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpecArgs, ParamSpecKwargs, get_args
 
@@ -13,7 +13,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 from torch import nn
 
-from .._core.base.dtypes import dtype_of
+from .._core.base.dtypes import DtypeName, dtype_of
 from .._core.base.errors import AnnotationError
 from .._core.base.frames import caller
 from .._core.base.modules import root_of
@@ -46,7 +46,7 @@ def tensors(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: Any = None,
+    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: st.SearchStrategy[Any] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[Any]:
@@ -129,7 +129,7 @@ def inputs_for(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: Any = None,
+    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: st.SearchStrategy[Any] | Mapping[str, st.SearchStrategy[Any]] | None = None,
     finite: bool = False,
 ) -> st.SearchStrategy[inspect.BoundArguments]:
@@ -381,7 +381,7 @@ def options_of(
     device: Any = None,
     layout: Any = None,
     requires_grad: Any = None,
-    dtypes: Any = None,
+    dtypes: torch.dtype | DtypeName | Iterable[torch.dtype | DtypeName] | None = None,
     elements: Any = None,
     finite: bool = False,
 ) -> Options:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
@@ -11,8 +11,10 @@ from .._core.base.dtypes import name_of
 from .._core.base.errors import render
 from .._show.result import Result, Row
 
+Status = Literal["FAILED", "trap", "cast", "refused", "same", "unsupported"]
+Guarding = Literal["accepts", "repairs", "refuses"]
 # How a cell came out, the worst first, and what the legend says. Of several inputs the worst counts.
-STATUSES: dict[str, str] = {
+STATUSES: dict[Status, str] = {
     "FAILED": "a property does not hold",
     "trap": "bare PyTorch computes with the wrong dtype, in silence",
     "cast": "a guard repairs it in lenient mode, and names it in strict mode",
@@ -49,11 +51,11 @@ class Cell(Row):
     region: torch.dtype | None
     parameter_device: torch.device
     input_device: torch.device
-    status: str = "unsupported"
+    status: Status = "unsupported"
     bare: str | None = None
     outputs: tuple[torch.dtype, ...] = ()
     ideal: str | None = None
-    guard: str = "accepts"
+    guard: Guarding = "accepts"
     trap: bool = False
     inputs: int = 0
 

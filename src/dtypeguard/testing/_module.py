@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 from torch import nn
 
-from .._core.base.dtypes import FLOATING
+from .._core.base.dtypes import FLOATING, FloatName
 from .._core.base.errors import AnnotationError
 from .._core.base.numbers import Seeded, seed
 from .._core.base.options import dtypes as read
@@ -40,9 +40,9 @@ def check_module(
     factory: Callable[[], nn.Module] | nn.Module,
     *,
     batch: Any = None,
-    dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
+    dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
     devices: torch.device | str | Iterable[torch.device | str] | None = None,
-    region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
+    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = None,
     compile: bool | str = False,
     axes: Any = None,
     elements: Any = None,

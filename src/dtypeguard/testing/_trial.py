@@ -26,7 +26,7 @@ from .._core.doors.guard import guard, unguard
 from .._core.repair.verify import changed, compact
 from .._core.wrap.build import signed
 from .._tools.calls import Inputs, Leaf, Outcome, converted, difference, run
-from ._matrix import Cell
+from ._matrix import Cell, Guarding, Status
 
 # What the cells themselves say, or what would change the results.
 _NOT_TAKEN_OVER = {"mode", "dtype", "device", "output_dtype", "border"}
@@ -303,19 +303,20 @@ class Trial:
         return not self.matched and self.bare.error is None and difference(self.bare, self.ideal) is not None
 
     @property
-    def guard(self) -> str:
+    def guard(self) -> Guarding:
         """What lenient mode does."""
         if not self.wrong and not self.lenient.casts:
             return "accepts"
         return "repairs" if self.lenient.error is None else "refuses"
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         if self.trap:
             return "trap"
         if self.ideal.error is not None:
             return "unsupported"
-        return {"accepts": "same", "repairs": "cast", "refuses": "refused"}[self.guard]
+        became: dict[Guarding, Status] = {"accepts": "same", "repairs": "cast", "refuses": "refused"}
+        return became[self.guard]
 
 
 def moved(tensor: Tensor, dtype: torch.dtype | None, device: torch.device) -> Tensor:

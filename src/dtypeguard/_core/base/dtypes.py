@@ -9,9 +9,24 @@ import enum
 import functools
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+
+# Names in options, for type checkers. `dtype_of` takes them in any case, and "torch.bfloat16" too.
+FloatName = Literal[
+    "bfloat16", "float16", "float32", "float64", "bf16", "f16", "f32", "f64", "fp16", "fp32", "fp64", "half", "float",
+    "double",
+]  # fmt: skip
+DtypeName = Literal[
+    FloatName,
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "complex32", "complex64",
+    "complex128", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "c32", "c64", "c128",
+    "bcomplex32", "uint1", "uint2", "uint3", "uint4", "uint5", "uint6", "uint7", "int1", "int2", "int3", "int4", "int5",
+    "int6", "int7", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "qint8", "qint32", "quint8", "quint4x2",
+    "quint2x4",
+]  # fmt: skip
 
 
 class Kind(enum.IntEnum):

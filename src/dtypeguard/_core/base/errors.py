@@ -76,37 +76,37 @@ def with_docs(text: str, code: str | None) -> str:
 class DtypeError(DtypeGuardError):
     """A tensor's dtype is not what the annotation or the module's parameters say."""
 
-    code = codes.DTYPE.id
+    code: str | None = codes.DTYPE.id
 
 
 class ShapeError(DtypeGuardError):
     """A tensor's number of axes, or the size of one, is not what the annotation says."""
 
-    code = codes.AXIS.id
+    code: str | None = codes.AXIS.id
 
 
 class DeviceError(DtypeGuardError):
     """A tensor is on another device than the module's parameters."""
 
-    code = codes.DEVICE.id
+    code: str | None = codes.DEVICE.id
 
 
 class CastError(DtypeGuardError):
     """In lenient mode: the casting rule forbids the repair, or values would be lost."""
 
-    code = codes.REFUSED.id
+    code: str | None = codes.REFUSED.id
 
 
 class HintError(DtypeGuardError):
     """A value violates an annotation that is not about dtype, shape or device."""
 
-    code = codes.TYPE.id
+    code: str | None = codes.TYPE.id
 
 
 class AnnotationError(DtypeGuardError):
     """An annotation is malformed, or uses an axis that no argument has bound."""
 
-    code = codes.MALFORMED.id
+    code: str | None = codes.MALFORMED.id
 
 
 class AmpError(DtypeGuardError):
@@ -122,13 +122,13 @@ class AmpError(DtypeGuardError):
 class RankError(DtypeGuardError):
     """Ranks hold tensors of different names, dtypes, shapes or device types."""
 
-    code = codes.RANKS.id
+    code: str | None = codes.RANKS.id
 
 
 class CompareError(DtypeGuardError):
     """`compare` cannot run the model in the dtype, or cannot measure what it returns."""
 
-    code = codes.COMPARE.id
+    code: str | None = codes.COMPARE.id
 
 
 class StateError(DtypeGuardError):
@@ -139,7 +139,7 @@ class StateError(DtypeGuardError):
         violations: one text for each line that differs.
     """
 
-    code = codes.STATE.id
+    code: str | None = codes.STATE.id
 
 
 class DtypeGuardWarning(UserWarning):
@@ -161,13 +161,13 @@ class DtypeGuardWarning(UserWarning):
 class CastWarning(DtypeGuardWarning):
     """A value was cast or moved to match a contract. To avoid it, cast the value at the line that the message names."""
 
-    code = codes.CAST.id
+    code: str | None = codes.CAST.id
 
 
 class InplaceOnCastWarning(DtypeGuardWarning):
     """The function changed a cast copy in place, so the caller's tensor did not change. Cast before the call."""
 
-    code = codes.COPY.id
+    code: str | None = codes.COPY.id
 
 
 class ContractWarning(DtypeGuardWarning):

@@ -9,13 +9,14 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..base.config import LOOKS, AutocastName, CastingName, ModeName, VerifyName, written_in
+from ..base.dtypes import FloatName
 from ..base.errors import DtypeGuardWarning
 from ..base.frames import caller, warn_at
 from ..base.modules import root_of
@@ -62,6 +63,9 @@ class GuardedModule(nn.Module):
     >>> Net()(torch.ones(2, 3)).dtype
     torch.float32
     """
+
+    if TYPE_CHECKING:
+        forward: Callable[..., Any]  # of a subclass; an annotation that stayed would be one of its fields
 
     _dtypeguard_base: Any = None  # of a generated class: what it was generated from
     _dtypeguard_key: Any = None
@@ -137,7 +141,7 @@ def guard(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
     depth: Depth = "auto",
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | FloatName | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
     skip_args: str | Iterable[str] = (),
@@ -145,7 +149,7 @@ def guard(
     move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
-    output_dtype: torch.dtype | str | None = None,
+    output_dtype: torch.dtype | FloatName | None = None,
     state: State | None = None,
 ) -> M:
     """Check a model's inputs against the dtype and device of its parameters. Returns the same model.

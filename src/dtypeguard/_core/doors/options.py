@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from ..base.config import AutocastName, CastingName, ModeName, VerifyName, read
-from ..base.dtypes import FLOATING, dtype_of
+from ..base.dtypes import FLOATING, FloatName, dtype_of
 from ..base.options import argument_names, one_of, several
 from .forward import Options
 from .state import State
@@ -21,7 +21,7 @@ class GuardOptions(TypedDict, total=False):
     mode: ModeName | None
     casting: CastingName | None
     depth: Depth
-    dtype: torch.dtype | str | None
+    dtype: torch.dtype | FloatName | None
     device: torch.device | str | None
     autocast: AutocastName | None
     skip_args: str | Iterable[str]
@@ -29,7 +29,7 @@ class GuardOptions(TypedDict, total=False):
     move_args: str | Iterable[str]
     verify: VerifyName
     non_blocking: bool
-    output_dtype: torch.dtype | str | None
+    output_dtype: torch.dtype | FloatName | None
     state: State | None
 
 
@@ -38,7 +38,7 @@ def read_options(
     mode: ModeName | None = None,
     casting: CastingName | None = None,
     depth: Depth = "auto",
-    dtype: torch.dtype | str | None = None,
+    dtype: torch.dtype | FloatName | None = None,
     device: torch.device | str | None = None,
     autocast: AutocastName | None = None,
     skip_args: str | Iterable[str] = (),
@@ -46,7 +46,7 @@ def read_options(
     move_args: str | Iterable[str] = (),
     verify: VerifyName = "first",
     non_blocking: bool = False,
-    output_dtype: torch.dtype | str | None = None,
+    output_dtype: torch.dtype | FloatName | None = None,
     state: State | None = None,
 ) -> tuple[Options, tuple[Any, ...]]:
     """The options as a contract has them, and the submodules to skip; `state` is no matter of a call's contract.

@@ -9,6 +9,7 @@ import torch
 
 from ..._show.result import Row
 from .rule import RULES, Finding, Rule, Severity
+from .scope import Scope
 from .selection import Selection
 from .sites import Site, site_at
 
@@ -54,7 +55,9 @@ class Findings:
     """What was found so far."""
 
     def __init__(self, selection: Selection) -> None:
-        self.wanted, self.scope, self._selection = selection.rules, selection.scope, selection
+        self.wanted: frozenset[str] = selection.rules
+        self.scope: Scope | None = selection.scope
+        self._selection = selection
         self._lock = threading.Lock()
         self._findings: dict[tuple[Any, ...], tuple[Finding, Site]] = {}
         self._casts: dict[tuple[Any, ...], tuple[Cast, Site]] = {}

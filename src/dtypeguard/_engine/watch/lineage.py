@@ -58,9 +58,14 @@ class Node:
         cause: Any = None,
         named: bool = False,  # a parameter or buffer: `op` says which
     ) -> None:
-        self.named = named
+        self.named: bool = named
         self.depth: int
-        self.op, self.site, self.dtype, self.module, self.cause = op, site, dtype, module, cause
+        self.parents: tuple[Node, ...]
+        self.op: str = op
+        self.site: Site = site
+        self.dtype: torch.dtype = dtype
+        self.module: str | None = module
+        self.cause: Any = cause
         self.debts: tuple[Debt, ...] = ()
         depth = 1
         for parent in parents:

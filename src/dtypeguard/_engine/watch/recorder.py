@@ -23,7 +23,7 @@ from ..._core.base.modules import inside, tensors_of, walk
 from ..._core.base.patches import here as threads
 from ..integers import INTEGERS
 from .apart import apart
-from .events import KINDS, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
+from .events import KINDS, Handler, ModuleRow, Op, Operand, Refusal, Suspect, handlers, handlers_of
 from .failures import Caught, Failure
 from .findings import Findings
 from .lineage import Cause, Lineage, Node
@@ -57,23 +57,26 @@ class Recorder:
     """One audit, while it runs; the families of rules use what is public here."""
 
     def __init__(self, findings: Findings, mode: Callable[["Recorder"], TorchDispatchMode]) -> None:
-        self.findings, self.patches, self.lineage, self.local = findings, Patches(self), Lineage(), Local()
+        self.findings: Findings = findings
+        self.patches: Patches = Patches(self)
+        self.lineage: Lineage = Lineage()
+        self.local: Local = Local()
         self.scope = findings.scope
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
-        self.running = False
+        self.running: bool = False
         self.promotions = 0  # that are open
-        self.integers = {*INTEGERS}  # dtypes of which every operation is told
+        self.integers: set[torch.dtype] = {*INTEGERS}  # dtypes of which every operation is told
         self.operations = 0
         self.values: Any = None  # what looks at values, where that is asked for
         self.steps: Steps | None = None  # which of them are looked at, where not all are
         self.births: dict[torch.dtype, Cause] = {}  # why tensors that are made of no others have their dtype
         self.broken: list[BaseException] = []  # what went wrong in the audit itself
         self.calls: dict[str, ModuleRow] = {}  # by path
-        self.on = {kind: handlers(kind, findings.wanted) for kind in KINDS}
-        self.before = handlers_of("before", findings.wanted)
-        self.after = handlers_of("after", findings.wanted)
+        self.on: dict[str, list[Handler]] = {kind: handlers(kind, findings.wanted) for kind in KINDS}
+        self.before: dict[str, list[Handler]] = handlers_of("before", findings.wanted)
+        self.after: dict[str, list[Handler]] = handlers_of("after", findings.wanted)
         self._paths: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         self._titles: dict[str, weakref.ref[nn.Module]] = {}  # of the roots among them
         self._numbers: dict[str, int] = {}  # of the last root of a class that had to have one
@@ -109,8 +112,7 @@ class Recorder:
 
     def here(self) -> Site:
         """The user's line that is running."""
-        frame = sys._getframe(1)
-        site = here(frame)
+        site = here(frame := sys._getframe(1))
         return site if self.scope is None else self.scope.seen(site, frame)
 
     def line(self, frame: FrameType | None) -> Site:
@@ -121,8 +123,7 @@ class Recorder:
 
     def user(self) -> Site:
         """The same, past installed packages, where there is such a line."""
-        frame = sys._getframe(1)
-        site = user(frame)
+        site = user(frame := sys._getframe(1))
         return site if self.scope is None else self.scope.seen(site, frame)
 
     def blame(self, nodes: Iterable[Node], effect: str, kind: type[Cause] = Cause, *, own_dtype: bool = False) -> None:

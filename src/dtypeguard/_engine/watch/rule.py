@@ -5,7 +5,7 @@ import enum
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -21,6 +21,9 @@ AMP_EXAMPLES = "https://docs.pytorch.org/docs/stable/notes/amp_examples.html"
 GITHUB = "https://github.com"
 _SHOWN = 3  # names
 _SUBJECT = "`{what}`"  # with which most messages begin: the code that they are about
+
+
+SeverityName = Literal["info", "warning", "error"]
 
 
 class Severity(enum.Enum):
@@ -152,7 +155,7 @@ class Finding(Row):
     """
 
     rule: str
-    severity: str
+    severity: SeverityName
     message: str
     site: str | None = None
     module_path: str | None = None

@@ -39,7 +39,9 @@ class Site:
         self._calls: str | None = None
         self._written: str | None = None
         self._thrown: bool | None = None
-        self.file, self.line, self.function = code.co_filename, line, code.co_name
+        self.file: str = code.co_filename
+        self.line: int = line
+        self.function: str = code.co_name
 
     def __str__(self) -> str:
         return f"{shown(self.file)}:{self.line}, in {self.function}"

@@ -30,9 +30,11 @@ class Steps:
     """
 
     def __init__(self, audit: Any, every: str | int) -> None:
-        self._audit, self.every = audit, every
-        self.trained = self.looked = 0
-        self.resting = False
+        self._audit = audit
+        self.every: str | int = every
+        self.trained: int = 0
+        self.looked: int = 0
+        self.resting: bool = False
         self.last: int | None = None
         self._calls = 0
         self._thread = 0

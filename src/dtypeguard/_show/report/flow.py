@@ -34,10 +34,11 @@ def flow_of(data: dict[str, Any]) -> Bars:
     Modules whose names differ in a number only are one row: `layers.* x 24`.
     """
     rows = _folded(data["modules"], data["casts"])
+    more = [Row(f"... and {len(rows) - _MOST} more", (), "in the tree below")] * (len(rows) > _MOST)
     colours = {dtype: _colour(dtype) for like in rows for dtype in like.gave}
     return Bars(
         "dtypes from module to module",
-        [_row(like) for like in rows[:_MOST]],
+        [*map(_row, rows[:_MOST]), *more],
         Axis("bytes returned by a call", log=2, low=1.0, said=human),
         keys=[(colour, dtype) for dtype, colour in colours.items()],
     )
@@ -54,6 +55,9 @@ def _folded(modules: list[dict[str, Any]], casts: list[dict[str, Any]]) -> list[
         like.names.append(module["path"])
         like.size = max(like.size, sum(_bytes(row) for row in module["outputs"]))
         like.casts += [cast for cast in casts if cast["module_path"] == module["path"] and cast["kind"] != "backward"]
+    for like in likes.values():
+        if len(like.names) == 1:  # the odd one of many is the one that somebody looks for
+            like.path = like.names[0]
     return list(likes.values())
 
 
@@ -71,9 +75,8 @@ def _dtypes(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 def _row(like: _Like) -> Row:
     head, _, last = like.path.rpartition(".")
-    if last == "*":  # `layers.*`
-        head, _, last = head.rpartition(".")
-        last += ".*"
+    if last == "*" or last.isdecimal():  # `layers.*`
+        last = f"{head.rpartition('.')[2]}.{last}"
     many = f" x {len(like.names)}" if len(like.names) > 1 else ""
     return Row(
         f"{last}{many}" if head else like.path,

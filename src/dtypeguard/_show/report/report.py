@@ -8,16 +8,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TextIO
+from typing import Any, Generic, TextIO, cast
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from ..._core.base.options import one_of
 from ..._engine.watch.events import ModuleRow
 from ..._engine.watch.findings import Cast as Cast
 from ..._engine.watch.findings import Findings
 from ..._engine.watch.recorder import Recorder
-from ..._engine.watch.rule import RULES, Finding, Severity, select
+from ..._engine.watch.rule import RULES, Finding, Severity, SeverityName, select
 from ..._engine.watch.selection import reaches
 from ..._engine.watch.sites import Site
 from ..fragment import joined
@@ -74,7 +75,10 @@ def _without_frames(error: BaseException) -> BaseException:
     return error
 
 
-class AuditReport(Drawn):
+R = TypeVar("R", default=Any, covariant=True)
+
+
+class AuditReport(Drawn, Generic[R]):
     """What `audit` found. It grows while the program runs, and is complete when the audit has ended.
 
     Attributes:
@@ -85,7 +89,7 @@ class AuditReport(Drawn):
         date (str): when the audit began.
         began (float): the same, in seconds since 1970.
         stopped (int | None): the number of steps after which the audit ended the program, for `--steps`; else None.
-        result (Any): what the function returned, for `audit(function, ...)`.
+        result (Any): what the function returned, for `audit(function, ...)`, with its type; None for a block.
         faults (list[BaseException]): exceptions inside the audit itself, which the program never sees; each is a bug of
             dtypeguard.
     """
@@ -98,16 +102,17 @@ class AuditReport(Drawn):
         self._recorder: Recorder | Ended = recorder
         self._unproven = unproven
         self._edits: list[Edit] | None = None
-        self._began, self.began = time.perf_counter(), time.time()
-        self.date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        self._began = time.perf_counter()
+        self.began: float = time.time()
+        self.date: str = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
         program, *arguments = sys.orig_argv
-        self.command = shlex.join([os.path.basename(program), *arguments])
+        self.command: str = shlex.join([os.path.basename(program), *arguments])
         self._modules: list[dict[str, Any]] | None = None
         self.error: str | None = None
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         self.program: str | None = None
         self.stopped: int | None = None
-        self.result: Any = None
+        self.result: R = cast(R, None)
 
     def _close(self, error: BaseException | None) -> None:
         self.seconds = time.perf_counter() - self._began
@@ -169,7 +174,7 @@ class AuditReport(Drawn):
         self,
         ignore: Iterable[str] | str = (),
         baseline: str | os.PathLike[str] | None = None,
-        severity: Literal["info", "warning", "error"] = "warning",
+        severity: SeverityName = "warning",
     ) -> None:
         """Raise AssertionError if there is a finding of severity warning or error.
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
@@ -27,6 +27,7 @@ from ..calls import call_of
 
 P = ParamSpec("P")
 _OPTIONS = ("rules", "ignore", "values", "every", "source", "omit")
+T = TypeVar("T")
 # What these and the rules listen to is registered when they are imported.
 ENGINE = (exports, models, program)
 rule_modules()
@@ -37,13 +38,13 @@ class Audit:
 
     def __init__(self, recorder: Recorder, models: Iterable[nn.Module]) -> None:
         self._recorder, self._models = recorder, list(models)  # until it ends
-        self._report = AuditReport(recorder, _edits)
+        self._report: AuditReport[Any] = AuditReport(recorder, _edits)
         self._used = False
         self._count: Steps | None = None  # that ends the program
         self._task: AbstractContextManager[None] = contextlib.nullcontext()  # that tells how far it is
 
     @property
-    def report(self) -> AuditReport:
+    def report(self) -> AuditReport[Any]:
         return self._report
 
     def _end_after(self, steps: int) -> None:
@@ -51,7 +52,7 @@ class Audit:
         self._count = Steps(self._recorder, 1)
         self._count.last = steps
 
-    def __enter__(self) -> AuditReport:
+    def __enter__(self) -> AuditReport[None]:
         if self._used:
             raise ValueError("this audit was used already: begin another with dtypeguard.audit(...)")
         self._used = True
@@ -93,6 +94,19 @@ def _edits(report: AuditReport) -> list[Edit]:
 
 @overload
 def audit(
+    model: nn.Module,
+    /,
+    batch: Tensor,  # before the form below: a Tensor is an Iterable of anything
+    *,
+    rules: Iterable[str] | str | None = None,
+    ignore: Iterable[str] | str = (),
+    values: bool | Literal["range"] | None = None,
+    every: Literal["2^k"] | int | None = None,
+) -> AuditReport[Any]: ...
+
+
+@overload
+def audit(
     model: nn.Module | Iterable[nn.Module] | None = None,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
     scaler: GradScaler | None = None,
@@ -110,7 +124,7 @@ def audit(
 def audit(
     model: nn.Module,
     /,
-    batch: Tensor | tuple[Any, ...] | Mapping[str, Any],
+    batch: tuple[Any, ...] | Mapping[str, Any],
     *,
     rules: Iterable[str] | str | None = None,
     ignore: Iterable[str] | str = (),
@@ -118,16 +132,16 @@ def audit(
     every: Literal["2^k"] | int | None = None,
     source: Iterable[str] | str | None = None,
     omit: Iterable[str] | str | None = None,
-) -> AuditReport: ...
+) -> AuditReport[Any]: ...
 
 
 @overload
 def audit(
-    function: Callable[P, object],
+    function: Callable[P, T],
     /,
     *args: P.args,
     **kwargs: P.kwargs,
-) -> AuditReport: ...
+) -> AuditReport[T]: ...
 
 
 def audit(*args: Any, **kwargs: Any) -> Any:

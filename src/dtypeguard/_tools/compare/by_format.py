@@ -111,7 +111,7 @@ class FormatComparison(Comparison):
         self._placed: Placed | None = None
         self._front: list[Choice] | None = None
         self.by_format: dict[str, FormatComparison] = {subject.title: self, **(by_format or {})}
-        self.stays = subject.refusals(subject.formats[0])
+        self.stays: dict[str, str] = subject.refusals(subject.formats[0])
         super().__init__(subject, found, born)
 
     @property

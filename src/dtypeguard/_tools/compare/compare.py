@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import nn
 
-from ..._core.base.dtypes import FLOATING, HALF, dtype_of, name_of
+from ..._core.base.dtypes import FLOATING, HALF, FloatName, dtype_of, name_of
 from ..._core.base.errors import CompareError, DeviceError
 from ..._core.base.modules import root_of
 from ..._core.base.options import explained, indefinite
@@ -47,8 +47,8 @@ def compare(
     /,
     batch: Any,
     *,
-    dtype: torch.dtype | str | None = None,
-    region: torch.dtype | str | None = None,
+    dtype: torch.dtype | FloatName | None = None,
+    region: torch.dtype | FloatName | None = None,
     loss: Loss | None = None,
 ) -> Comparison: ...
 
@@ -60,8 +60,8 @@ def compare(
     /,
     batch: Any,
     *,
-    dtype: torch.dtype | str | None = None,
-    region: torch.dtype | str | None = None,
+    dtype: torch.dtype | FloatName | None = None,
+    region: torch.dtype | FloatName | None = None,
     format: str | Sequence[str] | None = None,
     loss: Loss | None = None,
     attention: bool = False,

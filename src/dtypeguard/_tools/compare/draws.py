@@ -25,7 +25,7 @@ class Draws(Mode):
         super().__init__()
         self._kept: list[tuple[str, Tensor]] = []
         self._place: int | None = None  # None while they are recorded
-        self.same = True
+        self.same: bool = True
 
     def forget(self) -> bool:
         """Whether random numbers were drawn; the next run is the first again."""

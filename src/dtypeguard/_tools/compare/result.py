@@ -125,9 +125,12 @@ class Comparison(Drawn):
         self._subject, self._found = subject, found
         self._search: Search | None = None
         self._kept: Kept | None = None
-        self.error, self.reference, self.born = found.error, subject.precision, born
-        self.explained, self.linear = found.explained, found.linear
-        self.bisected = 0
+        self.error: float = found.error
+        self.reference: torch.dtype = subject.precision
+        self.born: tuple[str, ...] = born
+        self.explained: float | None = found.explained
+        self.linear: bool = found.linear
+        self.bisected: int = 0
         measured: dict[str, float] = {}
         search = self._searching() if found.error and not found.spoilt and not found.integers else None
         if search is not None and self.linear:
@@ -135,11 +138,11 @@ class Comparison(Drawn):
         elif search is not None and len(search.leaves) > 1:
             measured, self.bisected = bisect(search.trial, search.leaves, found.error)
             search.reorder(measured)
-        self.layers = list(_layers(found, search, measured, self.linear))
-        self.lines = list(_lines(found))
-        self.parameters = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
-        self.depth = [name for name, course in found.courses.items() if course.size or course.lost]
-        self.notes = list(self._limits())
+        self.layers: list[Layer] = list(_layers(found, search, measured, self.linear))
+        self.lines: list[Line] = list(_lines(found))
+        self.parameters: dict[str, float] = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
+        self.depth: list[str] = [name for name, course in found.courses.items() if course.size or course.lost]
+        self.notes: list[str] = list(self._limits())
 
     @property
     def runs(self) -> int:

@@ -53,7 +53,7 @@ class Subject:
     _wide: nn.Module | None = None
 
     def __post_init__(self) -> None:
-        self.draws = [Draws() for _ in self.batches]
+        self.draws: list[Draws] = [Draws() for _ in self.batches]
         self._numbers = Numbers.taken(self.device)
         self._mark = self._numbers.mark()
         self._state = dict(self._marks())

@@ -26,18 +26,18 @@ class Compiled:
 
     def __init__(self, side: Side, found: Found) -> None:
         place = "ab".index(side.name)
-        self.side = side
+        self.side: Side = side
         self._eager, self._wide = found.outputs[place], found.outputs[place + 2]
         self._unit = unit_of([self._eager], self._wide)
         self._least = max(between(self._eager, self._wide), self._unit)
-        self.outputs = self._run([""])
-        self.errors = between(self._eager, self._wide), between(self.outputs, self._wide)
+        self.outputs: list[Tensor] = self._run([""])
+        self.errors: tuple[float, float] = between(self._eager, self._wide), between(self.outputs, self._wide)
         self.verdict: Verdict = "same" if not between(self.outputs, self._eager) else "rounding"
         if self._wrong(self.outputs):
             self.verdict = "another function"
         elif worse(*(roundings(error, self._unit) for error in self.errors)) == "b":
             self.verdict = "b rounds worse" if side.name == "b" else "a rounds worse"
-        self.where = self._found() if self.verdict == "another function" else None
+        self.where: str | None = self._found() if self.verdict == "another function" else None
 
     def _run(self, paths: Sequence[str]) -> list[Tensor]:
         """The outputs with some modules compiled."""

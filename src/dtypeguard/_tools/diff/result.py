@@ -93,13 +93,19 @@ class ProgramDiff(Result):
 
     def __init__(self, titles: tuple[str, str], rows: list[DiffRow], first: DiffRow | None, verdict: Verdict,
                  found: Found) -> None:  # fmt: skip
-        self.titles, self._found = titles, found
+        self.titles: tuple[str, str] = titles
+        self._found = found
         self.runs: tuple[int, ...] = (0, 0)
-        self.where, self.verdict = first, verdict
-        self.order = rows
-        self.rows = sorted(rows, key=_added)
-        (self.error_a, self.error_b), self.distance = found.errors, found.distance
-        self.unmatched, self.notes = found.alone, found.notes
+        self.where: DiffRow | None = first
+        self.verdict: Verdict = verdict
+        self.order: list[DiffRow] = rows
+        self.rows: list[DiffRow] = sorted(rows, key=_added)
+        self.error_a: float
+        self.error_b: float
+        self.error_a, self.error_b = found.errors
+        self.distance: float = found.distance
+        self.unmatched: tuple[list[str], list[str]] = found.alone
+        self.notes: list[str] = found.notes
         self._compiled: Compiled | None = None
         self.gradients: tuple[Gradient, ...] = ()
         self.tokens: tuple[Token, ...] = ()

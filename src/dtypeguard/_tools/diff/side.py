@@ -54,7 +54,7 @@ class Side:
         root = root_of(self.program)
         self.model = root if isinstance(root, nn.Module) else None
         held = (*self.model.parameters(), *self.model.buffers()) if self.model is not None else ()
-        self.device = next((t.device for t in held), torch.device("cpu"))
+        self.device: torch.device = next((t.device for t in held), torch.device("cpu"))
         if self.device.type == "meta":
             raise CompareError(
                 f"diff: {self.name}, this {self.title}, is on meta, and has no values: pass it with its weights"

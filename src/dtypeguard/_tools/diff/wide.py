@@ -25,9 +25,11 @@ class Wide(Mode):
 
     def __init__(self, dtype: torch.dtype, apart: bool = True) -> None:
         super().__init__()
-        self.dtype, self._apart = dtype, apart
-        self.eps = torch.finfo(dtype).eps
-        self.ulps, self.coarse = [1.0], [self.eps]
+        self.dtype: torch.dtype = dtype
+        self._apart = apart
+        self.eps: float = torch.finfo(dtype).eps
+        self.ulps: list[float] = [1.0]
+        self.coarse: list[float] = [self.eps]
 
     def enter(self) -> None:
         """A module begins; where modules run on each other's results, it goes on with their roundings."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -30,6 +30,8 @@ from .twin import Original, inputs_of
 
 Dtypes = tuple[torch.dtype, ...]
 
+Status = Literal["runs", "repaired", "refused", "unknown"]
+
 
 @dataclass(eq=False)
 class DryrunCell(Result):
@@ -53,7 +55,7 @@ class DryrunCell(Result):
     parameters: torch.dtype | None
     inputs: torch.dtype | None
     region: torch.dtype | None
-    status: str = "unknown"
+    status: Status = "unknown"
     outputs: Dtypes = ()
     error: str | None = None
     finding: Finding | None = None

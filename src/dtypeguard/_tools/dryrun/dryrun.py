@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._core.base.dtypes import FLOATING
+from ..._core.base.dtypes import FLOATING, FloatName
 from ..._core.base.errors import AnnotationError
 from ..._core.base.modules import root_of
 from ..._core.base.options import dtypes as read
@@ -34,8 +34,8 @@ def dryrun(
     /,
     batch: Any = None,
     *,
-    dtypes: torch.dtype | str | Iterable[torch.dtype | str] | None = None,
-    region: torch.dtype | str | Iterable[torch.dtype | str | None] | None = None,
+    dtypes: torch.dtype | FloatName | Iterable[torch.dtype | FloatName] | None = None,
+    region: torch.dtype | FloatName | Iterable[torch.dtype | FloatName | None] | None = None,
     device: torch.device | str | None = None,
 ) -> DryrunTable:
     """In which dtypes a model runs, and what comes out, without its memory and without computing it.

@@ -1,6 +1,6 @@
 """A dry run in a notebook's cell, and on a page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._core.base.dtypes import name_of
@@ -26,7 +26,7 @@ def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
     return Matrix(f"{found.module}: in which dtypes does it run?", columns, lines, across, "parameters", keys)
 
 
-def parts_of(found: Any, statuses: dict[str, str]) -> tuple[Any, ...]:
+def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
     """What shows a table."""
     head = ("parameters", "region", *(f"inputs {_named(dtype)}" for dtype in found.columns()))
     rows = [

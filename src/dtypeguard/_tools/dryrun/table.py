@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from ..._core.base.dtypes import dtype_of, name_of
+from ..._core.base.dtypes import FloatName, dtype_of, name_of
 from ..._core.base.errors import render
 from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
 from ..._show.text import number
-from .cells import DryrunCell, named
+from .cells import DryrunCell, Status, named
 
-Dtype = torch.dtype | str | None
+Dtype = torch.dtype | FloatName | None
 # What became of a cell, and what the legend says.
-STATUSES: dict[str, str] = {
+STATUSES: dict[Status, str] = {
     "runs": "PyTorch computes it; the dtypes are those of the tensors that come out",
     "repaired": "PyTorch refuses it; a guard in lenient mode would cast, and then it runs",
     "refused": "PyTorch refuses it, with a guard in lenient mode too",
@@ -38,7 +38,9 @@ class DryrunTable(Drawn):
     kind = "dryrun"
 
     def __init__(self, module: str, device: torch.device, cells: list[DryrunCell]) -> None:
-        self.module, self.device, self.cells = module, device, cells
+        self.module: str = module
+        self.device: torch.device = device
+        self.cells: list[DryrunCell] = cells
 
     def __iter__(self) -> Iterator[DryrunCell]:
         return iter(self.cells)

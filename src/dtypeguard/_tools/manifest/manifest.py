@@ -30,9 +30,14 @@ class Manifest(Result):
     kind = "manifest"
 
     def __init__(self, contents: Contents, reading: Reading | None = None) -> None:
-        self.contents, self._reading = contents, reading
-        self.title, self.tied, self.names = contents.title, contents.tied, contents.names
-        self.lines = {name: [(pattern, str(held)) for pattern, held in rows] for name, rows in contents.lines.items()}
+        self.contents: Contents = contents
+        self._reading = reading
+        self.title: str = contents.title
+        self.tied: dict[str, str] = contents.tied
+        self.names: frozenset[str] | None = contents.names
+        self.lines: dict[str, list[tuple[str, str]]] = {
+            name: [(pattern, str(held)) for pattern, held in rows] for name, rows in contents.lines.items()
+        }
 
     def __str__(self) -> str:
         return self.contents.text or written(self.contents)
@@ -139,8 +144,11 @@ class StateDiff(Result):
 
     def __init__(self, found: Differences) -> None:
         self._found = found
-        self.rows, self.new, self.unused = found.rows, found.new, found.unused
-        self.stranger, self.compared = found.stranger, found.compared
+        self.rows: list[Difference] = found.rows
+        self.new: list[tuple[str, str]] = found.new
+        self.unused: list[str] = found.unused
+        self.stranger: str = found.stranger
+        self.compared: int = found.compared
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -230,7 +238,7 @@ class _Door:
         return Manifest(load(path))
 
 
-manifest = _Door()
+manifest: _Door = _Door()
 
 
 def _reading(subject: Any, optimizer: Any, shapes: bool, devices: bool, beside: Contents | None = None) -> Reading:
