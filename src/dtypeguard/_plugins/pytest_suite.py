@@ -109,10 +109,10 @@ def pytest_configure(config: pytest.Config) -> None:
     options = {name: value for name, value in options.items() if value}
     try:
         Selection.read(source=options.get("source"), omit=options.get("omit"))
-        reports = [_file(path) for path in config.getoption(_REPORT)]
+        reports = [_file(path) for path in config.getoption(_REPORT) or ()]
     except (ValueError, TypeError) as error:
         raise pytest.UsageError(f"{_AUDIT}: {error}") from None
-    suite = config.stash[suite_of] = Suite(options, config.getoption(_FAIL), reports, Merged())
+    suite = config.stash[suite_of] = Suite(options, config.getoption(_FAIL) or "warning", reports, Merged())
     if not hasattr(config, "workerinput"):  # a worker's reports go to where all come together
         _running.append(suite)
         config.add_cleanup(lambda: _running.remove(suite))

@@ -22,17 +22,17 @@ _SCRIPTS = os.path.join(sysconfig.get_path("scripts"), "")  # `pytest`, which st
 
 
 class Led(Site):
-    """A line that is not the user's, with the user's line that led there.
+    """A line that is not the user's, with the user's line that led there; None where there is none on the stack."""
 
-    Attributes:
-        mine: that line; None where there is none on the stack.
-    """
-
-    __slots__ = ("mine",)
+    __slots__ = ("_mine",)
 
     def __init__(self, site: Site, mine: Site | None) -> None:
         super().__init__(site._code, site._lasti, site.line)
-        self.mine: Site | None = mine
+        self._mine = mine
+
+    @property
+    def mine(self) -> Site | None:
+        return self._mine
 
 
 class Scope:
