@@ -1,4 +1,5 @@
-"""Makes docs/images/report.png, the picture of the README: what an audit prints on a terminal.
+"""Makes the pictures of the README from real runs: docs/images/report.png is what an audit prints on a terminal, and
+docs/images/compare.svg is what `compare` finds in examples/picture.py, for light and dark pages.
 
     python docs/picture.py
 
@@ -13,6 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
@@ -61,7 +63,15 @@ def report() -> str:
     return terminal.getvalue().partition("casts that are worth a look")[0].rstrip()
 
 
+def compared() -> str:
+    """What examples/picture.py finds, as a picture."""
+    names = runpy.run_path(str(HERE.parent / "examples" / "picture.py"))
+    result = dtypeguard.compare(names["make_model"](), names["make_batch"](), dtype=torch.bfloat16)
+    return result.keep(error=0.01).to_svg()
+
+
 def main() -> None:
+    (HERE / "images" / "compare.svg").write_text(compared(), "utf-8")
     console = Console(record=True, width=COLUMNS + 2, file=io.StringIO())
     console.print(Text("$ python -m dtypeguard audit train.py\n"), Text.from_ansi(report() + "\n "), sep="\n")
     svg = console.export_svg(title="train.py", theme=MONOKAI)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import string
 import subprocess
 import sys
@@ -31,6 +32,8 @@ def test_a_rule_says_what_is_wrong_what_to_write_and_where_that_comes_from(rule)
     assert re.fullmatch(r"DG[1-9]\d\d", rule.id)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name)
     assert rule.severity in Severity
+    assert rule.summary.endswith(".")
+    assert len(rule.summary.split()) <= 10
     assert rule.why.endswith(".")
     assert all(source.startswith("https://") for source in rule.sources)
     assert not rule.says.endswith(".")
@@ -58,3 +61,13 @@ def test_an_unknown_rule_is_an_error_that_lists_the_families(name):
 def test_what_is_no_name_is_a_type_error():
     with pytest.raises(TypeError, match="ignore takes rule ids such as 'DG301', not 301"):
         select(301)
+
+
+def test_the_figures_are_drawn_anew():
+    figures = runpy.run_path(str(DOCS / "figures.py"))["FIGURES"]
+    for name, draw in figures.items():
+        assert (DOCS / "images" / name).read_text() == draw(), "run `python docs/figures.py`"
+
+
+def test_the_figure_of_scaled_steps_names_rules_of_the_registry():
+    assert {rule for *_, rule, _ in runpy.run_path(str(DOCS / "figures.py"))["WRONG"]} <= set(RULES)
