@@ -1,5 +1,6 @@
 """Writes docs/rules/*.md, a page for each rule, the indexes of the rules and of docs/errors, and the table in
-docs/amp.md: from the registry, and from the programs in tests/rules.
+docs/amp.md: from the registry, from docs/what (what each rule looks at, and what it
+does not see), and from the programs in tests/rules.
 
     python docs/rules.py
 
@@ -11,6 +12,7 @@ import os
 import sys
 import tempfile
 import textwrap
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,6 +32,9 @@ sys.path.append(str(HERE.parent / "tests"))
 from programs import Program, programs  # noqa: E402
 
 WATCHED = ("DG3", "DG4")  # families that `amp.watch` looks for too
+WHAT = {
+    rule: texts for file in (HERE / "what").glob("*.toml") for rule, texts in tomllib.loads(file.read_text()).items()
+}
 MARKS = ("<!-- rules -->\n", "<!-- end of rules -->\n")
 WIDTH = 88
 PAGE = """\
@@ -42,6 +47,10 @@ Severity: {entry.kind}
 ## What it does
 
 {what}
+
+## What it does not see
+
+{misses}
 
 ## Why is this bad?
 
@@ -92,7 +101,8 @@ def page(rule: Rule) -> str:
     )
     return PAGE.format(
         entry=entry_of(rule),
-        what=found_by(rule),
+        what=f"{WHAT[rule.id]['looks']}\n\n{found_by(rule)}",
+        misses=WHAT[rule.id]["misses"],
         why=rule.why,
         program=marked(bad),
         bad=bad,
@@ -111,10 +121,7 @@ def found_by(rule: Rule) -> str:
     audit = "`dtypeguard.audit(values=True)`" if values else "`dtypeguard.audit`"
     command = "`python -m dtypeguard audit --values`" if values else "`python -m dtypeguard audit`"
     watch = "; `dtypeguard.amp.watch` looks for it in each training step" if rule.id[:3] in WATCHED else ""
-    return (
-        f"{audit} and {command} look for it in everything that a program runs{watch}. A finding names the line, what "
-        "was found there, and what to write instead."
-    )
+    return f"Found by {audit} and {command}{watch}."
 
 
 def edits(rule: Rule) -> str:

@@ -27,7 +27,7 @@ from .recorder import Recorder
 from .sites import Site, site_of
 from .text import size_of
 
-_CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
+CASTING = frozenset("to float half bfloat16 double type type_as int long short char byte bool chalf cfloat".split())
 _UNSEEN = (Way.NONE, Way.TEST)  # views and constants, and what gives no values
 _current_node, _tracing = private.current_node, private.tracing_state
 
@@ -201,7 +201,7 @@ class Watching(Mode):
             return
         if source.dtype is out.dtype:
             event.kind = "device"
-        elif event.autocast and site_of(frame).calls not in _CASTING:
+        elif event.autocast and site_of(frame).calls not in CASTING:
             event.kind = "autocast"
         else:
             event.kind = "explicit"

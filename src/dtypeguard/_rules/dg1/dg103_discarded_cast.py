@@ -2,6 +2,9 @@
 
 import ast
 
+import torch
+
+from ..._engine.watch.mode import CASTING
 from .._kit import Op, Recorder, Rule, Severity, Site, name_of, on
 
 RULE = Rule(
@@ -24,7 +27,7 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 @on("cast", RULE)
 def discarded(event: Op, audit: Recorder) -> None:
-    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct:
+    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct and not _inside(event):
         source = event.inputs[0]
         moved = source.dtype is event.out.dtype
         subject = _subject(event.site)
@@ -36,6 +39,12 @@ def discarded(event: Op, audit: Recorder) -> None:
             "target": subject if isinstance(_parsed(subject), _TARGETS) else "result",
         }
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
+
+
+def _inside(event: Op) -> bool:
+    """Whether the cast is one that another function of torch's makes for itself, as `torch.where` of two dtypes does."""
+    name = event.site.calls
+    return event.kind == "explicit" and name not in CASTING and hasattr(torch.Tensor, name)
 
 
 def _subject(site: Site) -> str:

@@ -56,7 +56,8 @@ def conclude(
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
     text = _text(report, shown, options, None if to_file else out, edits)
-    notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
+    says = [] if mending is not None or not new or options.format != "text" else [_next(options)]
+    notes = [*says, *notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
     try:
@@ -81,6 +82,13 @@ def conclude(
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
+
+
+def _next(options: argparse.Namespace) -> str:
+    """What to do about findings, in a line."""
+    if options.baseline is not None:
+        return "next: --diff shows edits for what is new; --write-baseline accepts it"
+    return "next: --diff shows edits, proven by running the program again; --write-baseline PATH accepts what is there"
 
 
 def _text(
