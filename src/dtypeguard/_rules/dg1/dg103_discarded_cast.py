@@ -42,7 +42,7 @@ def discarded(event: Op, audit: Recorder) -> None:
 
 
 def _inside(event: Op) -> bool:
-    """Whether the cast is one that another function of torch's makes for itself, as `torch.where` of two dtypes does."""
+    """Whether another function of torch makes the cast for itself, as `torch.where` of two dtypes does."""
     name = event.site.calls
     return event.kind == "explicit" and name not in CASTING and hasattr(torch.Tensor, name)
 
