@@ -1,5 +1,6 @@
 """`describe` says what a guard holds a model to, and changes nothing."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import dtypeguard
 from dtypeguard import DeviceError, DtypeError, describe, enforce, guard, is_guarded, unguard
+from dtypeguard._tools.describe.words import demands
 
 INTS = tuple(getattr(torch, f"int{n}") for n in (2, 4, 8, 16, 32, 64) if hasattr(torch, f"int{n}"))
 GOLDEN = Path(__file__).parent / "golden" / "describe.txt"
@@ -127,6 +129,48 @@ def test_an_enforced_forward_inside_is_in_it_with_and_without_a_guard():
     assert (x.dtypes[0], F64 in x.dtypes, F8 in x.dtypes) == (F32, False, True)  # float8 is never cast, so it passes
     assert (exact.dtypes, exact.autocast) == ((F32,), (BF16, F16, F32))
     assert (scale.dtypes, scale.skipped) == (None, "has no annotation")
+
+
+def test_hints_and_names_say_what_an_argument_holds_behind_decorators_too():
+    """As models of transformers have them: hints of PyTorch's classes, behind a decorator's `*args, **kwargs`."""
+
+    def outer(forward):
+        @functools.wraps(forward)
+        def wrapper(self, *args, **kwargs):
+            return forward(self, *args, **kwargs)
+
+        return wrapper
+
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(4, 4)
+
+        @outer
+        def forward(
+            self,
+            input_ids: torch.LongTensor | None = None,
+            attention_mask: Tensor | None = None,
+            inputs_embeds: torch.FloatTensor | None = None,
+            labels: torch.LongTensor | None = None,
+            use_cache: bool | None = None,
+        ):
+            return self.words(input_ids) if inputs_embeds is None else inputs_embeds  # fmt: skip
+
+    floating = "bfloat16; within autocast also float16, float32"
+    for model in (Text().to(BF16), guard(Text().to(BF16))):
+        assert list(demands(describe(model)[""])) == [
+            ("input_ids", "any integer"),
+            ("attention_mask", f"any integer or bool, or {floating}"),
+            ("inputs_embeds", floating),
+            ("labels", f"any integer or bool, or {floating}"),
+            ("others", "no tensors: use_cache"),
+        ]
+    model(
+        torch.ones(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.bool), labels=torch.ones(1, dtype=torch.int32)
+    )
+    with dtypeguard.mode("strict"), pytest.raises(DtypeError, match="ids of an embedding are integers"):
+        model(input_ids=torch.ones(1, 2))
 
 
 @pytest.mark.parametrize(

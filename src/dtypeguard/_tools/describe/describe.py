@@ -1,6 +1,8 @@
 """`describe`: what a guard holds a model to, read from the contracts that a guard makes."""
 
+import contextlib
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any, Unpack
 
@@ -11,8 +13,10 @@ from ..._core.base.dtypes import FLOATING, TABLE, Kind
 from ..._core.base.modules import root_of
 from ..._core.base.options import misspelt
 from ..._core.check.accepted import accepted, arrays
+from ..._core.check.names import is_ids
 from ..._core.check.reference import find_anchor
 from ..._core.contract.anchor import LOSSES, Anchor, floating
+from ..._core.contract.hints import show
 from ..._core.contract.model import Contract, Param
 from ..._core.contract.spec import OtherSpec, Spec
 from ..._core.doors.card import inner
@@ -180,6 +184,8 @@ def _result(contract: Contract) -> str | None:
 
 def _arguments(contract: Contract, module: nn.Module, device: torch.device | None) -> Iterator[HeldArgument]:
     """What each argument must be, one row for each array in an annotation."""
+    hints = _hints(module)
+    named: set[str] = set()
     unannotated: dict[bool, Any] = {}  # they are all alike, but for masks
     for place, param in enumerate(contract.params):
         if place == 0:
@@ -189,6 +195,9 @@ def _arguments(contract: Contract, module: nn.Module, device: torch.device | Non
             continue
         # A decorator's `*args` stand for the arguments of the function inside.
         for name in getattr(param.name, "labels", ()) or (_STARS.get(param.kind, "") + param.name,):
+            if name in named:  # by keyword, too
+                continue
+            named.add(name)
             if param.skip or name in contract.skip_args:
                 yield HeldArgument(name, None, None, None, None, False, "is named in skip_args")
             elif not contract.guarded:
@@ -198,7 +207,33 @@ def _arguments(contract: Contract, module: nn.Module, device: torch.device | Non
                 if mask not in unannotated:
                     unannotated[mask] = accepted(contract, module, param, None, device)
                 outside, within = unannotated[mask]
-                yield HeldArgument(name, None, outside, within, device, name in contract.move_args, None)
+                holds = _holds(name, hints.get(name), module)
+                yield HeldArgument(name, None, outside, within, device, name in contract.move_args, None, holds)
+
+
+_NUMBERS = frozenset({"bool", "int", "float", "str", "None"})
+
+
+def _hints(module: nn.Module) -> dict[str, str]:
+    """The hints of a forward as they are written, through its decorators."""
+    with contextlib.suppress(TypeError, ValueError, NameError):
+        parameters = inspect.signature(module.forward).parameters
+        return {
+            name: hint if isinstance(hint, str) else show(hint)
+            for name, parameter in parameters.items()
+            if (hint := parameter.annotation) is not inspect.Parameter.empty
+        }
+    return {}
+
+
+def _holds(name: str, hint: str | None, module: nn.Module) -> str:
+    """What an argument holds by its name and its hint, as `HeldArgument.holds` has it."""
+    if is_ids((name,), torch.zeros(1), module):
+        return "ids"
+    words = set(re.findall(r"[A-Za-z]+", re.sub(r"\b(typing|torch)\.|\bOptional\b|\bUnion\b", "", hint or "")))
+    if words and words <= _NUMBERS:
+        return "numbers"
+    return "integers" if name.endswith("mask") or words & {"LongTensor", "IntTensor", "BoolTensor"} else "values"
 
 
 def _annotated(

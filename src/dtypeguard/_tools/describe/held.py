@@ -20,6 +20,9 @@ class HeldArgument(Row):
         device: where a tensor must be; None for anywhere.
         moves: whether that holds for integer and bool tensors on the CPU, too.
         skipped: why it is not checked, or None.
+        holds: what its name and its hint say of an argument without a jaxtyping annotation: 'ids' of an embedding,
+            'integers' (masks and whole numbers, which keep their dtype), 'numbers' of Python, or 'values', which are
+            all others.
     """
 
     name: str
@@ -29,6 +32,7 @@ class HeldArgument(Row):
     device: torch.device | None
     moves: bool
     skipped: str | None
+    holds: str = "values"
 
 
 @dataclass(frozen=True, slots=True)

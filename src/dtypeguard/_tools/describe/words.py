@@ -1,6 +1,5 @@
 """A description in words."""
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -26,15 +25,13 @@ def held(module: HeldModule) -> str:
 
 
 def demands(module: HeldModule) -> Iterator[tuple[str, str]]:
-    """The arguments of a module, those alike together, and what they must be; at last the result."""
-    groups: dict[Any, list[str]] = {}
+    """The arguments of a module and what they must be, numbers of Python together; at last the result."""
+    numbers = [argument.name for argument in module.arguments if argument.holds == "numbers"]
     for argument in module.arguments:
-        groups.setdefault(dataclasses.replace(argument, name=""), []).append(argument.name)
-    largest = max(groups.values(), key=len, default=[])
-    for argument, names in groups.items():
-        several = len(names) > 3 and names is largest
-        name = ("every argument" if len(groups) == 1 else "every other one") if several else ", ".join(names)
-        yield name, demand(argument, module)
+        if argument.holds != "numbers":
+            yield argument.name, demand(argument, module)
+    if numbers:
+        yield "others", f"no tensors: {', '.join(numbers)}"
     if module.result is not None:
         yield "result", module.result
 
@@ -45,13 +42,18 @@ def demand(argument: HeldArgument, module: HeldModule) -> str:
         return f"not checked: it {argument.skipped}"
     if argument.dtypes is None:
         return argument.annotation or "not checked"
+    moved = "; moved with the others" if argument.moves and argument.annotation is None else ""
+    if argument.holds == "ids":
+        return f"any integer{moved}"
     said = dtypes_said(argument.dtypes)
     more = tuple(dtype for dtype in argument.autocast or () if dtype not in argument.dtypes)
     if more and module.autocast != "disable":
         said += f"; within autocast also {', '.join(map(name_of, more))}"
     if argument.annotation is not None:
         said = f"{argument.annotation}: {said}"
-    return f"{said}; integers are moved, too" if argument.moves and argument.annotation is None else said
+    if argument.holds == "integers":
+        said = f"any integer or bool, or {said}"
+    return f"{said}; integers are moved, too" if moved else said
 
 
 def dtypes_said(dtypes: Iterable[torch.dtype]) -> str:
