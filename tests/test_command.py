@@ -414,6 +414,23 @@ WHY = [
 ]
 
 
+EDIT = "next: edit app.py:4 (removes 1 warning), --diff shows how; or accept: --write-baseline"
+TWO = BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n"
+NEXT = [
+    ([], BAD, f"{EDIT} known.json"),
+    ([], TWO, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
+    ([], GOOD, "next: nothing to edit; --values looks at values, too"),
+    (["--values"], GOOD, "next: nothing to edit"),
+    (["--diff"], BAD, "next: --fix writes the safe edits"),
+]
+
+
+@pytest.mark.parametrize(("options", "program", "line"), NEXT)
+def test_the_line_before_the_last_says_what_to_do_next(command, write, options, program, line):
+    _, out, _ = command("audit", *options, write("app.py", program))
+    assert out.splitlines()[-2] == line
+
+
 @pytest.mark.parametrize(("options", "program", "last"), WHY)
 def test_the_last_line_says_why_the_exit_status_is_what_it_is(command, write, options, program, last):
     status, out, _ = command("audit", *options, write("app.py", program))
@@ -494,20 +511,24 @@ def test_baselines(command, write, folder):
     status, out, _ = command("audit", "--write-baseline", "known.json", "app.py")
     assert status == 0
     last = "exit status 0: the audit found 1 warning, known from now on"
-    assert out.endswith(f"1 known from now on in {folder / 'known.json'}\n{last}\n")
+    told = f"1 warning known from now on in {folder / 'known.json'}\n"
+    advice = f"next: run with --baseline {folder / 'known.json'}, which reports only what is new\n"
+    assert out.endswith(f"{told}{advice}{last}\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
-    last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 that it knows"
+    last = "exit status 0: nothing of severity warning or worse that known.json does not know, 1 warning that it knows"
     assert (status, out.splitlines()[-1]) == (0, last)
     assert "DG103" not in out  # what is known is not printed, and said to be so
     assert "nothing more found\n" in out
-    assert "audit report: nothing more found; 1 not shown; casts at 1 line\n" in out
+    assert "audit report: nothing more found; 1 warning not shown; casts at 1 line\n" in out
     write("app.py", "# a line above\n" + BAD)
     assert command("audit", "--baseline", "known.json", "app.py")[0] == 0
     write("app.py", BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n")
     status, out, _ = command("audit", "--baseline", "known.json", "app.py")
     assert status == 1
     assert re.findall(r"--> (.*)", out) == ["app.py:10 in other"]
-    assert out.endswith("exit status 1: the audit found 1 warning that known.json does not know, 1 that it knows\n")
+    assert out.endswith(
+        "exit status 1: the audit found 1 warning that known.json does not know, 1 warning that it knows\n"
+    )
     both = ["--baseline", "known.json", "--write-baseline", "known.json"]
     assert command("audit", *both, "app.py")[0] == 1  # says what is new, once
     assert command("audit", *both, "app.py")[0] == 0

@@ -255,7 +255,7 @@ max-error = 1e-9
 
     assert run("audit", "--write-baseline", "known.json", "--fail-on", "info", "app.py")[0] == 0  # there is none yet
     assert "1 warning" in file.with_name("report.html").read_text()
-    known = "exit status 0: nothing of severity info or worse that known.json does not know, 1 that it knows"
+    known = "exit status 0: nothing of severity info or worse that known.json does not know, 1 warning that it knows"
     assert run("audit", "--no-html", "--fail-on", "info", "app.py") == (0, known)
     status, last = run("compare", "made:make")
     assert status == 1

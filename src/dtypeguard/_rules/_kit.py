@@ -17,4 +17,5 @@ from .._engine.watch.rule import listed as listed
 from .._engine.watch.sites import Site as Site
 from .._engine.watch.text import LARGEST as LARGEST
 from .._engine.watch.text import human as human
+from .._engine.watch.text import limit as limit
 from .._engine.watch.text import size_of as size_of

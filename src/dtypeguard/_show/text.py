@@ -1,5 +1,7 @@
 """Numbers as a reader wants them."""
 
+import re
+
 
 def human(size: float) -> str:
     """A number of bytes: `1.5 KiB`."""
@@ -10,6 +12,12 @@ def human(size: float) -> str:
         if size < 999.95 or unit == "TiB":
             break
     return f"{size:.1f} {unit}"
+
+
+def limit(value: float) -> str:
+    """A limit of a dtype as it is known: `65504`, `3.39e38`, `6.1e-5`."""
+    text = f"{value:.5g}"
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}") if "e" in text else text
 
 
 def number(count: int, what: str) -> str:

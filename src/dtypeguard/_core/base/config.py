@@ -395,7 +395,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             around: Any = type(fn)(self(fn.__func__))
             return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
         if not callable(fn) or isinstance(fn, type | torch.nn.Module):
-            what = f"the class {fn.__name__}" if isinstance(fn, type) else f"a {type(fn).__name__}"
+            what = f"the class {fn.__name__}" if isinstance(fn, type) else indefinite(type(fn).__name__)
             options = self._written("mode=")
             advice = f"decorate methods, or write enforce({options}) or guard({options})"
             raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")

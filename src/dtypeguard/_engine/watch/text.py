@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..._show.text import human as human
+from ..._show.text import limit as limit
 
 LARGEST = 10**6  # elements that are looked at in full
 

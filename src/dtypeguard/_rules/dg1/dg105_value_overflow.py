@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from ..._engine.ops import SOFTMAX, again, operator_of
-from .._kit import Op, Recorder, Rule, Severity, Suspect, name_of, on, readable, size_of
+from .._kit import Op, Recorder, Rule, Severity, Suspect, limit, name_of, on, readable, size_of
 
 RULE = Rule(
     "DG105",
     "value-overflow",
     Severity.WARNING,
     summary="Finite values overflow to infinity in a narrower dtype.",
-    says="`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest:g}",
+    says="`{what}` makes {count} of {total} finite values infinite in {dtype}, whose largest value is {largest}",
     fix="compute it in a wider dtype, or clamp it first: {advice}",
     why=(
         "float16 ends at 65504. A sum, a product, or the cast of a mask of `finfo(float32).min` leaves it, "
@@ -86,8 +86,8 @@ def norms(event: Op, audit: Recorder) -> None:
         if wrong:
             facts = {
                 "what": event.what, "count": sum(t.numel() for t in wrong),
-                "total": sum(t.numel() for t in event.inputs), "dtype": "float16", "largest": _end(torch.float16),
-                "advice": "clip gradients of float32 parameters",
+                "total": sum(t.numel() for t in event.inputs), "dtype": "float16",
+                "largest": limit(_end(torch.float16)), "advice": "clip gradients of float32 parameters",
             }  # fmt: skip
             audit.find(
                 RULE, event.site, module=event.module, op=event.name, facts=facts, from_dtype=torch.float16,
@@ -111,7 +111,7 @@ def _overflow(event: Op, lost: Tensor, values: Tensor, advice: str, audit: Recor
     out = event.out
     facts = {
         "count": count, "total": int(values.isfinite().sum()), "dtype": name_of(out.dtype),
-        "largest": _end(out.dtype), "advice": advice,
+        "largest": limit(_end(out.dtype)), "advice": advice,
     }  # fmt: skip
     suspect = audit.suspect(RULE, event, event.inputs[0], **facts)
     only_mask = bool((values[lost] < 0).all())

@@ -10,6 +10,7 @@ from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
+from ..._engine.watch.text import limit
 from ._forms import instead
 from ._harm import enter, number, wide_of
 
@@ -72,7 +73,9 @@ def _advice(harm: Harm) -> str:
     if harm.cause is Cause.BORN and overflows and row.name.rstrip("_") in _INSTEAD:
         return _INSTEAD[row.name.rstrip("_")]
     info = torch.finfo(row.dtype)
-    scale = f"scale what goes in: {name_of(row.dtype)} holds values from {info.smallest_normal:.1e} to {info.max:.5g}"
+    scale = (
+        f"scale what goes in: {name_of(row.dtype)} holds values from {limit(info.smallest_normal)} to {limit(info.max)}"
+    )
     size = abs(row.example[1]) if row.example is not None and row.lost else row.largest
     if row.backward and row.dtype is torch.float16 and 0 < size < math.inf:
         power = math.ceil(math.log2(size))

@@ -11,7 +11,7 @@ from ..._core.base.frames import shown
 from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
-from ..text import human
+from ..text import human, limit
 from .flow import flow_of
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _range(info: DtypeInfo) -> str:
 
 def _precision(info: DtypeInfo) -> str:
     largest = 2.0**info.emax * (2 - 2.0 ** (1 - info.digits))
-    return f"{info.digits} significant bits, up to {largest:.5g}".replace("e+", "e")
+    return f"{info.digits} significant bits, up to {limit(largest)}"
 
 
 _HOLDS: dict[Kind, Callable[[DtypeInfo], str]] = {

@@ -355,10 +355,10 @@ class AuditReport(Drawn, Generic[R]):
     def __repr__(self) -> str:
         return f"<{self._summary(causes_of(self.findings))}>"
 
-    def _summary(self, causes: Sequence[Cause], hidden: int = 0) -> str:
+    def _summary(self, causes: Sequence[Cause], hidden: Sequence[Cause] = ()) -> str:
         """How much there is, in a line; `hidden` causes are known, or of no interest."""
         what = counted(causes).replace(" and ", ", ") or ("nothing more found" if hidden else "nothing found")
-        rest = f"; {hidden} not shown" if hidden else ""
+        rest = f"; {counted(hidden)} not shown" if hidden else ""
         so_far = " so far, it is still running" if self._recorder.running else ""
         ended = "" if self.stopped is None else f"; the program was ended after {number(self.stopped, 'step')}"
         return f"audit report: {what}{rest}; {cast_count(self.casts)}{ended}{so_far}"
@@ -366,7 +366,7 @@ class AuditReport(Drawn, Generic[R]):
     def _text(self, style: Style, findings: Sequence[Finding] | None = None, casts: bool = True) -> str:
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
-        hidden = 0 if findings is None else len(causes_of(f for f in self.findings if f not in findings))
+        hidden = [] if findings is None else causes_of(f for f in self.findings if f not in findings)
         edits = edits_of(causes)
         over = not self._recorder.running
         lines = [*verdict_lines(verdict(edits, causes), edits, style), ""] if causes and over else []

@@ -11,7 +11,7 @@ from ..._engine.watch.rule import Finding
 from ..._engine.watch.selection import reaches
 from ..._show.files import write
 from ..._show.report.baseline import Baseline, save
-from ..._show.report.causes import causes_of, counted
+from ..._show.report.causes import causes_of, counted, edits_of
 from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
@@ -52,7 +52,8 @@ def conclude(
         shown = [finding for finding in mending.left if reaches(finding.severity, options.severity)]
     ended = status or int(bool(new) and not accepted)
     quiet = options.quiet and not ended
-    reason = _reason(report, status, new, least, options, len(bad) - len(new))
+    known = counted(causes_of(finding for finding in bad if finding not in new))
+    reason = _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
     text = _text(report, shown, options, None if to_file else out, edits)
@@ -66,7 +67,7 @@ def conclude(
                 keep(path)
         if options.write_baseline:
             save(bad, options.write_baseline)
-            notes.append(f"{len(bad)} known from now on in {options.write_baseline}")
+            notes.append(f"{counted(causes_of(bad)) or 'nothing'} known from now on in {options.write_baseline}")
         if to_file:
             write(options.output, text + "\n" * bool(text))
             text = ""
@@ -78,7 +79,7 @@ def conclude(
     if text and not (quiet and options.format == "text"):
         print(text, file=out)
     if not quiet or (mending is not None and mending.written):
-        notes.append(f"exit status {ended}: {reason}")
+        notes += [*_next(new, ended, options, mending), f"exit status {ended}: {reason}"]
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
@@ -119,8 +120,28 @@ def _too_late(options: argparse.Namespace) -> Iterator[str]:
         yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
 
 
+def _next(
+    new: list[Finding], ended: int, options: argparse.Namespace, mending: Mending | None
+) -> Iterator[str]:  # fmt: skip
+    """What to do now, in a line."""
+    edits = edits_of(causes_of(new))
+    if not edits:
+        if not ended and not new:
+            yield "next: nothing to edit" + ("" if options.values else "; --values looks at values, too")
+    elif options.write_baseline:
+        yield f"next: run with --baseline {options.write_baseline}, which reports only what is new"
+    elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
+        yield "next: --fix writes the safe edits"
+    else:
+        count, of = (sum(len(edit.causes) for edit in some) for some in (edits[:1], edits))
+        more = f"{count} of {of}" if count < of else edits[0].removes
+        shown = "" if mending is not None else ", --diff shows how"
+        accept = options.baseline or "known.json"
+        yield f"next: edit {edits[0].place} (removes {more}){shown}; or accept: --write-baseline {accept}"
+
+
 def _reason(
-    report: AuditReport, status: int, new: list[Finding], least: str, options: argparse.Namespace, known: int
+    report: AuditReport, status: int, new: list[Finding], least: str, options: argparse.Namespace, known: str
 ) -> str:
     """Why the exit status is what it is."""
     found = f"the audit found {counted(causes_of(new))}" if new else ""
@@ -132,7 +153,8 @@ def _reason(
         return f"{told}; {found}" if found else told
     parts = [found or f"nothing of severity {least} or worse"]
     if options.baseline is not None:
-        parts = [f"{parts[0]} that {options.baseline} does not know, {known} that it knows"]
+        parts = [f"{parts[0]} that {options.baseline} does not know"]
+        parts += [f"{known} that it knows"] * bool(known)
     elif new and options.fail_on == "never":
         parts.append("--fail-on never")
     elif new and options.write_baseline:

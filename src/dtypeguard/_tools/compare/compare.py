@@ -159,7 +159,7 @@ def _subject(
     model: Any, batch: Any, dtype: Any, region: Any, formats: Any, loss: Any, attention: bool
 ) -> Subject:  # fmt: skip
     if not isinstance(model, nn.Module):
-        kind = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
+        kind = f"the class {model.__name__}" if isinstance(model, type) else indefinite(type(model).__name__)
         raise TypeError(f"compare: `model` is {kind}: pass an nn.Module")
     given = {"dtype": dtype, "region": region, "format": formats}
     named = [name for name, value in given.items() if value is not None]

@@ -210,7 +210,7 @@ def _loss(loss: Any) -> Loss | None:
 
 def _program(name: str, value: Any) -> Any:
     if isinstance(value, type) or not callable(value):
-        kind = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        kind = f"the class {value.__name__}" if isinstance(value, type) else indefinite(type(value).__name__)
         raise TypeError(f"diff: {name} is {kind}: pass a model, a function, or the path of a capture")
     return value
 
