@@ -419,8 +419,6 @@ TWO = BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n"
 NEXT = [
     ([], BAD, f"{EDIT} known.json"),
     ([], TWO, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
-    ([], GOOD, "next: nothing to edit; --values looks at values, too"),
-    (["--values"], GOOD, "next: nothing to edit"),
     (["--diff"], BAD, "next: --fix writes the safe edits"),
 ]
 

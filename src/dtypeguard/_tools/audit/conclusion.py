@@ -57,8 +57,7 @@ def conclude(
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
     text = _text(report, shown, options, None if to_file else out, edits)
-    says = [] if mending is not None or not new or options.format != "text" else [_next(options)]
-    notes = [*says, *notes, *([] if mending is None else mending.lines()), *_too_late(options)]
+    notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
     try:
@@ -79,17 +78,10 @@ def conclude(
     if text and not (quiet and options.format == "text"):
         print(text, file=out)
     if not quiet or (mending is not None and mending.written):
-        notes += [*_next(new, ended, options, mending), f"exit status {ended}: {reason}"]
+        notes += [*_next(new, options, mending), f"exit status {ended}: {reason}"]
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
-
-
-def _next(options: argparse.Namespace) -> str:
-    """What to do about findings, in a line."""
-    if options.baseline is not None:
-        return "next: --diff shows edits for what is new; --write-baseline accepts it"
-    return "next: --diff shows edits, proven by running the program again; --write-baseline PATH accepts what is there"
 
 
 def _text(
@@ -120,15 +112,12 @@ def _too_late(options: argparse.Namespace) -> Iterator[str]:
         yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
 
 
-def _next(
-    new: list[Finding], ended: int, options: argparse.Namespace, mending: Mending | None
-) -> Iterator[str]:  # fmt: skip
+def _next(new: list[Finding], options: argparse.Namespace, mending: Mending | None) -> Iterator[str]:
     """What to do now, in a line."""
     edits = edits_of(causes_of(new))
-    if not edits:
-        if not ended and not new:
-            yield "next: nothing to edit" + ("" if options.values else "; --values looks at values, too")
-    elif options.write_baseline:
+    if not edits or options.format != "text":
+        return
+    if options.write_baseline:
         yield f"next: run with --baseline {options.write_baseline}, which reports only what is new"
     elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
         yield "next: --fix writes the safe edits"
