@@ -142,7 +142,7 @@ def test_the_legend_tells_of_every_dtype():
     text = page.said(page.one("legend"))
     for fact in (
         "bfloat16",
-        "8 significant bits, up to 3.3895e38",
+        "8 significant bits, up to 3.39e38",
         "11 significant bits, up to 65504",
         "true or false",
     ):

@@ -71,3 +71,10 @@ def test_the_figures_are_drawn_anew():
 
 def test_the_figure_of_scaled_steps_names_rules_of_the_registry():
     assert {rule for *_, rule, _ in runpy.run_path(str(DOCS / "figures.py"))["WRONG"]} <= set(RULES)
+
+
+def test_an_article_before_a_vowel_is_an():
+    folder = Path(__file__).parent
+    texts = [*(folder / "golden").glob("*.txt"), *(folder / "rules").glob("*/bad_*.py"), *DOCS.glob("errors/DG*.md")]
+    wrong = re.compile(r"\b[Aa] (?!one|once|eu|un?i|us)[aeiou]\w*|\b[Aa]n [bcdgjkpqtvwyz][a-z]+")
+    assert {path.name: found for path in texts if (found := wrong.findall(path.read_text()))} == {}
