@@ -212,7 +212,7 @@ def tell(rule: Rule, row: Promotions, audit: Recorder, **facts: Any) -> None:
     nodes = row.nodes if not row.own else () if row.narrow_node is None else (row.narrow_node,)
     facts = {**facts_of(row.site, row.op, row.narrow, row.wide, row.bytes), **facts}
     if row.cast_back and not row.harms:
-        facts["size"] += f"; the result is cast back to {name_of(row.narrow)}"
+        facts["size"] += f"; later cast back to {name_of(row.narrow)}"
     finding = audit.find(
         rule, row.site, module=row.module, op=row.op, severity=None if row.harms else Severity.INFO,
         facts=facts, from_dtype=row.narrow, to_dtype=row.wide, bytes=row.bytes, origin=nodes[0].line() if nodes else (),
