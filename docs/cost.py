@@ -2,7 +2,7 @@
 
     python docs/cost.py
 
-tests/test_cost.py compares the page with the results.
+tests/test_explanation.py compares the page with the results.
 """
 
 from collections.abc import Iterator

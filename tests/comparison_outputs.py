@@ -170,14 +170,21 @@ def section(tool: Tool) -> str:
     return f"### {tool.name}\n\n{tool.says} ({told})\n\n{how}\n\n```text\n{output(tool)}\n```"
 
 
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page, by the names of their tools."""
+    parts = split(page, NAME)[1].split("\n### ")[1:]
+    return {part.partition("\n")[0]: f"### {part.strip()}" for part in parts}
+
+
 def main() -> int:
-    """Write the sections, if all tools are here."""
-    absent = [package for tool in TOOLS for package, found in versions(tool).items() if found is None]
-    if absent:
-        print(f"not installed: {', '.join(absent)}: pip install --group bench --group peers", file=sys.stderr)
-        return 1
+    """Write the sections; that of a tool that is not installed stays."""
     before, _, after = split(PAGE.read_text(), NAME)
-    PAGE.write_text(before + "\n" + "\n\n".join([f"```py\n# net.py\n{NET}```", *map(section, TOOLS)]) + "\n\n" + after)
+    made, old = [f"```py\n# net.py\n{NET}```"], sections(PAGE.read_text())
+    for tool in TOOLS:
+        if absent := [package for package, found in versions(tool).items() if found is None]:
+            print(f"{tool.name} stays as it is: {', '.join(absent)} is not installed", file=sys.stderr)
+        made.append(old[tool.name] if absent else section(tool))
+    PAGE.write_text(before + "\n" + "\n\n".join(made) + "\n\n" + after)
     return 0
 
 

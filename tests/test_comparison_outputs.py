@@ -2,10 +2,10 @@
 
 import pytest
 from comparison import PAGE, split
-from comparison_outputs import NAME, NET, TOOLS, output, versions
+from comparison_outputs import NAME, NET, TOOLS, output, sections, versions
 
 WRITTEN = split(PAGE.read_text(), NAME)[1]
-SECTIONS = dict(part.partition("\n")[::2] for part in WRITTEN.split("### ")[1:])
+SECTIONS = sections(PAGE.read_text())
 
 
 def test_the_page_has_the_program_and_all_tools():

@@ -58,6 +58,13 @@ def test_the_recipe_is_one_and_needs_what_the_package_needs(release):
     assert recipe["source"][0]["sha256"] == hashlib.sha256(sdist.read_bytes()).hexdigest()
 
 
+def test_the_page_has_every_extra_and_what_it_installs():
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "docs" / "howto" / "install.md").read_text(), re.MULTILINE)
+    extras = {extra: " ".join(needs) for extra, needs in PROJECT["optional-dependencies"].items()}
+    assert [extra for extra, _ in rows] == [*extras]
+    assert all(re.match(r"\w+", extras[extra])[0] == what for extra, what in rows[:-1])
+
+
 def test_the_citation_has_the_package_s_version():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == dtypeguard.__version__
 
