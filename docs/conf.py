@@ -22,9 +22,9 @@ html_title = "dtypeguard"
 TREES = {
     "index": {
         "Tutorials": "quickstart nan bf16",
-        "How-to guides": "howto/install howto/half-model howto/does-not-learn audit amp compare dryrun testing howto/fix "
-        "howto/suite howto/long-runs howto/state howto/port howto/formats howto/ci howto/settings howto/notebook howto/production "
-        "howto/log howto/adopt howto/jaxtyped wild",
+        "How-to guides": "howto/install howto/half-model howto/does-not-learn audit amp compare dryrun testing "
+        "howto/fix howto/suite howto/long-runs howto/state howto/port howto/formats howto/ci "
+        "howto/settings howto/notebook howto/production howto/log howto/adopt howto/jaxtyped wild",
         "Explanation": "explanation/inside explanation/program explanation/cost explanation/comparison found "
         "explanation/decisions",
         "Reference": "reference rules/index errors/index semantics limits",

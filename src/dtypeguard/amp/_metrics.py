@@ -50,7 +50,7 @@ class Metrics(dict[str, float]):
 
     def __init__(self, numbers: Mapping[str, float] = {}, histograms: Mapping[str, Histogram] = {}) -> None:
         super().__init__(numbers)
-        self.histograms = dict(histograms)
+        self.histograms: dict[str, Histogram] = dict(histograms)
 
 
 # ---------------------------------------------------------------- a step

@@ -29,6 +29,7 @@ from .findings import Findings
 from .lineage import Cause, Lineage, Node
 from .patches import Patches
 from .rule import Finding, Rule, Severity
+from .scope import Scope
 from .sites import Door, Site, here, line, raised_at, raising, user
 from .steps import Steps
 from .text import size_of
@@ -61,7 +62,7 @@ class Recorder:
         self.patches: Patches = Patches(self)
         self.lineage: Lineage = Lineage()
         self.local: Local = Local()
-        self.scope = findings.scope
+        self.scope: Scope | None = findings.scope
         self.handles: list[Any] = []
         self.optimizers: list[Any] = []  # those that `audit` was given
         self.scalers: list[Any] = []
