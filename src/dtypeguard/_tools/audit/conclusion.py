@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from ..._core.base.frames import shown as short
 from ..._engine.watch.rule import Finding
 from ..._engine.watch.selection import reaches
 from ..._show.files import write
@@ -66,7 +67,7 @@ def conclude(
                 keep(path)
         if options.write_baseline:
             save(bad, options.write_baseline)
-            notes.append(f"{counted(causes_of(bad)) or 'nothing'} known from now on in {options.write_baseline}")
+            notes.append(f"{counted(causes_of(bad)) or 'nothing'} known from now on in {short(options.write_baseline)}")
         if to_file:
             write(options.output, text + "\n" * bool(text))
             text = ""
@@ -118,7 +119,7 @@ def _next(new: list[Finding], options: argparse.Namespace, mending: Mending | No
     if not edits or options.format != "text":
         return
     if options.write_baseline:
-        yield f"next: run with --baseline {options.write_baseline}, which reports only what is new"
+        yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"
     elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
         yield "next: --fix writes the safe edits"
     else:
