@@ -53,7 +53,8 @@ JOBS: dict[str, tuple[str, str]] = {
     "Results": (
         "[In a notebook](howto/notebook.md)",
         "results results.AuditReport results.Report results.Finding results.Cast results.Edit results.Replacement "
-        "results.Block results.Watch results.Casts results.CastRecord results.Comparison results.FormatComparison "
+        "results.Block results.Watch results.Metrics results.Casts results.CastRecord results.Comparison "
+        "results.FormatComparison "
         "results.Layer results.Line results.Kept results.Placed results.ProgramDiff results.DiffRow results.Gradient "
         "results.Token results.DryrunTable results.DryrunCell results.Manifest results.StateDiff results.Difference "
         "results.Description results.HeldModule results.HeldArgument results.ImportHook testing.ModuleReport "
