@@ -3,6 +3,7 @@
 import collections.abc
 import inspect
 import re
+import textwrap
 import types
 import typing
 from dataclasses import dataclass, field
@@ -56,11 +57,22 @@ def read(one: Any) -> Docstring:
         if block.startswith(">>>"):
             examples.append(block)
         elif section is not None:
-            doc.sections[section[1]] = entries(inspect.cleandoc(block[section.end() :]), section[1] == "Returns")
+            doc.sections[section[1]] = entries(textwrap.dedent(block[section.end() :]).strip(), section[1] == "Returns")
+        elif block.startswith("==="):
+            doc.text.append(table(block))
         elif block.strip():
             doc.text.append(" ".join(block.split()))
     doc.example = "\n\n".join(map(shown, examples))
     return doc
+
+
+def table(block: str) -> str:
+    """A table between lines of `===`, in Markdown."""
+    rule, head, _, *rows, _ = block.splitlines()
+    ends = [span.span() for span in re.finditer("=+", rule)]
+    lines = [[row[start:end].strip().replace("``", "`") for start, end in ends] for row in (head, *rows)]
+    lines.insert(1, ["---"] * len(ends))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def shown(example: str) -> str:

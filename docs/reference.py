@@ -53,7 +53,8 @@ JOBS: dict[str, tuple[str, str]] = {
     "Results": (
         "[In a notebook](howto/notebook.md)",
         "results results.AuditReport results.Report results.Finding results.Cast results.Edit results.Replacement "
-        "results.Block results.Watch results.Metrics results.Casts results.CastRecord results.Comparison "
+        "results.Block results.Ranges results.Range results.Watch results.Metrics results.History results.Moment "
+        "results.Casts results.CastRecord results.Comparison "
         "results.FormatComparison "
         "results.Layer results.Line results.Kept results.Placed results.ProgramDiff results.DiffRow results.Gradient "
         "results.Token results.DryrunTable results.DryrunCell results.Manifest results.StateDiff results.Difference "
@@ -69,12 +70,13 @@ JOBS: dict[str, tuple[str, str]] = {
 }
 # What users call of a class; attributes are those of its docstring.
 MEMBERS = {
-    "results.AuditReport": "elapsed findings casts values edits origin assert_clean save_baseline apply show",
+    "results.AuditReport": "elapsed findings casts values ranges edits origin assert_clean save_baseline apply show",
     "results.Edit": "installed removes",
     "results.Finding": "name docs",
     "results.CastRecord": "what",
     "results.Difference": "what",
-    "results.Watch": "report remove",
+    "results.Watch": "report metrics log history remove",
+    "results.Range": "smallest low high below beyond",
     "results.Comparison": "keep",
     "results.FormatComparison": "keep",
     "results.Line": "site",

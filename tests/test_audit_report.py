@@ -314,10 +314,10 @@ def test_the_first_failed_call_is_listed():
 # ---------------------------------------------------------------- data
 
 SCHEMA = {
-    "": "schema tool version kind torch program command date verdict error stopped seconds operations values edits "
-        "causes diffs findings casts modules rules severities",
+    "": "schema tool version kind torch program command date verdict error stopped seconds operations values ranges "
+        "edits causes diffs findings casts modules rules severities",
     "findings": "rule name severity message fix site file line function source module_path op from_dtype to_dtype "
-                "count bytes origin parameters docs label spots edit seen_in",
+                "count bytes origin parameters docs label spots edit course seen_in",
     "casts": "kind op from_dtype to_dtype from_device to_device site file line function source module_path count bytes",
     "modules": "path class parent calls parameters inputs outputs",
 }  # fmt: skip

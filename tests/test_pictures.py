@@ -20,6 +20,7 @@ from dtypeguard._show.svg import (
     Matrix,
     Row,
     Series,
+    Stack,
     alone,
     colours,
     inline,
@@ -79,6 +80,8 @@ PICTURES = {
     "float64": Bars("float64", [Row("a", [(0.0, math.inf, "f0")])], Axis(log=2), [Limit(5e-324), Limit(1.7e308)]),
 }
 
+
+PICTURES["stack"] = Stack("a run", [PICTURES["histogram"], PICTURES["curve"]])
 
 FILE = Path(__file__).parent / "golden" / "picture.svg"
 GOLDEN = Chart(

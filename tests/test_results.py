@@ -35,10 +35,22 @@ def watched():
     return amp.watch(model, torch.optim.SGD(model.parameters(), lr=1e-9), mode="warn")
 
 
+def measured():
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with amp.watch(model, optimizer, metrics=1, mode="off") as watch:
+        for _ in range(3):
+            model(X).sum().backward()
+            optimizer.step()
+    return watch.history
+
+
 RESULTS = {
     "audit": lambda: audit(lambda: X.double() + X),
     "findings": lambda: audit(lambda: X.double() + X).findings,
+    "ranges": lambda: audit(MODEL, X, values="range").ranges,
     "watch": watched,
+    "history": measured,
     "compare": compared,
     "kept": lambda: compared().keep(error=1e-6),
     "dryrun": lambda: dryrun(MODEL, X, device="cpu"),
@@ -72,6 +84,8 @@ PARTS = {
     "CastRecord": lambda: repaired()[0],
     "Layer": lambda: compared().layers[0],
     "HeldModule": lambda: describe(MODEL).modules[0],
+    "Range": lambda: RESULTS["ranges"]().rows[0],
+    "Moment": lambda: measured().moments[0],
     "Cell": lambda: check_module(nn.LayerNorm(3), batch=X).cells[0],
 }
 
@@ -87,6 +101,8 @@ def test_a_part_of_a_result_shows_its_facts_in_a_notebook(name):
 
 
 PICTURES = {
+    "ranges": "range of values by module",
+    "history": "what precision did to the steps",
     "compare": "Sequential in bfloat16: error against parameters in float32",
     "kept": "error against parameters in float32",
     "dryrun": "Sequential: in which dtypes does it run?",
@@ -110,7 +126,7 @@ def in_formats():
     return compare(WIDE, torch.ones(2, 32), format=("nvfp4", "mxfp8"))
 
 
-DRAWN = {name: RESULTS[name] for name in ("compare", "kept", "dryrun")} | {
+DRAWN = {name: RESULTS[name] for name in ("ranges", "history", "compare", "kept", "dryrun")} | {
     "formats": in_formats,
     "placed": lambda: in_formats().keep(bits=7),
     "integers": lambda: compare(Picks(), X, dtype=BF16),

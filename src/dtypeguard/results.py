@@ -15,6 +15,7 @@ from ._engine.watch.findings import Cast
 from ._engine.watch.rule import Finding
 from ._show.report.edits import Block, Edit, EditError, Replacement
 from ._show.report.findings import Report
+from ._show.report.ranges import Range, Ranges
 from ._show.report.report import AuditReport
 from ._tools.compare.by_format import FormatComparison
 from ._tools.compare.kept import Kept
@@ -28,12 +29,13 @@ from ._tools.diff.tokens import Token
 from ._tools.dryrun.cells import DryrunCell
 from ._tools.dryrun.table import DryrunTable
 from ._tools.manifest.manifest import Manifest, StateDiff
+from .amp._history import History, Moment
 from .amp._metrics import Metrics
 from .amp._watch import Watch
 
 __all__ = [
     "AuditReport", "Block", "Cast", "CastRecord", "Casts", "Comparison", "Description", "DiffRow", "Difference",
     "DryrunCell", "DryrunTable", "Edit", "EditError", "Finding", "FormatComparison", "Gradient", "HeldArgument",
-    "HeldModule", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Placed", "ProgramDiff", "Replacement",
-    "Report", "StateDiff", "Token", "Watch",
+    "HeldModule", "History", "ImportHook", "Kept", "Layer", "Line", "Manifest", "Metrics", "Moment", "Placed",
+    "ProgramDiff", "Range", "Ranges", "Replacement", "Report", "StateDiff", "Token", "Watch",
 ]  # fmt: skip

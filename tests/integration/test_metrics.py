@@ -266,3 +266,30 @@ def test_the_callback_of_the_trainer_adds_to_its_logs(tmp_path):
     trainer.train()
     told = [row["dtypeguard/steps"] for row in trainer.state.log_history if "dtypeguard/update" in row]
     assert told == [2, 4]
+
+
+def test_a_history_has_each_measured_step_and_of_a_long_run_at_most_512():
+    handle = watched(BF16, lr=2.0**-7, steps=30, metrics=10)
+    assert [moment.step for moment in handle.history] == [1, 10, 20, 30]
+    first = handle.history.moments[0]
+    assert (first.unmoved, first.update) == (0, watched(BF16, lr=2.0**-7).metrics()["dtypeguard/update"])
+    assert 1 < first.low < first.update < first.high < 2
+    steps = [moment.step for moment in watched(BF16, steps=1500).history]
+    assert steps == list(range(1, 1501, 4))
+
+
+def test_a_history_has_the_scale_of_each_step_and_prints_it_first():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1)
+    with amp.watch(model, optimizer, scaler, mode="off", metrics=1) as handle:
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert [moment.scale for moment in handle.history] == [1024.0, 2048.0, 4096.0]
+    lines = str(handle.history).splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "scale", "unmoved", "update"]
+    assert lines[1].split()[1:] == ["1024", "\u2581\u2585\u2588", "4096"]
+    assert "no step was measured" in str(amp.watch(model, optimizer).history)

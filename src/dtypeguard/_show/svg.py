@@ -3,6 +3,7 @@
     Chart   lines, steps or a histogram over two axes, with marked points and limits
     Bars    one row for each name, with ranges on one axis and limits: dtypes' ranges by layer, bytes of a tree
     Matrix  coloured cells with two lines of text
+    Stack   pictures below each other, each with its title
 
 `inline(picture)` is an element of a page or a notebook's cell, whose `parts.css` gives the colours. `alone(picture)` is
 a file: it has its title and its colours, those of light as attributes, which any viewer understands, those of dark by
@@ -44,7 +45,21 @@ from .strokes import (
     text,
 )
 
-__all__ = ["Axis", "Bars", "Cell", "Chart", "Limit", "Mark", "Matrix", "Picture", "Row", "Series", "alone", "inline"]
+__all__ = [
+    "Axis",
+    "Bars",
+    "Cell",
+    "Chart",
+    "Limit",
+    "Mark",
+    "Matrix",
+    "Picture",
+    "Row",
+    "Series",
+    "Stack",
+    "alone",
+    "inline",
+]
 
 _WIDTH = 390  # px: of a file
 _LEFT, _RIGHT, _HIGH = 16.0, 97.0, 190.0  # of a chart: percent, percent, px
@@ -236,6 +251,26 @@ class Matrix:
                 for said, at in ((cell.text, 17 if cell.more else 25), (cell.more, 33)):
                     yield text(x + step / 2 - 0.25, y + at, cut(said, room), "middle", "text", told)
         yield from legend
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Pictures below each other, as when all are over the same steps."""
+
+    title: str
+    parts: Sequence[Picture]
+
+    def draw(self) -> tuple[float, Lines]:
+        drawn = [part.draw() for part in self.parts]
+        return sum(height + 2 * LINE for height, _ in drawn), self._inside(drawn)
+
+    def _inside(self, drawn: Sequence[tuple[float, Lines]]) -> Lines:
+        top = 0.0
+        for part, (height, inside) in zip(self.parts, drawn, strict=True):
+            yield text(0, top + 14, cut(part.title, NARROW), colour="text", told=part.title)
+            at = f'y="{top + 22}" width="100%" height="{short(height)}"'
+            yield f'<svg {at} overflow="visible">{"".join(inside)}</svg>'
+            top += height + 2 * LINE
 
 
 def _heads(limits: Sequence[Limit], across: Scale, top: float) -> tuple[list[str], float]:

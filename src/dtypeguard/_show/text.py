@@ -1,6 +1,10 @@
 """Numbers as a reader wants them."""
 
 import re
+import sys
+from collections.abc import Iterable
+
+_LEVELS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", ".:-=+*#@"  # eighths of a block, or else their darkness
 
 
 def human(size: float) -> str:
@@ -23,3 +27,17 @@ def limit(value: float) -> str:
 def number(count: int, what: str) -> str:
     """A count with its noun: `1 cast`, `2,000 casts`; `info` has no plural."""
     return f"{count:,} {what}{'' if count == 1 or what == 'info' else 's'}"
+
+
+def spark(shares: Iterable[float | None]) -> str:
+    """A letter for each share (0 to 1) of what could be, the higher the more; none for 0 and for None.
+
+    They are blocks, where standard output can show these.
+    """
+    levels = _LEVELS[0]
+    try:
+        levels.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        levels = _LEVELS[1]
+    top = len(levels) - 1
+    return "".join(levels[min(top, int(top * share + 0.5))] if share else " " for share in shares)

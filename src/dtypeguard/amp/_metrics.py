@@ -29,6 +29,7 @@ _LOWEST, _HIGHEST = -2, 25  # edges of the histogram: elements that did not move
 _EDGES = list(map(float, range(_LOWEST, _HIGHEST + 1)))
 _PLACES = 16  # evenly spread over all elements; the parameter at each of them is looked at
 _DTYPES = ("float64", "float32", "bfloat16", "float16", "other")  # of gradients
+_POINTS = 512  # of a history
 _COUNTS = ("repairs",)  # of which ranks' own are added up
 # In the order in which ranks exchange them.
 _FIELDS = ("steps", "scale", "skipped", "unmoved", "update", "repairs", *(f"gradients/{name}" for name in _DTYPES))
@@ -63,6 +64,14 @@ class Measured(NamedTuple):
     gradients: Mapping[str, int]  # how many have a dtype
 
 
+class Point(NamedTuple):
+    """What was measured at a step."""
+
+    step: int
+    counts: list[Tensor]
+    scale: Tensor | None
+
+
 class Meters:
     """What a watch counts and measures for its numbers."""
 
@@ -71,19 +80,43 @@ class Meters:
         self._begin = mark()  # of repairs
         self._skipped = 0  # steps, by scalers that others replaced
         self._fused: dict[WatchedOptimizer, Tensor] = {}  # by steps that skip themselves, which the device counts
+        self._points: list[Point] = []
+        self._stride = 1  # how many measured steps there are for each point
 
     def before(self, watched: WatchedOptimizer) -> None:
         """A step is about to run."""
         if watched in self._meters:
             self._meters[watched].before()
 
-    def after(self, watched: WatchedOptimizer) -> None:
+    def after(self, watched: WatchedOptimizer, scaling: Scaling | None) -> None:
         """It has run."""
         skipped = getattr(watched.optimizer, "found_inf", None)  # of a fused step under a scaler
         if skipped is not None:
             self._fused[watched] = (skipped != 0) + self._fused.get(watched, 0)
-        if watched in self._meters:
-            self._meters[watched].after(skipped)
+        if watched in self._meters and self._meters[watched].after(skipped):
+            self._note(watched.steps, self._meters[watched], scaling)
+
+    def _note(self, step: int, meter: "Meter", scaling: Scaling | None) -> None:
+        """Keep what was measured; of a long run every second, fourth, ... point."""
+        meter.times += 1
+        if (meter.times - 1) % self._stride:
+            return
+        if len(self._points) >= _POINTS:
+            self._points, self._stride = self._points[::2], 2 * self._stride
+        scaler = None if scaling is None or not scaling.enabled else scaling.scaler
+        scale = None if scaler is None else scale_tensor(scaler).detach().clone()
+        self._points.append(Point(step, list(meter.measured.counts), scale))
+
+    def history(self) -> list[tuple[int, list[int], float | None]]:
+        """Of each point the step, the counts of the histogram, and the scale."""
+        tensors = [tensor for point in self._points for tensor in (*point.counts, point.scale) if tensor is not None]
+        values = iter(_fetched(tensors))
+        rows = []
+        for point in self._points:
+            counts = [next(values) for _ in point.counts]
+            scale = None if point.scale is None else next(values)[0]
+            rows.append((point.step, [int(sum(bins)) for bins in zip(*counts, strict=True)], scale))
+        return rows
 
     def replaced(self, scaling: Scaling) -> None:
         """A scaler stands in the place of this one."""
@@ -116,6 +149,7 @@ class Meter:
         self._watched, self._every = watched, every
         self._kept: list[tuple[weakref.ref[Tensor], int, Tensor]] = []  # how many elements of it, and their values
         self.measured = Measured([], {})
+        self.times = 0  # it has measured
 
     def before(self) -> None:
         """A step is about to run."""
@@ -127,11 +161,11 @@ class Meter:
                 if values is not None and values.is_floating_point():
                     self._kept.append((weakref.ref(parameter), number, values.clone()))
 
-    def after(self, skipped: Tensor | None) -> None:
-        """It has run; a fused one may have skipped itself, which only the device knows."""
+    def after(self, skipped: Tensor | None) -> bool:
+        """It has run; a fused one may have skipped itself, which only the device knows. Whether it was measured."""
         kept, self._kept = self._kept, []
         if not kept:
-            return
+            return False
         triples = defaultdict(list)
         for ref, number, was in kept:
             parameter = ref()
@@ -147,6 +181,7 @@ class Meter:
             counts = [count * (skipped == 0).to(count) for count in counts]
         dtypes = Counter(name_of(gradient.dtype) for _, gradient in self._watched.gradients())
         self.measured = Measured(counts, dtypes)
+        return True
 
 
 def _chosen(parameters: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
@@ -194,14 +229,14 @@ def _of_updates(counts: Iterable[Sequence[float]]) -> tuple[dict[str, float], li
     total = [int(sum(bins)) for bins in zip(*counts, strict=True)] or [0] * (_HIGHEST - _LOWEST)
     if not sum(total):
         return {}, total
-    return {"unmoved": total[0] / sum(total), "update": _median(total)}, total
+    return {"unmoved": total[0] / sum(total), "update": quantile(total, 0.5)}, total
 
 
-def _median(counts: Sequence[int]) -> float:
+def quantile(counts: Sequence[int], share: float) -> float:
     """Of |update| in spacings; in a bin elements are taken to be spread evenly over its exponents."""
-    half, ends = sum(counts) / 2, list(itertools.accumulate(counts))
-    place = bisect.bisect_left(ends, half)
-    return 2.0 ** (_EDGES[place] + 1 - (ends[place] - half) / counts[place]) if place else 0.0
+    part, ends = sum(counts) * share, list(itertools.accumulate(counts))
+    place = bisect.bisect_left(ends, part)
+    return 2.0 ** (_EDGES[place] + 1 - (ends[place] - part) / counts[place]) if place else 0.0
 
 
 def _of_gradients(dtypes: Iterable[Mapping[str, int]]) -> dict[str, float]:

@@ -21,9 +21,11 @@ from .._show.report.causes import causes_of
 from .._show.report.cell import findings_parts
 from .._show.report.findings import Report
 from .._show.result import Result
+from .._show.svg import Picture
 from .._show.text import number
 from ._arguments import check_steps, models_of, optimizers_of
 from ._average import WatchedAverage
+from ._history import History, moments_of
 from ._holdings import compare
 from ._metrics import Meters, Metrics, check_group, named, reduced
 from ._names import Names
@@ -243,6 +245,10 @@ class Watch(Result):
             "findings": list(self.report()),
         }
 
+    def _picture(self) -> Picture | None:
+        history = self.history
+        return history._picture() if len(history) > 1 else None
+
     def _cell(self) -> tuple[Any, ...]:
         watched = f"watch of {self._names.title}, {', '.join(one.title for one in self._optimizers)}"
         found = self.report()
@@ -326,6 +332,22 @@ class Watch(Result):
         write(found, self._optimizers[0].steps if step is None and self._optimizers else step)
         return found
 
+    @property
+    def history(self) -> History:
+        """What `watch(..., metrics=n)` measured, over the steps: it prints as lines, and `to_svg` draws it.
+
+        >>> import torch, dtypeguard
+        >>> model = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with dtypeguard.amp.watch(model, optimizer, metrics=10) as watch:
+        ...     for _ in range(20):
+        ...         model(torch.ones(2, 64)).square().mean().backward()
+        ...         optimizer.step()
+        >>> [moment.step for moment in watch.history]
+        [1, 10, 20]
+        """
+        return History(moments_of(self._meters.history()))
+
     # ------------------------------------------------------------ each step
 
     def _before(self, watched: WatchedOptimizer, closure: bool) -> None:
@@ -346,7 +368,7 @@ class Watch(Result):
 
     def _after(self, watched: WatchedOptimizer, closure: bool) -> None:
         __tracebackhide__ = True
-        self._meters.after(watched)
+        self._meters.after(watched, self._scaling)
         if closure and watched is self._optimizers[0] and watched.due(SELDOM):
             self._compare_with_model(stepping=True)
         watched.after_step()

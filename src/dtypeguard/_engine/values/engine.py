@@ -22,6 +22,7 @@ from .kept import UNMOVED, Kept, Totals
 from .leaving import PARAMETER, TRAINS, begin
 from .measure import error_of, worst
 from .memory import Memory, ShadowStorage
+from .ranges import Ranges
 from .rows import LOST, TOTAL, Cause, Row, Rows
 from .shadow import Shadow, Writing, written
 
@@ -65,6 +66,7 @@ class Values:
         self.shadow = self._shadow = Shadow(Memory(self._left)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
+        self.ranges = Ranges()
         self._totals = Totals(self._step)  # over steps that are not looked at
         self._lines: dict[int, tuple[Site, str | None]] = {}  # in forward, by autograd's sequence number
 
@@ -82,6 +84,8 @@ class Values:
             found = {"how": "shadow", "shadowed": shadow.operations, "not_shadowed": missing, "over": self.over}
         if steps is not None:
             found |= {"every": steps.every, "steps": steps.number - bool(steps.trained), "looked_at": steps.looked}
+        with self._audit.paused():
+            found["ranges"] = list(self.ranges.rows())
         return found
 
     # ------------------------------------------------------------ operations

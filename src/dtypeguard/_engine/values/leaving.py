@@ -12,6 +12,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ..watch.events import Call, tensors_in
 from ..watch.recorder import Recorder
+from .ranges import GRADIENT as OF_GRADIENTS
+from .ranges import OUTPUT
 from .rows import Cause
 
 LOSS, GRADIENT, PARAMETER = "a loss", "a gradient that a step uses", "a parameter after a step"
@@ -33,7 +35,12 @@ def begin(audit: Recorder) -> None:
 
 
 def _left(call: Call, audit: Recorder) -> None:
-    if audit.local.modules or audit.resting:
+    if audit.resting:
+        return
+    if audit.due("range", call.path):
+        for _, tensor in list(tensors_in(call.output))[:_MANY]:
+            audit.values.ranges.add(call.path, OUTPUT, tensor)
+    if audit.local.modules:
         return
     site, due = audit.here(), audit.due("values", call.path)
     for _, tensor in list(tensors_in(call.output))[:_MANY] if due else ():
@@ -83,10 +90,15 @@ def _hook(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, 
 def _before(audit: Recorder, optimizer: Optimizer) -> None:
     if getattr(optimizer, "found_inf", None) is not None or not audit.due("values", id(optimizer)):
         return  # a GradScaler's fused step looks for itself
-    site = audit.here()
+    site, owners = (
+        audit.here(),
+        {id(p): path for path, module in audit.modules() for p in module.parameters(recurse=False)},
+    )
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             audit.values.felt(GRADIENT, parameter.grad, site=site, causes=_SPOILT)
+            if id(parameter) in owners:
+                audit.values.ranges.add(owners[id(parameter)], OF_GRADIENTS, parameter.grad)
 
 
 def _after(audit: Recorder, optimizer: Optimizer) -> None:

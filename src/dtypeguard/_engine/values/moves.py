@@ -5,7 +5,7 @@ on; how far it is from there, beside how far its shadow is, says whether the val
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from .measure import norm
 from .memory import ShadowStorage
 
 _SAMPLE = 1024  # values of one tensor
+_POINTS = 256  # of a course
 _ONCE = 3  # writes, from which on a tensor is followed: it is made, written to, and written to again
 # Measured on 91 programs with a fault and 140 without: half and twice as much of each give the same, but for
 # `_FOLLOWS`, which misses three averages with 0.25.
@@ -36,12 +37,18 @@ class Path:
         shadow: where their shadow began.
         last: where they were at the last look.
         since: the write since which they stand still; 0 if they do not.
+        course: how far they and their shadow have moved at the writes that were looked at
     """
 
     first: Tensor
     shadow: Tensor
     last: Tensor
     since: int = 0
+    course: list[tuple[int, float, float]] = field(default_factory=list)
+
+    def note(self, write: int, moved: float, should: float) -> None:
+        if len(self.course) < _POINTS and math.isfinite(moved) and math.isfinite(should):
+            self.course.append((write, moved, should))
 
 
 def begin(tensor: Tensor, held: ShadowStorage) -> None:
@@ -65,10 +72,19 @@ def stands(tensor: Tensor, held: ShadowStorage, half_ulp: float) -> int:
     path.last = now
     wide, first = now.to(shadow.dtype), path.first.to(shadow.dtype)
     moved, should, lost, size = map(norm, (wide - first, shadow - path.shadow, shadow - wide, shadow))
+    path.note(held.writes, moved, should)
     built_up = _ULPS if moved else 1  # a compensated sum is off by less than one
     if not math.isfinite(should) or moved >= _FOLLOWS * should or lost <= built_up * half_ulp * size:
         return 0
     return max(1, path.since)
+
+
+def follows(tensor: Tensor, held: ShadowStorage) -> None:
+    """Values that are as their shadow is have moved as far."""
+    path: Path | None = held.path
+    if path is not None:
+        moved = norm(_sample(tensor, held).to(path.shadow.dtype) - path.first.to(path.shadow.dtype))
+        path.note(held.writes, moved, moved)
 
 
 def unmoved(op: Operator, args: Any, old: Tensor | None, tensor: Tensor) -> tuple[int, int]:

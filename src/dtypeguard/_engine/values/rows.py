@@ -46,6 +46,7 @@ class Row:
         "born",
         "changed",
         "count",
+        "course",
         "decided",
         "digits",
         "distinct",
@@ -92,6 +93,7 @@ class Row:
         self.lost = self.flushed = 0  # of these
         self.born = self.of = 0  # values that are not finite, of how many
         self.stalled = 0.0
+        self.course: list[tuple[int, float, float]] = []  # of what it writes to, see `moves.Path`
         self.stuck = 0  # since which visit values stand still that are written to again and again
         self.digits = 0.0  # of a gradient: the roundings of what it is the difference of, as a share of it
         self.unmoved: tuple[int, int] = (0, 0)  # values that one change has left as they were, of how many

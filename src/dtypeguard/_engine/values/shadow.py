@@ -278,6 +278,8 @@ class Shadow:
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance:
             self._follows(op, args, row, tensor, shadow, incoming, writing)
+        elif writing is not None:
+            moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
         if tensor.numel() <= LARGEST and error.distance:
             if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
@@ -330,6 +332,8 @@ class Shadow:
         stuck = 0
         if not inherits and not row.backward and op.name not in BESIDES:
             stuck = max(moves.stands(one.tensor, one.held, row.half_ulp) for one in writing.incoming)
+            if target.held.path is not None:
+                row.course = target.held.path.course
         row.stuck = stuck
         if target.held.writes > _MADE:
             row.follows = row.follows or not stuck

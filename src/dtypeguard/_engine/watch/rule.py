@@ -151,6 +151,8 @@ class Finding(Row):
         label: the message without the code that it is about, to stand beside the code.
         spots: the code that the finding points at: the fault, and the line where its dtype was born.
         edit: the one of these to change.
+        course: of a total that stalls, how it went: the write, how far its values had moved from where they began, and
+            how far they would have in a wider dtype.
         seen_in: where it was seen, of a report that joins several: ids of tests, or `rank 1`; empty for all ranks.
     """
 
@@ -174,6 +176,7 @@ class Finding(Row):
     label: str = ""
     spots: tuple[Spot, ...] = ()
     edit: Spot | None = None
+    course: tuple[tuple[int, float, float], ...] = ()
     seen_in: tuple[str, ...] = ()
 
     def point(self, site: Site, mine: Site | None = None) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from ..._core.base.dtypes import HALF, WIDER, name_of
 from ..._engine.values.engine import Harm
-from ..._engine.values.rows import Row
+from ..._engine.values.rows import Cause, Row
 from ..._engine.watch.recorder import Recorder
 from ..._engine.watch.rule import Rule, Severity
 from ..._engine.watch.spots import Step
@@ -78,4 +78,5 @@ def enter(
     audit.find(
         rule, row.site, severity=severity, facts={**facts, "reached": reached}, module=row.module, op=row.name,
         from_dtype=row.dtype, to_dtype=WIDER.get(row.dtype, torch.float64), origin=chain, about=row.name,
+        course=tuple(row.course) if harm is not None and harm.cause is Cause.STALLED else (),
     )  # fmt: skip

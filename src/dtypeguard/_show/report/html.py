@@ -12,7 +12,9 @@ from ..chips import chip, class_styles, rank
 from ..document import document, markup
 from ..fragment import drawn
 from ..text import human, limit
+from .course import course_of
 from .flow import flow_of
+from .ranges import picture_of, range_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -31,7 +33,7 @@ def render(data: dict[str, Any]) -> str:
     """The page of a report, from `AuditReport.to_dict()`."""
     filters: dict[str, Callable[..., Any]] = {
         "chip": functools.cache(chip), "human": human, "steps": _steps, "shape": _shape, "tip": _tip, "kinds": _kinds,
-        "marked": _marked, "elsewhere": _elsewhere, "shown": shown,
+        "marked": _marked, "elsewhere": _elsewhere, "shown": shown, "course": lambda found: drawn(course_of(found)),
     }  # fmt: skip
     depths = "".join(f".d{depth}{{--d:{depth}}}\n" for depth in range(_DEEPEST + 1))
     return document(_PAGE, {"data": data, **_view(data)}, filters, class_styles() + depths)
@@ -59,6 +61,7 @@ def _view(data: dict[str, Any]) -> dict[str, Any]:
         "findings": findings,
         "casts": casts,
         "picture": drawn(flow_of(data) if any(module["calls"] for module in data["modules"]) else None),
+        "ranges": drawn(picture_of([range_of(row) for row in data["ranges"]]) if data.get("ranges") else None),
         "nodes": nodes,
         "outside": outside,
         "rules": _rules(data["rules"], findings),

@@ -31,6 +31,7 @@ from .cell import casts_table, findings_parts, verdict_parts
 from .edits import Edit, write_edits
 from .findings import Report
 from .flow import flow_of
+from .ranges import Ranges
 from .text import Style, cast_count, cast_lines, paragraphs, verdict_lines
 
 _SEVERITIES = tuple(severity.value for severity in Severity)
@@ -136,7 +137,21 @@ class AuditReport(Drawn, Generic[R]):
     def values(self) -> dict[str, Any] | None:
         """What an audit with `values=` looked at: operations that were shadowed, and by name those that were not."""
         values = self._recorder.values
-        return None if values is None else dict(values.summary())
+        return None if values is None else {key: fact for key, fact in values.summary().items() if key != "ranges"}
+
+    @property
+    def ranges(self) -> Ranges:
+        """How large the values of each module are, of an audit with `values=`; else without rows.
+
+        It prints as a table; `to_svg` is a picture.
+
+        >>> import torch, dtypeguard
+        >>> with dtypeguard.audit(values="range") as report:
+        ...     out = torch.nn.ReLU()(torch.tensor([-1.0, 70000.0]))
+        >>> [(row.module, row.largest, row.zeros) for row in report.ranges]
+        [('ReLU', 70000.0, 1)]
+        """
+        return Ranges(() if self._recorder.values is None else self._recorder.values.summary()["ranges"])
 
     @property
     def findings(self) -> Report:
@@ -294,6 +309,7 @@ class AuditReport(Drawn, Generic[R]):
             "seconds": round(self.seconds, 3),
             "operations": self._recorder.operations,
             "values": self.values,
+            "ranges": self.ranges.data(),
             "edits": [
                 {
                     "place": edit.place,
