@@ -849,12 +849,12 @@ def test_of_a_packed_sequence_only_its_data_counts():
     assert caught.value.argument == "x.data"
 
 
-def test_an_unannotated_list_that_begins_and_ends_with_a_number_is_skipped_and_no_other():
+def test_an_unannotated_list_of_numbers_passes_and_a_tensor_among_them_is_seen():
     net = guard(Net(), mode="strict")
-    for x in ([1, 2, 3], ["a", "b"], [None, None], list(range(100_000)), [1, f64(), 2]):
+    for x in ([1, 2, 3], ["a", "b"], [None, None], list(range(100_000)), [1, f32(), 2]):
         net(f32(), x, key=x)
         assert net.got[1] is net.got[2] is x
-    for x in ([1, f64()], [f64(), 1]):
+    for x in ([1, f64()], [f64(), 1], [1, f64(), 2], [None, f64(), None]):
         with pytest.raises(DtypeError):
             net(x)
     with pytest.raises(DtypeError) as caught:

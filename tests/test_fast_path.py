@@ -268,6 +268,7 @@ MODULES = {
     "lists and tuples": (lambda: guard(Net()), [[f(2), (f(2), f(3))], [((f(2), 1), [(f(2), ids)])]]),
     "dicts": (lambda: guard(Net()), [{"a": f(1), "b": [ids, None], "c": {"d": f(1)}}]),
     "long lists of numbers": (lambda: guard(Net()), [[0, *range(100), 0], [""] * 9]),
+    "tensors between numbers": (lambda: guard(Net()), [[1.0, f(2), 2.0], [None, [0, f(3), 0], None]]),
     "a count beside half": (lambda: guard(Net(BF16)), [half, torch.tensor(4097.0), [torch.tensor(1.0)]]),
     "parameters of two dtypes": (lambda: guard(Net(F32, BF16)), [f(2), half, double]),
     "parameters on two devices": (lambda: guard(Net(device="meta")), [f(2), f(2).to("meta")]),

@@ -453,8 +453,16 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
 
 def _is_plain(value: Any) -> bool:
     """Whether a value surely holds no tensor: a number or a string, or a list of them, however long."""
-    several = type(value) is list and len(value) > 0 and type(value[0]) in SCALARS and type(value[-1]) in SCALARS
-    return several or type(value) in SCALARS
+    return type(value) in SCALARS or (type(value) is list and are_scalars(value))
+
+
+def are_scalars(values: list[Any]) -> bool:
+    """Whether a list holds numbers, strings and the like only: some 20 ns an item."""
+    if not values or type(values[0]) not in SCALARS:
+        return False
+    if torch.compiler.is_compiling():
+        return all([type(value) in SCALARS for value in values])
+    return SCALARS.issuperset(map(type, values))
 
 
 def _is_side(call: CallState) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..base import private
 from ..base.config import Autocast
 from ..base.dtypes import AUTOCAST, FLOATING
-from ..check.reference import SCALARS, check_one, holds, same_device
+from ..check.reference import SCALARS, are_scalars, check_one, holds, same_device
 from ..check.scope import scope
 from ..check.state import is_returned
 from ..contract.anchor import is_count, quiet
@@ -33,7 +33,7 @@ def scan(value: Any, dtype: torch.dtype | None, device: torch.device | None, con
 def _scan(value: Any, dtype: Any, device: Any, cpu: bool, contract: Contract) -> bool:
     kind = type(value)
     if kind is tuple or kind is list:
-        if kind is list and value and type(value[0]) in SCALARS and type(value[-1]) in SCALARS:
+        if kind is list and are_scalars(value):
             return True
         for item in value:
             if type(item) is Tensor and item.dtype is dtype and (item.is_cpu if cpu else item.device == device):
