@@ -420,6 +420,7 @@ NEXT = [
     ([], BAD, f"{EDIT} known.json"),
     ([], TWO, f"{EDIT.replace('1 warning', '1 of 2')} known.json"),
     (["--diff"], BAD, "next: --fix writes the safe edits"),
+    ([], GOOD, "next: --values looks at what dtypes do to the values"),
 ]
 
 

@@ -79,7 +79,7 @@ def conclude(
     if text and not (quiet and options.format == "text"):
         print(text, file=out)
     if not quiet or (mending is not None and mending.written):
-        notes += [*_next(new, options, mending), f"exit status {ended}: {reason}"]
+        notes += [*_next(report, ended, new, options, mending), f"exit status {ended}: {reason}"]
         print(*notes, sep="\n", file=sys.stderr if stands_alone(options) else out)
     out.flush()
     return ended
@@ -113,12 +113,17 @@ def _too_late(options: argparse.Namespace) -> Iterator[str]:
         yield f"{' '.join(late)}: given to the program, as it stands behind it; an option of audit stands before {name}"
 
 
-def _next(new: list[Finding], options: argparse.Namespace, mending: Mending | None) -> Iterator[str]:
+def _next(
+    report: AuditReport, status: int, new: list[Finding], options: argparse.Namespace, mending: Mending | None
+) -> Iterator[str]:
     """What to do now, in a line."""
     edits = edits_of(causes_of(new))
-    if not edits or options.format != "text":
+    if options.format != "text":
         return
-    if options.write_baseline:
+    if not edits:
+        if not status and report.values is None and not report.findings:
+            yield "next: --values looks at what dtypes do to the values"
+    elif options.write_baseline:
         yield f"next: run with --baseline {short(options.write_baseline)}, which reports only what is new"
     elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
         yield "next: --fix writes the safe edits"
