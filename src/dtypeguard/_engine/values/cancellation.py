@@ -32,7 +32,9 @@ class Incoming:
     cancellation: float
 
 
-def cancellation_of(op: Operator, args: Any, incoming: list[Incoming], error: Error) -> tuple[float, float]:
+def cancellation_of(
+    op: Operator, args: Any, kwargs: Any, incoming: list[Incoming], error: Error
+) -> tuple[float, float]:
     """How much larger than the result is what it was computed from; and what size of the result that counts as zero."""
     cancellations = {id(one.tensor): one.cancellation for one in incoming}
     cancellation = max(cancellations.values(), default=1.0)
@@ -42,8 +44,8 @@ def cancellation_of(op: Operator, args: Any, incoming: list[Incoming], error: Er
         case Cancels.DIFFERENCE:
             # The program's values may be all gone.
             shown = {id(one.tensor): _level(one.held.like(one.tensor)) for one in incoming}
-            whole = max(max(_level(one), shown.get(id(one), 0.0)) * cancellations.get(id(one), 1.0) for one in args[:2])
-            whole *= math.sqrt(error.count)
+            levels = [max(_level(one), shown.get(id(one), 0.0)) * cancellations.get(id(one), 1.0) for one in args[:2]]
+            whole = max(levels[0], levels[1] * abs(kwargs.get("alpha", 1))) * math.sqrt(error.count)
             numbers = not all(isinstance(one, Tensor) for one in args[:2])
             if numbers and error.size > _ZERO * max((_eps(one.held) for one in incoming), default=0.0) * whole:
                 whole = 0.0  # `1 - alpha` is what it is; `x * x - 2` at the root of 2 is zero, but for rounding

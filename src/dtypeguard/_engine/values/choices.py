@@ -84,7 +84,7 @@ class Choices:
             mine, theirs = shadow.reshape(-1)[out.reshape(-1)], shadow.reshape(-1)[best.reshape(-1)]
         else:
             mine, theirs = (shadow.gather(axis, i if keeps else i.unsqueeze(axis)) for i in (out, best))
-        _enter(row, mine != theirs, out, best, out.numel())
+        _enter(row, _others(mine, theirs), out, best, out.numel())
 
     def picked(self, op: Operator, args: Any, kwargs: Any, out: Any, row: Row) -> None:
         if self._memory.get(args[0]) is None:
@@ -95,8 +95,8 @@ class Choices:
         if op.name == "topk":
             mine, theirs = mine.sort(-1)[0], theirs.sort(-1)[0]
             if mine.ndim > 1 and mine.shape[-1] > 1:
-                self._sets(row, (mine != theirs).any(-1).reshape(-1), out[1], best[1])
-        _enter(row, mine != theirs, out[1], best[1], mine.numel())
+                self._sets(row, _others(mine, theirs).any(-1).reshape(-1), out[1], best[1])
+        _enter(row, _others(mine, theirs), out[1], best[1], mine.numel())
 
     def _sets(self, row: Row, others: Tensor, out: Tensor, best: Tensor) -> None:
         """Of several places that each row has: for how many rows they are others."""
@@ -124,7 +124,7 @@ class Choices:
         double = any(one is not None and one.buffer.dtype is torch.float64 for one in known)
         mine, theirs = (self._wide(one, torch.float64 if double else torch.float32) for one in args[:2])
         size = torch.maximum(mine.abs(), theirs.abs())
-        there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0)
+        there = ((mine - theirs).abs() <= _SAME * torch.finfo(size.dtype).eps * size) & (size > 0) & size.isfinite()
         if int((out & ~there & (size > 0)).sum()):  # others are found instead, as of two that are nearly largest
             return
         lost = there & ~out
@@ -160,6 +160,11 @@ def at_places(op: Operator, args: Any, kwargs: Any, out: Any, shadow: Tensor) ->
     keeps = op.keeps_axis or op.argument(args, kwargs, "keepdim", False)
     values = shadow.gather(axis, places if keeps else places.unsqueeze(axis))
     return values if keeps else values.squeeze(axis)
+
+
+def _others(mine: Tensor, theirs: Tensor) -> Tensor:
+    """Which values differ; NaN is what NaN is."""
+    return (mine != theirs) & ~(mine.isnan() & theirs.isnan())
 
 
 def _enter(row: Row, differ: Tensor, out: Tensor, best: Tensor, decided: int) -> None:

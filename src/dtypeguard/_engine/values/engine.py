@@ -28,6 +28,7 @@ from .shadow import Shadow, Writing, written
 
 RANGE, SHADOW = "range", True
 _SEQUENCES = 50_000
+_PLACES = frozenset("argmax argmin topk".split())
 _SELDOM = 64  # operations between two looks at the clock, where each costs next to nothing
 # Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
 # otherwise; only `_DIFFUSE` may not be 0.4, nor `_ULPS` 32.
@@ -125,6 +126,8 @@ class Values:
             self._fault(error)
         if op.name == "_local_scalar_dense" and tensors:
             self.felt("a number that the program reads", tensors[0], frame)
+        elif op.name in _PLACES and tensors and self.flags.has_nan(tensors[0]):  # it is the largest of all
+            self.felt("a choice", tensors[0], frame)
         shadow = self.shadow
         if shadow is None:
             if self._shadow is None and op.name in FLUSHES and isinstance(out, Tensor) and out.dtype is torch.float16:
@@ -258,6 +261,10 @@ class Values:
                 self._harm(row, cause, what, site, error)
                 return
 
+    def _told(self, row: Row) -> bool:
+        """Whether a line is named for the same values: the sum of an average, whose factor is a part of it."""
+        return any(row in harm.row.chain() for harm in self.harms.values() if harm.cause is Cause.STALLED)
+
     def _harm(self, row: Row, cause: Cause, what: str, site: Site | None, error: float) -> None:
         harm = self.harms.get(row)
         if harm is None:
@@ -313,7 +320,7 @@ class Values:
                 self.harms[row] = Harm(row, Cause.BORN)
             elif row.digits > _DIGITS and row.cause is Cause.AMPLIFIED:
                 self._harm(row, Cause.AMPLIFIED, "a gradient", None, row.error)
-            elif row.stays or row.absorbed:
+            elif (row.stays or row.absorbed) and not (row.factor and self._told(row)):
                 gone, of = row.absorbed or row.unmoved
                 self._harm(row, Cause.STALLED, "a parameter" if row.absorbed else "what is written to", None, gone / of)
             elif self._shadow is None and row.flushed > row.count / 2:

@@ -108,6 +108,12 @@ class Flags:
         flag = self._get(tensor)
         return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
 
+    def has_nan(self, tensor: Tensor) -> bool:
+        """Whether there is NaN in the storage of a tensor."""
+        self.read()
+        flag = self._get(tensor)
+        return flag is not None and bool(flag.nan)
+
     def rest(self) -> None:
         """From now on operations are not seen: of values that are spoilt it is still known where that was."""
         self.read()

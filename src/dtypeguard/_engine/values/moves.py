@@ -37,6 +37,7 @@ class Path:
         shadow: where their shadow began.
         last: where they were at the last look.
         since: the write since which they stand still; 0 if they do not.
+        stood: where their shadow was then.
         course: how far they and their shadow have moved at the writes that were looked at
     """
 
@@ -44,6 +45,7 @@ class Path:
     shadow: Tensor
     last: Tensor
     since: int = 0
+    stood: Tensor | None = None
     course: list[tuple[int, float, float]] = field(default_factory=list)
 
     def note(self, write: int, moved: float, should: float) -> None:
@@ -68,13 +70,16 @@ def stands(tensor: Tensor, held: ShadowStorage, half_ulp: float) -> int:
     if not torch.equal(now, path.last):
         path.since = 0
     elif not path.since:
-        path.since = held.writes // 2
+        path.since, path.stood = held.writes // 2, shadow.clone()
     path.last = now
     wide, first = now.to(shadow.dtype), path.first.to(shadow.dtype)
     moved, should, lost, size = map(norm, (wide - first, shadow - path.shadow, shadow - wide, shadow))
     path.note(held.writes, moved, should)
     built_up = _ULPS if moved else 1  # a compensated sum is off by less than one
-    if not math.isfinite(should) or moved >= _FOLLOWS * should or lost <= built_up * half_ulp * size:
+    if not math.isfinite(should) or lost <= built_up * half_ulp * size:
+        return 0
+    left = path.since and path.stood is not None and norm(shadow - path.stood) >= _FOLLOWS * lost
+    if moved >= _FOLLOWS * should and not left:
         return 0
     return max(1, path.since)
 
@@ -98,6 +103,12 @@ def unmoved(op: Operator, args: Any, old: Tensor | None, tensor: Tensor) -> tupl
         return 0, 0
     meant = change != 0
     return int((meant & (tensor == old)).sum()), int(meant.sum())
+
+
+def scaled(op: Operator, args: Any, half_ulp: float) -> float | None:
+    """A factor in place that is 1 in the dtype of the values, so that none of them moves: `mul_(1 - lr * decay)`."""
+    factor = args[1] if op.name in ("mul_", "div_") else 1
+    return factor if isinstance(factor, float) and 0 < abs(factor - 1) < half_ulp / 2 else None
 
 
 def absorbed(op: Operator, args: Any, tensor: Tensor, shadow: Tensor) -> tuple[int, int] | None:

@@ -52,6 +52,7 @@ class Row:
         "distinct",
         "dtype",
         "error",
+        "factor",
         "example",
         "flipped",
         "flushed",
@@ -98,6 +99,7 @@ class Row:
         self.digits = 0.0  # of a gradient: the roundings of what it is the difference of, as a share of it
         self.unmoved: tuple[int, int] = (0, 0)  # values that one change has left as they were, of how many
         self.follows = False  # what is written to again moves as its shadow does
+        self.factor: float | None = None  # one in place that is 1 in the dtype of the values
         self.absorbed: tuple[int, int] | None = None  # values of a parameter that are lost beside a number
         self.wrong: tuple[int, int] | None = None  # whole numbers that are another one, of how many
         self.distinct: tuple[int, int] | None = None  # how many there were, and are

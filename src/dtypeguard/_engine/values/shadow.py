@@ -160,7 +160,7 @@ class Shadow:
                 held.row, held.read, held.integers = row, False, integers
                 pairs.append((tensor, held))
         if look and pairs:
-            self._measure(op, args, row, pairs, incoming, writing)
+            self._measure(op, args, kwargs, row, pairs, incoming, writing)
             if row.cause is not None:
                 self.spoil.add(row)
         elif pairs:
@@ -239,13 +239,13 @@ class Shadow:
     # ------------------------------------------------------------ errors
 
     def _measure(
-        self, op: Operator, args: Any, row: Row, pairs: list[tuple[Tensor, ShadowStorage]], incoming: list[Incoming],
-        writing: Writing | None,
+        self, op: Operator, args: Any, kwargs: Any, row: Row, pairs: list[tuple[Tensor, ShadowStorage]],
+        incoming: list[Incoming], writing: Writing | None,
     ) -> None:  # fmt: skip
         tensor, held = pairs[0]
         shadow = held.like(tensor)
         error = error_of(tensor, shadow)
-        cancellation, floor = cancellation_of(op, args, incoming, error)
+        cancellation, floor = cancellation_of(op, args, kwargs, incoming, error)
         relative = error.relative(floor)
         if op.cancels is Cancels.NUMERATOR:  # what it was divided by was never a difference
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
@@ -335,7 +335,10 @@ class Shadow:
             if target.held.path is not None:
                 row.course = target.held.path.course
         row.stuck = stuck
-        if target.held.writes > _MADE:
+        if (factor := moves.scaled(op, args, row.half_ulp)) is not None:
+            row.factor, stay = factor, int((tensor != 0).sum())
+            row.unmoved = row.unmoved[0] + stay, row.unmoved[1] + stay
+        elif target.held.writes > _MADE:
             row.follows = row.follows or not stuck
         elif row.module is None:
             stay, of = moves.unmoved(op, args, writing.values, tensor)

@@ -107,7 +107,7 @@ class Watching(Mode):
         summed = op.sums and dtype in HALF and not backward and recorder.on["summed"] and not _has_gradient(inputs)
         ended = recorder.promotions and single and not out.is_floating_point() and not backward
         scalar = dtype is torch.float32 and not backward and single and not out.ndim and recorder.on["scalar"]
-        added = op.name == "add" and single and not backward and _spreads(inputs) and bool(recorder.on["added"])
+        added = op.name == "add" and single and not backward and _may_mask(inputs) and bool(recorder.on["added"])
         integer = integer and bool(recorder.on["integer"]) and not backward
         born = not op.updates and not backward and (single or isinstance(out, (tuple, list)))
         wanted = mixed or op.cast or asked or ended or scalar or summed or sixteen or integer or added or kept
@@ -281,9 +281,12 @@ def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameT
         recorder.cast("backward", "to", source, out, size_of(out), site, module)
 
 
-def _spreads(inputs: list[Tensor]) -> bool:
-    """Whether a matrix is added to each one of many."""
-    return len(inputs) == 2 and 1 < inputs[1].ndim <= inputs[0].ndim and inputs[0].shape != inputs[1].shape
+def _may_mask(inputs: list[Tensor]) -> bool:
+    """Whether a matrix is added to a matrix or to many, or bools to anything."""
+    if len(inputs) != 2:
+        return False
+    first, second = inputs
+    return 1 < second.ndim <= first.ndim or second.dtype is torch.bool or first.dtype is torch.bool
 
 
 def _has_gradient(inputs: list[Tensor]) -> bool:

@@ -18,7 +18,7 @@ RULE = Rule(
     Severity.WARNING,
     summary="A mask of zeros and ones is added to scores.",
     says="{argument} of {function} is {dtype} and holds only 0 and 1: it is added to the scores, and masks nothing",
-    fix="give a bool mask: `{code}.bool()`{caution}",
+    fix="{advice}",
     why=(
         "Attention takes two kinds of masks. A bool mask hides, a float mask is added to the scores: a 1 "
         "in it makes a position a little more likely."
@@ -50,27 +50,32 @@ def integers_added(event: Op, audit: Recorder) -> None:
         audit.lineage.mark(event.out, _added("the mask", mask, "softmax", event.site, audit, **fields))
 
 
-class AddedFloats(Added):
-    """The same of floats, which may be anything else: softmax follows at once."""
+class AddedAtOnce(Added):
+    """The same of floats and bools, which may be anything else: softmax follows at once."""
 
 
 @on("added", RULE)
-def floats_added(event: Op, audit: Recorder) -> None:
-    """`scores + mask`, for many heads or samples."""
-    mask = event.inputs[1]
-    if mask.is_floating_point() and mask.shape[-1] == event.out.shape[-1] and _zero_and_one(mask, event.site, audit):
+def mask_added(event: Op, audit: Recorder) -> None:
+    """`scores + mask`, of bools, or of floats for many heads or samples."""
+    mask = min(event.inputs, key=lambda tensor: tensor.dtype is not torch.bool) if _has_bools(event) else event.inputs[1]
+    fits = mask.shape[-1:] == event.out.shape[-1:] and event.out.is_floating_point()
+    if fits and (mask.is_floating_point() or _has_bools(event)) and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
         added = _added("the mask", mask, "softmax", event.site, audit, **fields)
-        audit.lineage.mark(event.out, AddedFloats(added.rule, added.site, added.facts, added.fields))
+        audit.lineage.mark(event.out, AddedAtOnce(added.rule, added.site, added.facts, added.fields))
+
+
+def _has_bools(event: Op) -> bool:
+    return any(tensor.dtype is torch.bool for tensor in event.inputs)
 
 
 @on("after", RULE, ops=SOFTMAX)
 def softmax(event: Op, audit: Recorder) -> None:
     for cause in audit.lineage.causes(event.inputs, _FAR):
-        if isinstance(cause, Added) and not isinstance(cause, AddedFloats):
+        if isinstance(cause, Added) and not isinstance(cause, AddedAtOnce):
             cause.find(audit)
     for cause in audit.lineage.causes(event.inputs, _NEAR):
-        if isinstance(cause, AddedFloats):
+        if isinstance(cause, AddedAtOnce):
             cause.find(audit)
 
 
@@ -111,8 +116,10 @@ def _zero_and_one(mask: Tensor, site: Site, audit: Recorder) -> bool:
 
 
 def _added(name: str, mask: Tensor, function: str, site: Site, audit: Recorder, **fields: Any) -> Added:
-    code = "mask" if " " in name else name
-    caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
-    facts = {"argument": name, "code": code, "function": function, "dtype": name_of(mask.dtype), "caution": caution}
+    advice = "hide with it: `scores.masked_fill(mask == 0, float('-inf'))`, where 0 is what to hide"
+    if name in ("attn_mask", "key_padding_mask"):
+        caution = "; where 1 means keep, `~` it for `key_padding_mask`" if name == "key_padding_mask" else ""
+        advice = f"give a bool mask: `{name}.bool()`{caution}"
+    facts = {"argument": name, "function": function, "dtype": name_of(mask.dtype), "advice": advice}
     fields |= {"from_dtype": mask.dtype, "to_dtype": torch.bool, "bytes": size_of(mask)}
     return Added(RULE, site, facts, {**fields, "origin": audit.origin_of(mask)})

@@ -1,5 +1,6 @@
 """DG903 sum-stalls."""
 
+from ..._core.base.dtypes import name_of
 from ..._engine.values.engine import Harm
 from ..._engine.values.rows import Cause
 from ..._engine.watch.events import on
@@ -40,8 +41,10 @@ def stalled(harm: Harm, audit: Recorder) -> None:
         row, wide = harm.row, wide_of(harm.row)
         says, advice = f"a total stands still: {would_be(row)}", f"keep the total in {wide}, whatever is added"
         if row.stays:
-            says = f"{row.unmoved[0]} of {row.unmoved[1]} values stay as they were: {would_be(row)}"
-            advice = f"add to a copy in {wide}, and keep that: a cast back rounds the change away again"
+            known = would_be(row) if row.factor is None else f"{row.factor:.9g} is 1 in {name_of(row.dtype)}"
+            says = f"{row.unmoved[0]} of {row.unmoved[1]} values stay as they were: {known}"
+            what = "add to" if row.factor is None else "multiply"
+            advice = f"{what} a copy in {wide}, and keep that: a cast back rounds the change away again"
         elif row.absorbed:
             says = f"{row.absorbed[0]} of {row.absorbed[1]} values of the parameter are lost: {would_be(row)}"
             advice = f"add and multiply in {wide}, and cast the product"
