@@ -14,6 +14,7 @@ from .rows import Row
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
 _SAME = 4.0  # roundings of the wider dtype
 _KEPT = 64  # tensors of whole numbers
+_BOUNDS = frozenset("clamp clamp_min clamp_max minimum maximum nan_to_num".split())
 WHOLE = frozenset("round floor ceil trunc fix".split())
 _NUMBERS = frozenset("div _to_copy mul".split())  # they make floats of integers
 _HAND_ON = _NUMBERS | frozenset("add sub remainder fmod clone neg abs".split())
@@ -30,20 +31,32 @@ class Choices:
     def __init__(self, memory: Memory, spoil: set[Row]) -> None:
         self._memory, self.spoil = memory, spoil
         self.whole = False
-        # By storage: floats that a program has rounded, and what they would have been before.
-        self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor]] = {}
+        # By storage: floats that a program has rounded, how, what they would have been before, and where these come from.
+        self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor, Row | None]] = {}
 
     # ------------------------------------------------------------ whole numbers
 
     def rounded(self, op: Operator, args: Any, out: Tensor) -> None:
         """A program has rounded floats to whole numbers, which may become integers."""
-        if self._memory.get(args[0]) is not None and len(args) == 1:
+        held = self._memory.get(args[0])
+        if held is not None and len(args) == 1:
             if len(self._rounded) >= _KEPT:
                 self._rounded.clear()
             storage, exact = out.untyped_storage(), self._memory.read(args[0], self._memory.wider[args[0].dtype])
-            self._rounded[storage._cdata] = weakref.ref(storage), op.func, exact.clone()
+            self._rounded[storage._cdata] = weakref.ref(storage), op.func, exact.clone(), held.row
 
-    def before_rounding(self, tensor: Tensor) -> tuple[Any, Tensor] | None:
+    def bounded(self, op: Operator, args: Any, kwargs: Any, out: Any) -> None:
+        """Rounded numbers are kept within bounds, as a quantizer does: so are those that they would have been."""
+        if op.name not in _BOUNDS or not self._rounded or not args or not isinstance(out, Tensor):
+            return
+        known = self.before_rounding(args[0])
+        if known is not None:
+            storage = out.untyped_storage()
+            bounds = (one.to(known[1].dtype) if isinstance(one, Tensor) else one for one in args[1:])
+            exact = op.func(known[1], *bounds, **kwargs)
+            self._rounded[storage._cdata] = weakref.ref(storage), known[0], exact, known[2]
+
+    def before_rounding(self, tensor: Tensor) -> tuple[Any, Tensor, Row | None] | None:
         storage = tensor.untyped_storage()
         known = self._rounded.get(storage._cdata)
         if known is None or known[0]() is not storage or known[2].shape != tensor.shape:

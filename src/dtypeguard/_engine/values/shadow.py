@@ -121,6 +121,7 @@ class Shadow:
             if given and isinstance(out, Tensor):
                 self.choices.matched(args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
             return
+        self.choices.bounded(op, args, kwargs, out)
         made = _made(out, given)
         if writing is None and not made:
             if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
@@ -376,7 +377,7 @@ class Shadow:
             self.choices.extreme(op, args, kwargs, out, row)
             return
         if before is not None:
-            func, exact = before
+            func, exact, row.parent = before
             other = func(exact)
         else:
             other = self._wider(op, args, kwargs, inputs, given)
