@@ -60,6 +60,9 @@ class Scaled(Scaling):
     def updated(self, given: bool) -> None:
         self._audit.guarded(super().updated, given)
 
+    def unchecked(self) -> None:
+        self._audit.guarded(super().unchecked)
+
     def asked(self) -> None:
         self._audit.guarded(super().asked)
 

@@ -27,6 +27,7 @@ class Listener(Protocol):
     def refused(self, optimizer: Optimizer) -> None: ...
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any: ...
     def updated(self, given: bool) -> None: ...
+    def unchecked(self) -> None: ...
     def asked(self) -> None: ...
 
 
@@ -106,7 +107,12 @@ def _step(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) 
 
 def _update(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
     __tracebackhide__ = True
-    result = call()
+    try:
+        result = call()
+    except AssertionError:  # "No inf checks were recorded prior to update."
+        for listener in heard:
+            listener.unchecked()
+        raise
     for listener in heard if scaler.is_enabled() else ():
         listener.updated(given("new_scale") is not None)
     return result

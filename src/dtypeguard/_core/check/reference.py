@@ -461,7 +461,7 @@ def are_scalars(values: list[Any]) -> bool:
     if not values or type(values[0]) not in SCALARS:
         return False
     if torch.compiler.is_compiling():
-        return all([type(value) in SCALARS for value in values])
+        return all(type(value) in SCALARS for value in values)
     return SCALARS.issuperset(map(type, values))
 
 

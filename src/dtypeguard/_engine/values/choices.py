@@ -31,7 +31,7 @@ class Choices:
     def __init__(self, memory: Memory, spoil: set[Row]) -> None:
         self._memory, self.spoil = memory, spoil
         self.whole = False
-        # By storage: floats that a program has rounded, how, what they would have been before, and where these come from.
+        # By storage: floats that a program has rounded, how, what they would have been before, and where they are from.
         self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor, Row | None]] = {}
 
     # ------------------------------------------------------------ whole numbers
