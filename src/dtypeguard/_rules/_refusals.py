@@ -88,7 +88,7 @@ class Refused:
         blamed = "".join(f"; {operand}" for operand in odd[:_FEW])
         floats = [operand.dtype for operand in self.operands if operand.dtype.is_floating_point]
         origin = odd[0].node.line() if odd and odd[0].node is not None else ()
-        self.audit.refuse(
+        self.audit.enter_refusal(
             event, rule.id, event.site, [operand.node for operand in self.operands if operand.node is not None],
             dtypes=not self.devices, module=event.module, op=event.op,
             facts={"what": what, "reason": event.reason, "operands": blamed, **facts},

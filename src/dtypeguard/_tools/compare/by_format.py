@@ -15,7 +15,7 @@ from ..._show.svg import Chart
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
-from .keep import Search, error_of
+from .keep import Search, output_error
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
 from .pictures import of_formats
@@ -85,7 +85,7 @@ class FormatSearch(Search):
 def error_with(subject: Formatted, assigned: Mapping[str, Format]) -> float:
     """The error of the outputs with these formats, by modules."""
     with subject.rounding(assigned):
-        return error_of(subject, subject.low_outputs(subject.copy(), subject.dtype))
+        return output_error(subject, subject.low_outputs(subject.copy(), subject.dtype))
 
 
 class FormatComparison(Comparison):
@@ -153,7 +153,7 @@ class FormatComparison(Comparison):
         data = self.to_dict()
         return *parts_of(data, self.title), *parts_of_formats(data)
 
-    def _told(self) -> Iterator[str]:
+    def _kept_lines(self) -> Iterator[str]:
         """Other formats, what stays, gradients, and what was chosen."""
         for title, other in self.by_format.items():
             if other is not self:
@@ -197,7 +197,7 @@ class FormatComparison(Comparison):
         self._check(error, bits)
         self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
-            placed = self._place(error, bits)
+            placed = self._choose(error, bits)
         self._placed = placed
         return placed
 
@@ -214,7 +214,7 @@ class FormatComparison(Comparison):
                 "of it that comes before"
             )
 
-    def _place(self, error: float | None, bits: float | None) -> Placed:
+    def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:

@@ -121,7 +121,7 @@ class Search:
         self._told.clear()
         base = self._attempt(names, target) if names else self._found.error
         if base <= target:
-            return self._kept(names, base, base, 1.0)
+            return self._as_kept(names, base, base, 1.0)
         best: tuple[str, ...] | None = None
         reached = base
         start, failed = self._balance.rest(names) or 1.0, 0
@@ -151,7 +151,7 @@ class Search:
                 slack = error / expected * (1.0 if error <= target else _CAUTION ** (failed - 1))
             elif error > target:
                 slack *= 2.0
-        return None if best is None else self._kept(best, reached, base, slack)
+        return None if best is None else self._as_kept(best, reached, base, slack)
 
     def _next(self, level: float) -> tuple[str, ...]:
         """What to try: the cheapest modules that should reach a level; if they did not, all; at last the model."""
@@ -179,7 +179,7 @@ class Search:
             f"kept{rest}"
         )
 
-    def _kept(self, names: tuple[str, ...], error: float, base: float, slack: float) -> Kept:
+    def _as_kept(self, names: tuple[str, ...], error: float, base: float, slack: float) -> Kept:
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
         if share > _SPREAD and error > _NEARLY * self._found.error:
@@ -218,7 +218,7 @@ class Search:
         keep_wide(model, names, self._ran[names][0], subject.dtype, self._ran[names][1])
         dtype = None if self._as_given else subject.dtype
         try:
-            return error_of(subject, subject.compiled_outputs(subject.compiled(model), dtype))
+            return output_error(subject, subject.compiled_outputs(subject.compiled(model), dtype))
         except Exception as refusal:
             told = f"{type(refusal).__name__}: {refusal}".partition("\n")[0]
             self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
@@ -243,7 +243,8 @@ class Search:
             keep_wide(model, names, narrow, self._subject.dtype, cast)
             stack = Modules(model, doors=False)
             try:
-                return error_of(self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype))
+                outputs = self._subject.low_outputs(model, None if given else self._subject.dtype)
+                return output_error(self._subject, outputs)
             except REFUSALS:
                 at = stack.refused
             if as_given:
@@ -265,11 +266,11 @@ class Search:
         return any(within(other, name) or within(name, other) for other in names)
 
 
-def error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
+def output_error(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
     """The error of what a model returns for each batch."""
     square = size = 0.0
     for number, low in enumerate(outputs):
-        apart = distance(low, subject.reference(number), subject.instead)
+        apart = distance(low, subject.reference(number), subject.advice)
         if apart.lost:
             return math.inf
         square += apart.square

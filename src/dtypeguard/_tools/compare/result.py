@@ -25,7 +25,8 @@ from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, title
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
-_OWN, _OWN_SHARE = 1e-3, 0.1  # an error of the model in its own dtype that is told, and as a share of the low dtype's
+# The model's error in its own dtype is noted from 1e-3 and 10 % of the low dtype's error on.
+_OWN, _OWN_SHARE = 1e-3, 0.1
 _CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
@@ -101,9 +102,8 @@ class Comparison(Drawn):
         explained (float | None): the sum of the shares, 1.0 = all of the error; None if there are no shares.
         linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
             0.1.
-        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept; of those that
-            cannot be kept,
-            or have others in them, what they compute themselves counts.
+        layers (list[Layer]): one `Layer` for each module, sorted by what keeping the module saves; containers, and
+            modules that cannot be kept, by their own share.
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
         curve (list[tuple[float, float]]): pairs of a share of the parameters in float32 and the error that is expected
@@ -142,7 +142,7 @@ class Comparison(Drawn):
         self.lines: list[Line] = list(_lines(found))
         self.parameters: dict[str, float] = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
         self.depth: list[str] = [name for name, course in found.courses.items() if course.size or course.lost]
-        self.notes: list[str] = list(self._limits())
+        self.notes: list[str] = list(self._notes())
 
     @property
     def runs(self) -> int:
@@ -167,7 +167,7 @@ class Comparison(Drawn):
         """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
-        batch in the dtype in which it was passed. The result has been run.
+        batch in the dtype in which it was passed. The returned choice was verified by a run.
 
         Args:
             error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent.
@@ -227,7 +227,7 @@ class Comparison(Drawn):
         first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
         return said if first is None else f"{said}, first above 1 % at {first}"
 
-    def _limits(self) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
@@ -269,7 +269,7 @@ class Comparison(Drawn):
             count = sum(found.flipped.values())
             yield f"{count} choice{'s' * (count > 1)} come{'s' * (count == 1)} out otherwise, most at {row}"
 
-    def _told(self) -> Iterator[str]:
+    def _kept_lines(self) -> Iterator[str]:
         """The lines behind the notes: what is kept."""
         kept = self._kept
         if kept is None:
@@ -283,7 +283,7 @@ class Comparison(Drawn):
             yield f"note: {note}"
 
     def __str__(self) -> str:
-        return "\n".join(_text(self))
+        return "\n".join(_report_lines(self))
 
     def __repr__(self) -> str:
         return f"<Comparison {self.title}: {self.verdict()}>"
@@ -388,12 +388,12 @@ def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
     )  # fmt: skip
 
 
-def _text(result: Comparison) -> Iterator[str]:
+def _report_lines(result: Comparison) -> Iterator[str]:
     yield from wrapped(f"{result.title}: {result.verdict()}")
     for line in result.born:
         yield from wrapped(f"  {line}")
     yield from _rows(result) if result.explained is not None else _curve(result)
-    for line in (*(f"note: {note}" for note in result.notes), *result._told()):
+    for line in (*(f"note: {note}" for note in result.notes), *result._kept_lines()):
         yield from wrapped(line)
 
 
@@ -404,22 +404,22 @@ def _rows(result: Comparison) -> Iterator[str]:
         if abs(layer.share or 0) >= _LEAST or (layer.name in alone and (layer.saves or 0) >= _LEAST)
     ][:_SHOWN]  # fmt: skip
     told = [
-        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _place(layer))
+        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _first_place(layer))
         for layer in shown
     ]
     told.insert(0, ("saves", "share", "", "", ""))
-    saves, least, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
-    room = COLUMNS - saves - least - parts - place - 10
+    saves, share_width, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
+    room = COLUMNS - saves - share_width - parts - place - 10
     if names > room:  # a name that can be pasted is worth more than a line, which `lines` has
         told, room = [(*row[:4], "") for row in told], room + place
     width = min(room, names)
     for saved, share, name, of, where in told:
         named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
-        yield f"  {saved:>{saves}}  {share:>{least}}  {named}".rstrip()
+        yield f"  {saved:>{saves}}  {share:>{share_width}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:
         rest = sum(layer.share or 0 for layer in result.layers) - sum(layer.share or 0 for layer in shown)
-        yield f"  {'':>{saves}}  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
+        yield f"  {'':>{saves}}  {_share(rest):>{share_width}}  {others} other layer{'s' * (others > 1)}"
 
 
 def _curve(result: Comparison) -> Iterator[str]:
@@ -456,7 +456,7 @@ def _parts(layer: Layer, arithmetic: str) -> str:
     return ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
 
 
-def _place(layer: Layer) -> str:
+def _first_place(layer: Layer) -> str:
     return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
 
 

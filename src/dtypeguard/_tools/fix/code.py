@@ -89,14 +89,14 @@ def move(function: Move) -> Move:
 # ---------------------------------------------------------------- casts
 
 
-def named(dtype: torch.dtype, source: Source) -> str:
+def dtype_code(dtype: torch.dtype, source: Source) -> str:
     """`torch.float32`, by the file's own name for torch."""
     return f"{source.torch() or 'torch'}.{name_of(dtype)}"
 
 
 def spelt(dtype: torch.dtype, source: Source) -> str:
     """`.half()`, or `.to(torch.int16)` for a dtype without a method."""
-    return f".{CASTS[dtype]}()" if dtype in CASTS else f".to({named(dtype, source)})"
+    return f".{CASTS[dtype]}()" if dtype in CASTS else f".to({dtype_code(dtype, source)})"
 
 
 def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
@@ -108,7 +108,7 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
         said = dtype_argument(source, node)
         if said is not None:
             whole = dtype is torch.float64 and not _says_float(source, node)
-            return [source.replace(said.value, named(torch.float32 if whole else dtype, source))]
+            return [source.replace(said.value, dtype_code(torch.float32 if whole else dtype, source))]
         if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
             return [source.replace(node.func.attr, CASTS[dtype])]
     return source.after(node, text or spelt(dtype, source))
@@ -139,13 +139,13 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
         inner = source.on(node)
         if is_cast(source, node) and inner is not None:
             if source.shared(node):
-                yield [_without_cast(source, inner, node, f".to({named(dtype, source)}, copy=True)")]
+                yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
                 yield [_without_cast(source, inner, node)]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
             return  # it must go on to share the memory of what is written to
         elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
-            yield [add_argument(source, node, f"dtype={named(dtype, source)}")]
+            yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
     yield cast(at, dtype)
 

@@ -189,7 +189,7 @@ def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
 
 
 def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
-    for one in [other for found in origins(at) for other in _parts(found)]:
+    for one in [other for found in origins(at) for other in _operands_of(found)]:
         yield from kept_as_it_is(one)
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
@@ -198,7 +198,7 @@ def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
             yield from retyped(one, dtype)
 
 
-def _parts(at: At) -> list[At]:
+def _operands_of(at: At) -> list[At]:
     """An expression; of a comprehension what it makes; nothing for a model that an optimizer trains."""
     node = at.node
     parent = next((one for one in at.source.up(node) if isinstance(one, cst.Assign)), None)
@@ -227,6 +227,6 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
-    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.kept(target)):
+    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.is_read(target)):
         begin = source.extent(call)[0]
         yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]

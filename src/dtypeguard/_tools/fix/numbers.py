@@ -16,9 +16,9 @@ from .code import (
     Place,
     add_argument,
     cast,
+    dtype_code,
     each_and_all,
     move,
-    named,
     names_in,
     operands,
     origins,
@@ -125,7 +125,7 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
-        back = f".clamp({limits.min}, {limits.max}).to({named(dtype, source)})" if dtype is not None else ""
+        back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
         yield from ([*cast(part, place.wide), *source.after(node, back)] for part in parts)
     yield from each_and_all([cast(part, place.wide) for part in parts])
 
