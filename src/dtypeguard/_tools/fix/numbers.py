@@ -145,7 +145,8 @@ def near_equal(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def whole_division(place: Place, at: At) -> Iterator[Candidate]:
     """Divides in integers."""
-    for one in at.source.below(at.node, cst.BinaryOperation):
+    whole = "//" in place.finding.fix  # else floats are divided, which `//` would make others of
+    for one in at.source.below(at.node, cst.BinaryOperation) if whole else ():
         if isinstance(one.operator, cst.Divide):
             yield [at.source.replace(one.operator, "//")]
 
