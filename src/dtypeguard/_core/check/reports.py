@@ -106,6 +106,8 @@ def report_dtype(
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
     fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
+    if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
+        fix = f'torch.zeros_like({{x}}, dtype={target}).masked_fill(~{{x}}, float("-inf"))'
     report(
         call, path, DtypeError, value, source, expected, reason, hint, like=like, fix=tuple(fix.split("{x}")),
         repairable=allowed,

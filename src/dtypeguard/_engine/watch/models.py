@@ -90,7 +90,8 @@ def _parameter_replaced(audit: Recorder, original: Callable[..., Any], self: nn.
     result = original(self, name, param)
     if isinstance(before, Tensor) and isinstance(param, Tensor) and before.dtype is not param.dtype:
         path = f"parameter {audit.path_of(self)}.{name}"
-        audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param)
+        cause = Converted(weakref.ref(self))  # a part of the model, by itself
+        audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param, cause)
     return result
 
 

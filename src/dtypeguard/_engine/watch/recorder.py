@@ -132,12 +132,15 @@ class Recorder:
 
         Args:
             own_dtype: only causes that made something of the dtype that the tensor has; no other gave it that dtype.
+                A buffer did not, where a parameter would have given it that dtype as well.
         """
         for node in nodes:
-            for ancestor in node.ancestors():
-                if own_dtype and ancestor.dtype.to_real() is not node.dtype.to_real():
-                    continue
-                if isinstance(ancestor.cause, kind):
+            line = list(node.ancestors())
+            if own_dtype:
+                line = [one for one in line if one.dtype.to_real() is node.dtype.to_real()]
+            parameters = own_dtype and any(one.named and one.op.startswith("parameter ") for one in line)
+            for ancestor in line:
+                if isinstance(ancestor.cause, kind) and not (parameters and ancestor.named):
                     ancestor.cause.blame(self, effect)
 
     def module(self) -> str | None:

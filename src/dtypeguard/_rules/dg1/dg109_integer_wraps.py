@@ -110,7 +110,8 @@ def _compare_wide(event: Op, wide: Tensor, audit: Recorder) -> None:
 def _wider(dtype: torch.dtype) -> str:
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
-    return f"{_FIX}`.{'long' if dtype is torch.int32 else 'int'}()` or `.float()` first"
+    wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24
+    return f"{_FIX}{wider} first"
 
 
 def _range(dtype: torch.dtype) -> str:

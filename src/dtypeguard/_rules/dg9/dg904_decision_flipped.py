@@ -48,8 +48,15 @@ def flipped(row: Row, audit: Recorder) -> None:
         if not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
-        advice = _integers(row) or keep(row) or f"compute what is compared in {wide_of(row)}"
+        advice = _integers(row) or keep(row) or _computed(row)
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=None if sure else Severity.INFO)
+
+
+def _computed(row: Row) -> str:
+    """Where it is computed; a cast to integers compares nothing, it cuts fractions off."""
+    if row.name == "_to_copy":
+        return f"`.round()` before the cast, where whole numbers are meant; else compute in {wide_of(row)} what is cast"
+    return f"compute what is compared in {wide_of(row)}"
 
 
 def _integers(row: Row) -> str | None:

@@ -184,7 +184,7 @@ def run(folder: str) -> None:
         "findings": list(report.findings), "status": status, "error": error, "stopped": watch.stopped,
         "raised": [(file, line) for file, line in mine if "site-packages" not in file],
         "operations": report._recorder.operations, "outside": fence.outside,
-        "files": [file for file in loaded if inside(file, copy)],
+        "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)

@@ -28,6 +28,7 @@ _FACTORIES = frozenset(
     hamming_window""".split()
 )
 _OF_MODULES = ("parameters", "named_parameters", "state_dict", "load_state_dict", "train", "eval", "modules")
+_TENSORS = ("Tensor", "Parameter", "Buffer")
 _SHARING = frozenset("from_numpy as_tensor asarray frombuffer from_dlpack".split())
 SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
@@ -138,6 +139,8 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
     if isinstance(node, cst.Call):
         inner = source.on(node)
         if is_cast(source, node) and inner is not None:
+            if is_module(At(source, inner)):
+                return  # what converts a model converts all of it
             if source.shared(node):
                 yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
@@ -195,7 +198,7 @@ def operands(at: At) -> list[At]:
         case cst.UnaryOperation():
             found = [node.expression]
         case cst.Call():
-            receiver = source.on(node)
+            receiver = source.on(node) if hasattr(torch.Tensor, source.called(node)) else None  # else it is a module
             found = [*([] if receiver is None else [receiver]), *(arg.value for arg in node.args if not arg.star)]
             found = found[1:] if source.called(node).endswith("_") else found  # in place
         case cst.Tuple() | cst.List():
@@ -214,12 +217,17 @@ def operands(at: At) -> list[At]:
 
 
 def is_module(at: At) -> bool:
-    """Whether a name stands for a module, which a cast would convert in place, for all."""
+    """Whether a name stands for a module, which a cast would convert in place, for all; no tensor is ever called."""
     source, code = at.source, at.source.code(at.node)
     if not isinstance(at.node, cst.Name) and not of_self(at.node):
         return False
     called = [source.code(call.func) for call in source.of(cst.Call)]
-    return any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
+    made = source.called(source.call_behind(at.node) or at.node)
+    return (
+        code in called
+        or any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
+        or (made[:1].isupper() and not made.endswith(_TENSORS))
+    )
 
 
 def used(at: At) -> list[At]:
@@ -298,11 +306,21 @@ def origins(at: At, depth: int = 3) -> list[At]:
 
 
 def casts_in(at: At, wide: torch.dtype) -> list[At]:
-    """The casts and factories with a dtype in an expression that may have lost what `wide` keeps, outer ones first."""
+    """The casts and factories with a dtype in an expression that may have lost what `wide` keeps, outer ones first.
+
+    Not those that have given digits: without them there would be fewer, the same in the wider dtype.
+    """
     source = at.source
-    calls = list(source.below(at.node, cst.Call))
+    calls = [call for call in source.below(at.node, cst.Call) if not _widens(source, call)]
     floating = ["half", "bfloat16", "float"] if wide is torch.float64 else ["half", "bfloat16"]
     return [At(source, call) for call in calls if source.called(call) in floating or _says_float(source, call)]
+
+
+def _widens(source: Source, call: cst.Call) -> bool:
+    """Whether a cast is to float32 or float64, at a line where floats became wider."""
+    code = source.code(call).rpartition(".")[2]
+    wide = source.called(call) in ("float", "double") or code.startswith(("float32", "float64"))
+    return wide and is_cast(source, call) and source.range(call).end.line in source.widened
 
 
 def _says_float(source: Source, call: cst.Call) -> bool:

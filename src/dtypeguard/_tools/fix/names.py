@@ -11,7 +11,15 @@ Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by i
 
 
 class Source(Text):
-    """The syntax of one file, and its names."""
+    """The syntax of one file, and its names.
+
+    Attributes:
+        widened: the lines at which floats are cast to wider ones.
+    """
+
+    def __init__(self, file: str, text: str, widened: frozenset[int] = frozenset()) -> None:
+        super().__init__(file, text)
+        self.widened = widened
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:

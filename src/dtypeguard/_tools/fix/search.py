@@ -52,6 +52,7 @@ class Run:
         operations: how many operations it ran.
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
+        widened: the lines, file and number, at which it casts floats to wider ones.
     """
 
     findings: list[Finding]
@@ -63,6 +64,7 @@ class Run:
     operations: int = 0
     outside: str = ""
     files: tuple[str, ...] = ()
+    widened: tuple[tuple[str, int], ...] = ()
 
     @property
     def bad(self) -> list[Finding]:
@@ -162,7 +164,8 @@ class Search:
         text = self._text_of(file, state)
         key = file, text
         if key not in self._sources:
-            self._sources[key] = Source(file, text)
+            run = self._ran.get(_key_of(state.texts), self.last)
+            self._sources[key] = Source(file, text, frozenset(line for where, line in run.widened if where == file))
         return self._sources[key]
 
     def candidates(
@@ -270,7 +273,7 @@ class Search:
 
     def _run_with(self, texts: Texts) -> Run:
         """The program with these texts; with the same ones it runs once."""
-        key = tuple(sorted(texts.items()))
+        key = _key_of(texts)
         if key not in self._ran:
             assert self._run is not None
             self._ran[key] = self._run(texts)
@@ -321,6 +324,10 @@ class Search:
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return None
         return new if self._output_agrees(base, run) else None
+
+
+def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(texts.items()))
 
 
 def _still_found(cause: Cause, state: State, run: Run, edited: State) -> bool:

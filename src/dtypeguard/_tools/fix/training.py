@@ -73,9 +73,16 @@ def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def step_by_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Steps the optimizer by the scaler."""
-    if (found := _optimizer(at)) is not None:
-        for scaler in _scalers(at):
-            yield [at.source.replace(at.node, f"{scaler}.step({at.source.code(found[0].node)})")]
+    source = at.source
+    optimizer = source.on(at.node) if isinstance(at.node, cst.Call) else None
+    if optimizer is None:
+        return
+    for scaler in _scalers(at):
+        step = source.replace(at.node, f"{scaler}.step({source.code(optimizer)})")
+        updates = [source.code(call) for call in _calls(source, "update")]
+        if f"{scaler}.update()" not in updates:
+            yield [step, source.after_line(source.line_of(at.node), f"{scaler}.update()")]
+        yield [step]
 
 
 @move
@@ -88,6 +95,17 @@ def update_at_end(place: Place, at: At) -> Iterator[Candidate]:
         holders = [source.parents.get(source.parents[one]) for one in updates if len(source.block(one)) == 1]
         yield from ([source.without(one), line] for one in holders if isinstance(one, cst.If))
         yield [line]
+
+
+@move
+def update_always(place: Place, at: At) -> Iterator[Candidate]:
+    """Updates the scaler also where the step is skipped."""
+    source = at.source
+    for call in _calls(source, "update", near=at.node):
+        statement = source.line_of(call)
+        skipping = [one for one in source.up(statement) if isinstance(one, cst.If) and _has(source, one, "step")]
+        for holder in skipping[:1]:
+            yield [source.without(statement), source.after_line(holder, source.code(call))]
 
 
 @move
