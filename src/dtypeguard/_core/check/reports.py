@@ -107,7 +107,7 @@ def report_dtype(
     quantized = isinstance(value, Tensor) and value.is_quantized
     fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
     if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
-        fix = f'torch.zeros_like({{x}}, dtype={target}).masked_fill(~{{x}}, float("-inf"))'
+        fix = f'torch.where({{x}}, 0.0, float("-inf")).to({target})'  # which hides where `.to` alone adds 1 or 0
     report(
         call, path, DtypeError, value, source, expected, reason, hint, like=like, fix=tuple(fix.split("{x}")),
         repairable=allowed,
