@@ -138,9 +138,10 @@ class Recorder:
             line = list(node.ancestors())
             if own_dtype:
                 line = [one for one in line if one.dtype.to_real() is node.dtype.to_real()]
-            parameters = own_dtype and any(one.named and one.op.startswith("parameter ") for one in line)
+            parameters = [one for one in line if one.named and one.op.startswith("parameter ")] if own_dtype else []
             for ancestor in line:
-                if isinstance(ancestor.cause, kind) and not (parameters and ancestor.named):
+                other = parameters and ancestor.named and ancestor not in parameters
+                if isinstance(ancestor.cause, kind) and not other:
                     ancestor.cause.blame(self, effect)
 
     def module(self) -> str | None:
