@@ -379,7 +379,7 @@ def test_a_set_that_holds_most_of_the_model_hardly_pays():
     result = compare(model, torch.randn(64, 32), dtype=BF16)
     kept = result.keep(error=result.error / 3)
     assert kept.parameters > 0.5
-    assert kept.notes[0].startswith("the error is spread over the model")
+    assert kept.notes[0].startswith("more than half of the model is kept: ")
 
 
 class Reads(nn.Module):
