@@ -20,6 +20,7 @@ from .units import within
 
 RUNS = 5
 CURVED = 16  # runs, where the error is not linear
+_BEFORE = CURVED - RUNS - 1  # of these, before shares are followed
 _CAUTION = 1.5  # with each run that has failed
 _AHEAD = 3  # layers that are run to find the first
 _STAGES = 3  # sets beside which shares are measured again
@@ -165,6 +166,8 @@ class Search(Trials):
     def _known(self, target: float, best: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
         """The cheapest of the sets that were run and reach the error, if it is cheaper than another."""
         for names in sorted(self._reaching(target), key=self.units.price):
+            if self.runs >= _BEFORE:
+                break
             if not self._cheaper(names, best) or self._attempt(names, target) <= target:
                 return names if self._cheaper(names, best) else best
         return best
@@ -184,7 +187,8 @@ class Search(Trials):
             The cheapest set that reaches the error, and the error of the stage.
         """
         for depth in range(1, _STAGES + 1):
-            if self._stage.found.linear or (best is not None and self.units.share(best) <= _LITTLE):
+            enough = best is not None and self.units.share(best) <= _LITTLE
+            if self._stage.found.linear or enough or self.runs + _AHEAD > _BEFORE:
                 break
             if depth == len(self._stages):
                 names = self._worth(self._stage)

@@ -113,8 +113,8 @@ class Comparison(Drawn):
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
         curve (list[tuple[float, float]]): pairs of a share of the parameters in float32 and the error that is expected
-            of it, or was measured, from nothing to all that helps; empty if the shares do not tell it. After `keep` it is that of what
-            is kept.
+            of it, or was measured, from nothing to all that helps; empty if the shares do not tell it. After `keep` it
+            is that of what is kept.
         depth (list[str]): the names of the modules that return floating tensors, in the order in which they return.
         reference (torch.dtype): the dtype of the reference.
         runs (int): how often the model has run, forward, in any dtype.
@@ -174,8 +174,7 @@ class Comparison(Drawn):
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
         batch in the dtype in which it was passed. Where the error is not linear, what was run tells where to look, and
-        it takes at most 16 runs. The returned choice was
-        verified by a run.
+        it takes at most 16 runs. The returned choice was verified by a run.
 
         Args:
             error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent.
