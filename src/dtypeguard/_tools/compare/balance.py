@@ -20,8 +20,8 @@ class Balance:
 
     def __init__(self, savings: Savings, units: Units) -> None:
         parts: dict[int, float] = {}
-        for key, share in savings.parts.items():
-            mask = Reach(*key).saved(savings.narrow)
+        for reach, share in savings.reaches():
+            mask = reach.saved(savings.narrow)
             parts[mask] = parts.get(mask, 0.0) + share
         doors: dict[tuple[int, int], float] = {}
         for (key, around), cost in savings.doors.items():

@@ -15,13 +15,14 @@ from ..._show.svg import Chart
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
-from .keep import Search, output_error
+from .keep import Search
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
 from .text import percent
+from .trials import output_error
 
 RUNS = 5
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
@@ -47,11 +48,11 @@ class FormatSearch(Search):
         self.found, self._saved = found, dict[str, float]()
         super().__init__(subject, found)
 
-    def _finite(self, found: Measured) -> Measured:
+    def _finite(self, found: Measured) -> tuple[tuple[str, ...], Measured]:
         self.must = frozenset(found.beyond)
         with self._subject.rounding(self._without(self.must)):
             self.found = measure(self._subject, self._subject.lowered)
-        return self.found
+        return (), self.found
 
     def _without(self, names: Iterable[str]) -> dict[str, Format]:
         kept, every = {*names}, self._subject.assigned(self._subject.formats[0])
@@ -68,6 +69,12 @@ class FormatSearch(Search):
         share = sum(part.share for part in self.found.parts.values() if part.module == name)
         alone, error = self.found.alone.get(name), self.found.error
         return share if alone is None or not error else (share + (alone / error) ** 2) / 2
+
+    def suspects(self, stage: object = None) -> list[str]:
+        return []
+
+    def through(self, name: str) -> str:
+        return ""  # results are not wider
 
     def reorder(self, saved: dict[str, float]) -> None:
         """What was measured; what is left is that of all others, as one."""

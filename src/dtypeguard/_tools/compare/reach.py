@@ -8,7 +8,7 @@ refuse such a tensor beside the others, the result of that module has to be cast
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,10 @@ class Savings:
     def add_door(self, reach: Reach, inside: int, cost: float) -> None:
         key = (reach.inside, reach.outside, reach.edge), inside
         self.doors[key] = self.doors.get(key, 0.0) + cost
+
+    def reaches(self) -> Iterator[tuple[Reach, float]]:
+        """The shares, each with what would save it."""
+        return ((Reach(*key), share) for key, share in self.parts.items())
 
     def scale(self, factor: float) -> None:
         self.parts = {key: share * factor for key, share in self.parts.items()}
