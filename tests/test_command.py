@@ -787,17 +787,6 @@ def test_doctor_says_where_mode_and_casting_come_from(folder, write, environment
     assert f"\ncasting        promote ({file}, for code below its folder)\n" in out
 
 
-def test_a_mode_that_there_is_not():
-    run = subprocess.run(
-        [sys.executable, "-m", "dtypeguard", "doctor"], capture_output=True, text=True,
-        env={**os.environ, "DTYPEGUARD_MODE": "strickt"},
-    )  # fmt: skip
-    assert run.returncode == 1
-    assert run.stderr.splitlines()[-1].endswith(
-        "DTYPEGUARD_MODE='strickt' is not a mode: use one of 'strict', 'lenient', 'warn', 'off'"
-    )
-
-
 def test_version(command):
     assert command("--version") == (0, f"{dtypeguard.__version__}\n", "")
 
