@@ -17,10 +17,10 @@ from ..base.config import Verify
 from ..base.dtypes import BY_NAME
 from ..base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, fix_of, plain
 from ..base.frames import caller, place, same_line
+from ..check.arrays import from_numpy
 from ..check.explain import error_for, module_path
 from ..check.expressions import Arguments
 from ..check.names import keeps_digits
-from ..check.reference import from_numpy
 from ..check.sides import need
 from ..check.state import CallState, Edit
 from ..contract.model import Contract, Path, alike, argument_of, written
