@@ -136,7 +136,7 @@ CHAINS = [
     (through_views, ("torch.from_numpy(", "float64")),
     (through_an_update_in_place, ("torch.from_numpy(", "float64")),
     (through_a_cast, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(torch.float64)", "float64")),
-    (through_a_subclass, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(torch.float64)", "float64")),
+    (through_a_subclass, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(", "float64")),
 ]
 
 
