@@ -396,7 +396,7 @@ def test_formats_for_machines(command, write, folder, monkeypatch):
     assert run["tool"]["driver"]["version"] == dtypeguard.__version__  # not of what is installed, if anything is
     assert err.endswith("exit status 1: the audit found 1 warning\n")
     assert command("audit", "--format", "json", "--output", "report.json", "app.py")[0] == 1
-    assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 edit removes 1 warning"
+    assert json.loads((folder / "report.json").read_text())["verdict"] == "FAIL: 1 warning, 1 line to change"
 
 
 DIVISION = "ZeroDivisionError: division by zero"
@@ -414,7 +414,7 @@ WHY = [
 ]
 
 
-EDIT = "next: edit app.py:4 (removes 1 warning), --diff shows how; or accept: --write-baseline"
+EDIT = "next: change app.py:4 (removes 1 warning); --diff looks for an edit; or accept: --write-baseline"
 TWO = BAD + "\ndef other(x):\n    x.to(torch.float16)\n\nother(torch.ones(3))\n"
 NEXT = [
     ([], BAD, f"{EDIT} known.json"),

@@ -112,12 +112,12 @@ class Site:
     def operands(self, name: str, count: int) -> list[str]:
         """The code of both sides of an operator, or of the `count` operands of a call of `name`, if known."""
         with contextlib.suppress(SyntaxError, ValueError):
-            (node,) = ast.parse(self.written).body
-            node = node.value if isinstance(node, ast.Expr) else node
+            (statement,) = ast.parse(self.written).body
+            if isinstance(statement, ast.AugAssign):
+                return [ast.unparse(statement.target), ast.unparse(statement.value)]
+            node = getattr(statement, "value", None)
             if isinstance(node, ast.BinOp):
                 return [ast.unparse(node.left), ast.unparse(node.right)]
-            if isinstance(node, ast.AugAssign):
-                return [ast.unparse(node.target), ast.unparse(node.value)]
             if isinstance(node, ast.Call) and self.calls == name:
                 given = [part for arg in node.args for part in getattr(arg, "elts", [arg])]
                 if len(given) < count and isinstance(node.func, ast.Attribute) and name != "where":  # which turns them
