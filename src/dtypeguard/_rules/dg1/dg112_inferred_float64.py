@@ -19,6 +19,7 @@ RULE = Rule(
     why=(
         "`torch.tensor` infers the dtype from its elements, and a `numpy.float64` looks and prints like a "
         "Python float. What depends on such a chance differs from run to run, and from rank to rank."
+        " The `default_collate` of a DataLoader makes float64 of Python floats, too, and float32 of `numpy.float32`."
     ),
     sources=("https://github.com/modelscope/ms-swift/issues/9550",),
 )
