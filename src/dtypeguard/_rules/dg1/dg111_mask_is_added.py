@@ -57,9 +57,7 @@ class AddedAtOnce(Added):
 @on("added", RULE)
 def mask_added(event: Op, audit: Recorder) -> None:
     """`scores + mask`, of bools, or of floats for many heads or samples."""
-    mask = (
-        min(event.inputs, key=lambda tensor: tensor.dtype is not torch.bool) if _has_bools(event) else event.inputs[1]
-    )
+    mask = min(event.inputs, key=lambda tensor: tensor.dtype is not torch.bool) if _has_bools(event) else event.inputs[1]
     fits = mask.shape[-1:] == event.out.shape[-1:] and event.out.is_floating_point()
     if fits and (mask.is_floating_point() or _has_bools(event)) and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
