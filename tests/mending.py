@@ -55,4 +55,6 @@ class Mended:
             torch.set_default_dtype(state[1])
         assert audit.report.faults == []
         lines = out.getvalue().splitlines()
-        return Run(list(audit.report.findings), int(bool(error)), error, raised, lines, files=(str(self.path),))
+        widened = tuple(audit.report._recorder.findings.widened())
+        found, files = list(audit.report.findings), (str(self.path),)
+        return Run(found, int(bool(error)), error, raised, lines, files=files, widened=widened)

@@ -249,7 +249,7 @@ def test_a_store_that_fails_is_no_fault(monkeypatch):
         def check(self, keys):
             raise dist.DistNetworkError("gone")
 
-    monkeypatch.setattr(_collectives, "_in", lambda store=None: Gone())
+    monkeypatch.setattr(_collectives, "_own_room", lambda store=None: Gone())
     with dtypeguard.audit() as report:
         made = ranks(dist.HashStore(), reduces((F32, F32)))
     assert report.faults == []

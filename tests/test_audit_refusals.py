@@ -67,7 +67,7 @@ def one_layer_s_weights_come_from_numpy():
 
 @BUGS.add(
     "DG110", "return net(torch.randn(1, 3, 8, 8))", severity="error", module_path="Sequential.1", from_dtype=F16,
-    to_dtype=F32, origin=["net[1].half()", "weight: float16"], fix="`.to(torch.float32)`, or what it gets",
+    to_dtype=F32, origin=["net[1].half()", "weight: float16"], fix="`.to(torch.float32)`, or cast what it gets",
 )  # fmt: skip
 def one_convolution_of_a_model_is_half():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU())
@@ -130,7 +130,16 @@ def an_interpolation_of_two_dtypes():
         (lambda: torch.where(torch.tensor([1, 0]), torch.ones(2), torch.zeros(2)), "`.bool()`"),
         (lambda: torch.arange(4).mean(), "`.float()`"),
         (lambda: 1 - torch.tensor([True]), "`~mask`"),
-        (lambda: torch.arange(4).add_(0.5), "takes no fractions"),
+        (lambda: torch.arange(4).add_(0.5), "`x = x + y` in place of `x += y`"),
+        (lambda: torch.arange(4).sqrt_(), "`x = x.sqrt(...)`"),
+        (lambda: torch.arange(4).clamp_(0, torch.tensor(2.5)), "`.long()` on the bounds"),
+        (
+            lambda: F.binary_cross_entropy_with_logits(torch.rand(2), torch.tensor([0, 1])),
+            "`.to(torch.float32)` on the",
+        ),
+        (lambda: torch.arange(3).masked_fill(torch.tensor([1.0, 0, 0]), 0), "`.bool()`"),
+        (lambda: torch.fft.rfft(torch.randn(4).bfloat16()), "`.float()` first"),
+        (lambda: ~torch.ones(2), "`.bool()` first for a mask"),
         (lambda: torch.lerp(torch.zeros(2), torch.zeros(2).half(), 0.5), "`.to(torch."),
         (lambda: torch.randn(2).bfloat16().numpy(), "`.float()`"),
     ],

@@ -24,7 +24,7 @@ import dtypeguard
 from dtypeguard import AnnotationError, guard, is_guarded
 from dtypeguard._tools.calls import Inputs
 from dtypeguard.testing import Cell, CheckError, ModuleReport, check_module
-from dtypeguard.testing._properties import PROPERTIES, named
+from dtypeguard.testing._properties import PROPERTIES, argument_named
 from dtypeguard.testing._trial import Bench, Trial
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -378,7 +378,7 @@ def test_an_input_on_another_device_is_wrong_and_named():
     cell = Cell(F32, F32, None, torch.device("cpu"), torch.device("meta"))
     trial = Trial(bench, cell, Inputs(bench.signature, (X,), {}))
     assert list(trial.differs) == list(trial.wrong) == ["x"]
-    assert list(named(trial)) == []
+    assert list(argument_named(trial)) == []
     assert isinstance(trial.strict.error, dtypeguard.DeviceError)
     number = Trial(bench, replace(cell, input_device=cell.parameter_device), Inputs(bench.signature, (X,), {}))
     assert number.matched

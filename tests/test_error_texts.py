@@ -284,6 +284,11 @@ def double(x: Float32[Tensor, "n"]) -> Float32[Tensor, "n"]:
     return x.double()
 
 
+@enforce
+def attend(scores: Float32[Tensor, "n"], attention_mask: Float32[Tensor, "n"]):
+    return (scores + attention_mask).softmax(-1)
+
+
 @enforce(anchor="x")
 def join(x: Float32[Tensor, "n"], y: Float[Tensor, "n"]):
     return x
@@ -292,6 +297,11 @@ def join(x: Float32[Tensor, "n"], y: Float[Tensor, "n"]):
 @says("lenient")
 def an_argument_is_written_to():
     add_into(f(2), [f(2, dtype=F64)][0])
+
+
+@says()
+def a_mask_that_hides_is_given_where_one_is_added():
+    attend(f(2), f(2) == 1)
 
 
 @says("lenient")

@@ -480,10 +480,10 @@ def test_an_error_that_lenient_mode_would_repair_says_who_made_the_run_strict(py
 @pytest.mark.parametrize("options", [(), ("--dtypeguard=off:all",), ("--dtypeguard=config",), ("--dtypeguard=wrong",)])
 def test_a_run_leaves_nothing_behind(pytester, mode, options):
     dtypeguard.set_mode(mode, casting="safe")
-    before = plugin._now()
+    before = plugin._current()
     pytester.makepyfile(PROGRAM + "dtypeguard.set_mode('strict')\ndef test(): dtypeguard.set_mode('off')")
     pytester.runpytest(*options, *QUIET)
-    assert plugin._now() == before
+    assert plugin._current() == before
     assert dtypeguard.get_mode() == mode or "lenient"
 
 

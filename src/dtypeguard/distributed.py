@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ._core.base.errors import RankError, plain, summary
 from ._core.base.frames import hide_frames
-from ._core.base.ranks import named, room, there, wait
+from ._core.base.ranks import rank_names, room, there, wait
 from ._core.contract.containers import children, leaves
 from ._core.contract.model import written
 
@@ -67,8 +67,8 @@ def check_ranks(
     if rank not in ranks:
         raise ValueError(f"check_ranks: rank {rank} is not in the group, so it has nothing to compare")
     what = f"check_ranks({type(model_or_batch).__name__})"
-    facts = list(_facts(model_or_batch, shapes))
-    said = _compare(facts, rank, ranks, group or dist.group.WORLD, what, timeout)
+    facts = list(_facts_of(model_or_batch, shapes))
+    said = _compare_ranks(facts, rank, ranks, group or dist.group.WORLD, what, timeout)
     if len(said) > 1:
         try:
             raise _disagreement(what, said, rank, isinstance(model_or_batch, nn.Module))
@@ -77,17 +77,17 @@ def check_ranks(
             raise
 
 
-def _facts(value: Any, shapes: bool) -> Iterator[tuple[str, str, bool]]:
+def _facts_of(value: Any, shapes: bool) -> Iterator[tuple[str, str, bool]]:
     if not isinstance(value, nn.Module):
         return _leaves(value, ("batch",), shapes, [])
     tensors = itertools.chain(value.named_parameters(), value.named_buffers())
-    return ((name, _described(tensor, shapes), True) for name, tensor in tensors)
+    return ((name, _tensor_text(tensor, shapes), True) for name, tensor in tensors)
 
 
 def _leaves(value: Any, path: tuple[Any, ...], shapes: bool, around: list[Any]) -> Iterator[tuple[str, str, bool]]:
     """Every leaf of a batch with its path; of what is no tensor, its type."""
     if isinstance(value, Tensor):
-        yield written(path), _described(value, shapes), True
+        yield written(path), _tensor_text(value, shapes), True
         return
     again = any(value is outer for outer in around)
     inside = [] if again else [*(children(value) or leaves(value))]
@@ -97,12 +97,12 @@ def _leaves(value: Any, path: tuple[Any, ...], shapes: bool, around: list[Any]) 
         yield from _leaves(child, (*path, step), shapes, [*around, value])
 
 
-def _described(tensor: Tensor, shapes: bool) -> str:
+def _tensor_text(tensor: Tensor, shapes: bool) -> str:
     array = summary(tensor).rpartition(" on ")[0] if shapes else plain(tensor.dtype)
     return f"{array} on {tensor.device.type}"
 
 
-def _compare(
+def _compare_ranks(
     facts: _Facts, rank: int, ranks: list[int], group: Any, what: str, timeout: float
 ) -> dict[tuple[int, ...], _Facts]:
     """What the ranks hold, by the ranks that hold the same. Only where they differ is more than a digest sent."""
@@ -124,7 +124,7 @@ def _compare(
                 store.set("facts/" + digest, json.dumps(facts))
             if not wait(lambda: all(store.check(["facts/" + theirs]) for theirs in alike), end):
                 silent = [same[0] for theirs, same in alike.items() if not store.check(["facts/" + theirs])]
-                raise TimeoutError(f"{what}: ranks differ, and {named(silent)} ended before saying how")
+                raise TimeoutError(f"{what}: ranks differ, and {rank_names(silent)} ended before saying how")
             said = {tuple(same): json.loads(store.get("facts/" + theirs)) for theirs, same in alike.items()}
     except dist.DistError as error:
         gone = "the process group's store does not answer; the rank that keeps it has ended"
@@ -160,8 +160,8 @@ def _all_say(store: Any, digest: str, rank: int, ranks: list[int], what: str, en
     digests = there(store, (f"digest/{other}" for other in ranks if other != rank), set())
     silent = [other for other in ranks if other != rank and f"digest/{other}" not in digests]
     raise TimeoutError(
-        f"{what}: {named(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
-        f"{named(r for r in ranks if r not in silent)} did"
+        f"{what}: {rank_names(silent)} said nothing in time: ended, still busy, or never called check_ranks; "
+        f"{rank_names(r for r in ranks if r not in silent)} did"
     )
 
 
@@ -174,11 +174,11 @@ def _disagreement(what: str, said: dict[tuple[int, ...], _Facts], rank: int, mod
         for ranks, table in tables.items():
             held[table.get(name, "missing")] += ranks
         if len(held) > 1:
-            rows[name] = "; ".join(f"{fact} ({named(sorted(holders))})" for fact, holders in held.items())
+            rows[name] = "; ".join(f"{fact} ({rank_names(sorted(holders))})" for fact, holders in held.items())
     if not rows:  # the same, in another order
         orders = {ranks: [name for name, _, tensor in facts if tensor] for ranks, facts in said.items()}
         place = next(n for n, here in enumerate(zip(*orders.values(), strict=True)) if len(set(here)) > 1)
-        text = "; ".join(f"`{order[place]}` ({named(ranks)})" for ranks, order in orders.items())
+        text = "; ".join(f"`{order[place]}` ({rank_names(ranks)})" for ranks, order in orders.items())
         rows[f"position {place}"] = f"{text}: the same names in another order"
     width = max(map(len, list(rows)[:_SHOWN]))
     shown = [f"  {name:<{width}}  {text}" for name, text in list(rows.items())[:_SHOWN]]

@@ -35,7 +35,7 @@ def nothing_stays():
     assert _collectives._groups == {}
     assert len(_collectives._backends) == 0
     assert dist.all_reduce is dist.distributed_c10d.all_reduce
-    store = _collectives._in()
+    store = _collectives._own_room()
     assert store.get(f"sign/{dist.get_rank()}") == b""
 
 
@@ -414,7 +414,7 @@ def test_collectives_of_two_groups_in_another_order(rank):
 
 @on_ranks
 def test_many_collectives_leave_few_keys_and_take_little_time(rank):
-    store = _collectives._in()
+    store = _collectives._own_room()
     before = store.num_keys()
     x = torch.ones(4)
     with dtypeguard.audit() as report:

@@ -62,9 +62,9 @@ def summed(tensor: Tensor) -> bool:
 
 def shadowed(tensor: Tensor) -> bool:
     """Whether a tensor is of a dtype and a kind that has a shadow."""
-    return tensor.dtype in WIDER and plain(tensor) and not _alone(tensor)
+    return tensor.dtype in WIDER and plain(tensor) and not _has_no_wider(tensor)
 
 
-def _alone(tensor: Tensor) -> bool:
+def _has_no_wider(tensor: Tensor) -> bool:
     """Whether the device has no wider dtype."""
     return tensor.is_mps and WIDER[tensor.dtype] in (torch.float64, torch.complex128)

@@ -248,7 +248,7 @@ def operator_of(func: Any) -> Operator:
     """The row of an operator."""
     row = _rows.get(id(func))
     if row is None:
-        row = _rows[id(func)] = _look(func)
+        row = _rows[id(func)] = _make_operator(func)
     return row
 
 
@@ -262,7 +262,7 @@ def widened(value: Any) -> Any:
     return value.long() if isinstance(value, Tensor) and value.dtype in NARROW else value
 
 
-def _look(func: Any) -> Operator:
+def _make_operator(func: Any) -> Operator:
     schema = getattr(func, "_schema", None)  # higher-order operators have none
     library, _, name = ("", "", str(func)) if schema is None else str(schema.name).rpartition("::")
     own = library == "aten"

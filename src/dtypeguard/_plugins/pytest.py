@@ -104,11 +104,11 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
         raise pytest.UsageError(str(error)) from None
     if mode == "config":  # what the program has set stays
         del settings["mode"], settings["under"]
-    config.add_cleanup(functools.partial(_put, _now()))  # a run may stand in a test of another
+    config.add_cleanup(functools.partial(_apply, _current()))  # a run may stand in a test of another
     told = {}
-    _put({**_now(), **settings})
+    _apply({**_current(), **settings})
     off = mode == "off:all" or (mode == "config" and environment == "off")
-    config.stash[_run] = run = _Run(mode, bool(asked), off, _now())
+    config.stash[_run] = run = _Run(mode, bool(asked), off, _current())
     named = [packages] if packages is not None else config.getini("dtypeguard_packages")
     names = [name.strip() for line in named for name in line.split(",") if name.strip()]
     if names and not off:
@@ -168,12 +168,12 @@ def _modes() -> Any:
     return sys.modules.get("dtypeguard._core.base.config")
 
 
-def _now() -> Settings:
+def _current() -> Settings:
     modes = _modes()
     return told if modes is None else modes.base()._asdict()
 
 
-def _put(settings: Settings) -> None:
+def _apply(settings: Settings) -> None:
     """Put settings in force, in the place of all others."""
     global told
     told, modes = settings, _modes()
@@ -215,9 +215,9 @@ def plainly(what: str, call: Callable[[], T], *kinds: type[Exception]) -> T:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     cast, run = _casts(), item.config.stash[_run]
     run.begun = run.seen = None if cast is None else cast.mark()
-    run.outside, run.marks = _now(), {}
+    run.outside, run.marks = _current(), {}
     run.marks = plainly("dtypeguard", functools.partial(_marks, item), ValueError, TypeError)
-    _put({**run.outside, **run.marks})
+    _apply({**run.outside, **run.marks})
     return (yield)
 
 
@@ -226,7 +226,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     try:
         return (yield)
     finally:
-        _put(item.config.stash[_run].outside)
+        _apply(item.config.stash[_run].outside)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -245,16 +245,16 @@ def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, 
 @contextlib.contextmanager
 def _outside(node: Any) -> Iterator[None]:
     """A fixture that outlives the test: what its class, module, ... says counts, and a mode that it sets stays."""
-    run, inside = node.config.stash[_run], _now()
+    run, inside = node.config.stash[_run], _current()
     outside = run.outside
-    _put({**outside, **_marks(node)})
+    _apply({**outside, **_marks(node)})
     try:
         yield
     finally:
         modes = _modes()
         if modes is not None and modes.base() != modes.initial():
-            run.outside = _now()
-        _put(inside if run.outside is outside else {**run.outside, **run.marks})
+            run.outside = _current()
+        _apply(inside if run.outside is outside else {**run.outside, **run.marks})
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def dtypeguard_mode(request: pytest.FixtureRequest) -> Callable[..., None]:
     def say(mode: str | None = None, *, casting: str | None = None) -> None:
         settings = _settings(request.config, mode=mode, casting=casting)
         if not request.config.stash[_run].switched_off:
-            _put({**_now(), **settings})
+            _apply({**_current(), **settings})
 
     return say
 

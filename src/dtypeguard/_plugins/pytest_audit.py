@@ -87,14 +87,14 @@ def dtype_audit(request: pytest.FixtureRequest) -> Generator["AuditReport"]:
     if _watch in request.node.stash:  # by a marker, and it runs
         yield request.node.stash[_watch].report
         return
-    watch = _begun(request.node)
+    watch = _begin_watch(request.node)
     running = request.node.stash.get(_running, None)
     if running is not None:  # by `getfixturevalue`, in the body
         running.enter_context(watch.audit)
     yield watch.report
 
 
-def _begun(item: pytest.Item) -> _Watch:
+def _begin_watch(item: pytest.Item) -> _Watch:
     watch = plainly("dtype_audit", functools.partial(_begin, item), ValueError, TypeError, OSError)
     item.stash[_watch] = watch
     return watch
@@ -106,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     result = yield
     asked = item.get_closest_marker("dtype_audit") or suite_of in item.config.stash
     if asked and _watch not in item.stash:
-        _begun(item)
+        _begin_watch(item)
     _check_marker(item)
     return result
 
@@ -189,7 +189,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         del item.stash[_running]
     _check_marker(item)
     if _watch in item.stash:
-        _judge(item, item.stash[_watch])
+        _assert_clean(item, item.stash[_watch])
     return result
 
 
@@ -206,7 +206,7 @@ def _tell(item: pytest.Item, watch: _Watch) -> "list[Finding] | None":
     return new
 
 
-def _judge(item: pytest.Item, watch: _Watch) -> None:
+def _assert_clean(item: pytest.Item, watch: _Watch) -> None:
     from dtypeguard._engine.watch.selection import reaches
 
     if item.config.getoption(_WRITE):

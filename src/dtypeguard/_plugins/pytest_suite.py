@@ -57,7 +57,7 @@ class Suite:
         found.add(item.nodeid, report, findings, casts=False)
         item.stash[_found] = found.packed()
         bad = [finding for finding in findings if finding.severity != "info"]
-        for place in dict.fromkeys(f"{finding.rule} {_place(finding)}" for finding in bad):
+        for place in dict.fromkeys(f"{finding.rule} {_line_of(finding)}" for finding in bad):
             item.user_properties.append(("dtypeguard", place))  # JUnit's XML has it
 
 
@@ -66,11 +66,12 @@ def brief(findings: "Iterable[Finding]") -> str:
     from dtypeguard._show.report.causes import causes_of
 
     return "\n".join(
-        f"{cause.severity}[{cause.rule}] {_place(cause.first)}: {cause.first.message}" for cause in causes_of(findings)
+        f"{cause.severity}[{cause.rule}] {_line_of(cause.first)}: {cause.first.message}"
+        for cause in causes_of(findings)
     )
 
 
-def _place(finding: "Finding") -> str:
+def _line_of(finding: "Finding") -> str:
     return (finding.site or "an unknown line").partition(", in ")[0]
 
 
@@ -105,7 +106,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from dtypeguard._engine.watch.selection import Selection
     from dtypeguard._show.report.merged import Merged
 
-    options = {"values": _VALUES[asked], "source": _parts(config, _ONLY), "omit": _parts(config, _OMIT)}
+    options = {"values": _VALUES[asked], "source": _split(config, _ONLY), "omit": _split(config, _OMIT)}
     options = {name: value for name, value in options.items() if value}
     try:
         Selection.read(source=options.get("source"), omit=options.get("omit"))
@@ -118,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: _running.remove(suite))
 
 
-def _parts(config: pytest.Config, option: str) -> list[str]:
+def _split(config: pytest.Config, option: str) -> list[str]:
     given = config.getoption(option) or ()
     return [part.strip() for text in given for part in text.split(",") if part.strip()]
 

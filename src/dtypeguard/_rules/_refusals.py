@@ -3,7 +3,7 @@
 import enum
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ _OTHERS = re.compile(r"unscale|No inf checks")
 _OPTIMIZERS = f"{os.sep}torch{os.sep}optim{os.sep}"
 _KINDS = (RuntimeError, TypeError, IndexError, ValueError)  # what torch raises about dtypes and devices
 _NOT_TORCHS = re.compile(r"unexpected keyword argument|not understood|has no attribute")
-_FEW = 4
+_FEW, _DEEP = 4, 2  # entries of a list, and lists in lists
 
 
 class Turn(enum.IntEnum):
@@ -81,20 +81,22 @@ class Refused:
             if any(ancestor.cause == "autocast" for ancestor in operand.node.ancestors())
         ]
 
-    def tell(self, rule: Rule, odd: Iterable[Operand] = (), **facts: Any) -> bool:
-        """Enter it for a rule, which may know better who is to blame."""
+    def tell(
+        self, rule: Rule, odd: Iterable[Operand] = (), wanted: torch.dtype | None = None, **facts: Any
+    ) -> bool:  # fmt: skip
+        """Enter it for a rule, which may know better who is to blame, and the dtype that is wanted of those."""
         event, odd = self.event, list(odd) or self.odd
         what = event.site.expression or event.op or "the call"
         blamed = "".join(f"; {operand}" for operand in odd[:_FEW])
         floats = [operand.dtype for operand in self.operands if operand.dtype.is_floating_point]
         origin = odd[0].node.line() if odd and odd[0].node is not None else ()
-        self.audit.refuse(
+        self.audit.enter_refusal(
             event, rule.id, event.site, [operand.node for operand in self.operands if operand.node is not None],
             dtypes=not self.devices, module=event.module, op=event.op,
             facts={"what": what, "reason": event.reason, "operands": blamed, **facts},
             origin=tuple(map(str, origin)) if self.devices else origin,  # the birth of a dtype is no fault of a device
             from_dtype=odd[0].dtype if odd else None,
-            to_dtype=next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),
+            to_dtype=wanted or next((dtype for dtype in floats if not odd or dtype is not odd[0].dtype), None),
             bytes=odd[0].size if odd else 0,
         )  # fmt: skip
         return True
@@ -166,18 +168,28 @@ def _usual(all_of: Iterable[Any], held: list[Any]) -> Any:
 
 
 def operands_of(event: Refusal, audit: Recorder) -> list[Operand]:
-    """The tensors of the operation; where it was refused above the dispatcher, those in sight of the line."""
+    """The tensors of the operation; where it was refused above the dispatcher, those that the code names.
+
+    In a library's function, and where the code names none, those in sight.
+    """
     if event.operands:
         return event.operands
     found: dict[int, tuple[str, Tensor]] = {}
     for name, value in event.frame.f_locals.items():
-        if isinstance(value, Tensor):
-            found.setdefault(id(value), (name, value))
-        elif isinstance(value, nn.Module):
-            for key, parameter in value.named_parameters(recurse=False):
-                found.setdefault(id(parameter), (f"{name}.{key}", parameter))
-        elif isinstance(value, (list, tuple)):
-            for number, part in enumerate(value[:_FEW]):
-                if isinstance(part, Tensor):
-                    found.setdefault(id(part), (f"{name}[{number}]", part))
-    return [Operand.of(name, tensor, audit.lineage.get(tensor)) for name, tensor in found.values()]
+        for inner, tensor in _in_sight(name, value):
+            found.setdefault(id(tensor), (inner, tensor))
+    code = event.site.expression or ""
+    own = event.frame.f_code.co_filename == event.site.file
+    named = [row for row in found.values() if own and re.search(rf"(?<![\w.]){re.escape(row[0])}\b", code)]
+    return [Operand.of(name, tensor, audit.lineage.get(tensor)) for name, tensor in named or found.values()]
+
+
+def _in_sight(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a variable, in lists of lists too, by what code calls them."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, nn.Module):
+        yield from ((f"{name}.{key}", parameter) for key, parameter in value.named_parameters(recurse=False))
+    elif isinstance(value, (list, tuple)) and name.count("[") < _DEEP:
+        for number, part in enumerate(value[:_FEW]):
+            yield from _in_sight(f"{name}[{number}]", part)

@@ -83,7 +83,7 @@ class Optimizers:
         met = self._met.get(id(optimizer))
         if met is not None and met.ref() is optimizer:
             return met
-        if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "param_groups") or _swapped(optimizer):
+        if not isinstance(optimizer, Optimizer) or not hasattr(optimizer, "param_groups") or _may_swap(optimizer):
             return None
         if not all(parameter.is_leaf for parameter in parameters_of(optimizer)):  # one that is differentiated
             return None
@@ -115,7 +115,7 @@ class Optimizers:
         self._once.clear()
 
 
-def _swapped(optimizer: Optimizer) -> bool:
+def _may_swap(optimizer: Optimizer) -> bool:
     """Whether a conversion may swap its parameters, which PyTorch refuses where anybody has weak references."""
     if torch.__future__.get_swap_module_params_on_conversion():
         return True

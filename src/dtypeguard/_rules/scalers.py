@@ -14,7 +14,7 @@ from .._engine.watch.events import on
 from .._engine.watch.recorder import Recorder
 from ..amp._scaler import HEARD, is_generated, tell
 from ..amp._scaling import Scaling
-from ..amp._watch import under_watch, unreal
+from ..amp._watch import not_eager, under_watch
 from .optimizers import Optimizers, add_to
 from .steps import unseen
 
@@ -32,15 +32,15 @@ class Scaled(Scaling):
         super().__init__(scaler, [], add_to(audit))
 
     def backward_begins(self, gradient: Tensor) -> None:
-        if self._audit.live:
+        if self._audit.records_here:
             self._audit.guarded(super().backward_begins, gradient)
 
     def backward_ended(self) -> None:
-        if self._audit.live:
+        if self._audit.records_here:
             self._audit.guarded(super().backward_ended)
 
     def scaling(self, outputs: Any, scaled: Callable[[], Any]) -> Any:
-        result = self._around(super().scaling, outputs, call=scaled)
+        result = self._run_rules_around(super().scaling, outputs, call=scaled)
         if isinstance(outputs, Tensor) and not outputs.requires_grad:  # only to make the scale, which is used by hand
             for driven in self.driven:
                 driven.losses, driven.by_hand = driven.losses - 1, True
@@ -48,7 +48,7 @@ class Scaled(Scaling):
 
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any:
         self._name(optimizer)
-        return self._around(super().stepping, optimizer, stage, call=step)
+        return self._run_rules_around(super().stepping, optimizer, stage, call=step)
 
     def unscaling(self, optimizer: Optimizer, stage: OptState) -> None:
         self._name(optimizer)
@@ -59,6 +59,9 @@ class Scaled(Scaling):
 
     def updated(self, given: bool) -> None:
         self._audit.guarded(super().updated, given)
+
+    def unchecked(self) -> None:
+        self._audit.guarded(super().unchecked)
 
     def asked(self) -> None:
         self._audit.guarded(super().asked)
@@ -72,7 +75,7 @@ class Scaled(Scaling):
     def _name(self, optimizer: Any) -> None:
         self._audit.guarded(self._audit.state(Scalers).name, self._audit, self, optimizer)
 
-    def _around(self, rules: Callable[..., Any], *event: Any, call: Callable[[], Any]) -> Any:
+    def _run_rules_around(self, rules: Callable[..., Any], *event: Any, call: Callable[[], Any]) -> Any:
         """Run rules that run the call; it is recorded, they are not, and it runs once, whatever they do."""
         local = self._audit.local
         outside = local.paused
@@ -181,7 +184,7 @@ def _method(audit: Recorder, name: str, original: Callable[..., Any]) -> Callabl
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not audit.live or audit.local.paused or unreal():
+        if not audit.records_here or audit.local.paused or not_eager():
             return original(self, *args, **kwargs)
         with scalers.within(self, name) as outermost:
             scaled = audit.guarded(scalers.meet, audit, self) if outermost else None

@@ -54,7 +54,7 @@ def replace(audit: Recorder) -> None:
 
 @around(record_function, "__enter__", always=True)
 def _begins(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
-    if audit.live and self.name.startswith(_NAME):
+    if audit.records_here and self.name.startswith(_NAME):
         audit.state(Steps).running.append(Step(self))
     return original(self)
 
@@ -82,7 +82,7 @@ def _done(audit: Recorder, original: Callable[..., Any], self: Any) -> Any:
 
 def _pause(audit: Recorder, optimizer: Optimizer, arguments: Any, options: Any) -> None:
     running = audit.state(Steps).running
-    if not running or not audit.live or has_closure(arguments, options) or not is_torchs(optimizer):
+    if not running or not audit.records_here or has_closure(arguments, options) or not is_torchs(optimizer):
         return
     if not all(isinstance(getattr(hook, "__self__", None), Hooks) for hook in _hooks(optimizer)):
         return  # somebody's own code comes before the step

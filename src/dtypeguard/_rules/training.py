@@ -22,7 +22,7 @@ from .._engine.watch.sites import Site
 from ..amp._holdings import compare
 from ..amp._names import Names
 from ..amp._optimizer import SELDOM, WatchedOptimizer
-from ..amp._watch import OWN, has_closure, unreal
+from ..amp._watch import OWN, has_closure, not_eager
 from .optimizers import Met, Optimizers, roots
 from .scalers import Scalers
 
@@ -57,8 +57,8 @@ def replace(audit: Recorder) -> None:
     for optimizer in audit.optimizers:
         optimizers.meet(audit, optimizer, early=True)
     audit.patches.replace(Optimizer, "__init__", functools.partial(_built, audit))
-    audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _before)))
-    audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _after)))
+    audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _before_step)))
+    audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _after_step)))
     for owner, names in OWN:  # what a watch of the program's own does with tensors is no work of the program
         for name in names:
             audit.patches.replace(owner, name, functools.partial(_quiet, audit))
@@ -80,36 +80,36 @@ def _built(audit: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if audit.live:
+        if audit.records_here:
             audit.guarded(optimizers.meet, audit, self, True)
 
     return build
 
 
 def _hook(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, arguments: Any, options: Any) -> None:
-    if audit.live and not unreal():
-        audit.guarded(_with, audit, function, optimizer, has_closure(arguments, options))
+    if audit.records_here and not not_eager():
+        audit.guarded(_call_if_met, audit, function, optimizer, has_closure(arguments, options))
 
 
-def _with(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, closure: bool) -> None:
+def _call_if_met(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, closure: bool) -> None:
     met = audit.state(Optimizers).meet(audit, optimizer)
     if met is not None:
         function(audit, met, closure)
 
 
-def _before(audit: Recorder, met: Met, closure: bool) -> None:
+def _before_step(audit: Recorder, met: Met, closure: bool) -> None:
     watched = met.watched
     for scaled in audit.state(Scalers):
         scaled.past(watched)
     _half_without_scaler(audit, met)
     if watched.due(SELDOM, ahead=1):
-        _compare(audit, met, stepping=not closure)
+        _compare_with_models(audit, met, stepping=not closure)
     watched.before_step(closure)
 
 
-def _after(audit: Recorder, met: Met, closure: bool) -> None:
+def _after_step(audit: Recorder, met: Met, closure: bool) -> None:
     if closure and met.watched.due(SELDOM):
-        _compare(audit, met, stepping=True)
+        _compare_with_models(audit, met, stepping=True)
     met.watched.after_step()
 
 
@@ -161,7 +161,7 @@ def _half_without_scaler(audit: Recorder, met: Met) -> None:
 # ---------------------------------------------------------------- DG401, DG402
 
 
-def _compare(audit: Recorder, met: Met, stepping: bool) -> None:
+def _compare_with_models(audit: Recorder, met: Met, stepping: bool) -> None:
     """Optimizers that were built before the audit are met when they step, so the verdict is given at the end."""
     held = audit.state(Optimizers).held()
     met.names.refresh()

@@ -29,8 +29,8 @@ def document(page: Path, view: Mapping[str, Any], filters: Mapping[str, Callable
         style: more CSS, which the page's own comes after; inline styles would need a hole in the policy.
     """
     common = _HERE / "common"
-    script = _read(common.with_suffix(".js")) + _read(page.with_suffix(".js"))
-    style = _read(_HERE / "parts.css") + _read(common.with_suffix(".css")) + style + _read(page.with_suffix(".css"))
+    script = _asset(common.with_suffix(".js")) + _asset(page.with_suffix(".js"))
+    style = _asset(_HERE / "parts.css") + _asset(common.with_suffix(".css")) + style + _asset(page.with_suffix(".css"))
     text = _template(page, filters).render(
         script=markup(script),
         style=markup(style),
@@ -45,7 +45,7 @@ def readable(text: str) -> str:
     return str(text).translate(_CONTROL).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _read(path: Path) -> str:
+def _asset(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 

@@ -56,7 +56,7 @@ class Inputs:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def named(self) -> dict[str, Any]:
+    def arguments_by_name(self) -> dict[str, Any]:
         return self._bound().arguments
 
     def _bound(self) -> inspect.BoundArguments:
@@ -67,7 +67,7 @@ class Inputs:
         return [leaf for leaf in self.tensors() if leaf.tensor.dtype in FLOATING]
 
     def tensors(self) -> list[Leaf]:
-        return [leaf for name, value in self.named().items() for leaf in _tensors(value, (name,), True)]
+        return [leaf for name, value in self.arguments_by_name().items() for leaf in _tensors(value, (name,), True)]
 
     def map(self, change: Change) -> "Inputs":
         """The same with other tensors; one that stands in two places is changed once, if it becomes the same."""
@@ -80,7 +80,7 @@ class Inputs:
         return Inputs(self.signature, *copy.deepcopy((self.args, self.kwargs)))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} = {summary(value)}" for name, value in self.named().items())
+        return ", ".join(f"{name} = {summary(value)}" for name, value in self.arguments_by_name().items())
 
 
 def _tensors(value: Any, path: Path, rebuildable: bool) -> Iterator[Leaf]:
@@ -355,16 +355,16 @@ def _unlike(got: Any, expected: Any, path: str) -> tuple[str, str] | None:
         return f"{path} = {summary(got)}", summary(expected)
     for (name, a), (_, b) in zip(mine, other, strict=True):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
-            if _facts(a) != _facts(b):
+            if _kind_of(a) != _kind_of(b):
                 return f"`{name}` is {summary(a)}", summary(b)
             if not equal(a, b):
                 return f"`{name}`, {summary(a)}, has other numbers", "the same, bit for bit"
-        elif not _same(a, b):
+        elif not _is_equal(a, b):
             return f"`{name}` is {summary(a)}", summary(b)
     return None
 
 
-def _facts(tensor: Tensor) -> tuple[Any, ...]:
+def _kind_of(tensor: Tensor) -> tuple[Any, ...]:
     shape = None if tensor.is_nested else tensor.shape  # a nested one has none, or a new symbol each time
     return type(tensor), tensor.dtype, shape, tensor.device
 
@@ -385,7 +385,7 @@ def equal(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_equal(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if a is b or _by_identity(a):  # which is another one after every call

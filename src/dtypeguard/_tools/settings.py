@@ -100,7 +100,7 @@ def _load(file: Path, command: str, table: Mapping[str, Any], parser: ArgumentPa
                 meant = f"{pyproject.near(key, options)}: use {', '.join(options)}"
             raise pyproject.wrong(file, (command, key), f"has no key {key!r}{meant}")
         try:
-            read = _read(action, value, file.parent)
+            read = _option_text(action, value, file.parent)
         except (ValueError, argparse.ArgumentTypeError) as error:
             near = pyproject.near(value, action.choices or ())
             said = f"{key}={value!r} is not {legal(action)}" if type(error) is ValueError else f"{key}: {error}"
@@ -146,7 +146,7 @@ def _typed(action: Action, text: str) -> Any:
     return action.type(text) if callable(action.type) else text
 
 
-def _read(action: Action, value: Any, folder: Path) -> Any:
+def _option_text(action: Action, value: Any, folder: Path) -> Any:
     """A value of the file as the option has it on the command line.
 
     Raises:
@@ -157,20 +157,20 @@ def _read(action: Action, value: Any, folder: Path) -> Any:
             raise ValueError
         return action.default if value is _is_off(action) else action.const
     several = isinstance(action.nargs, int) or _takes_list(action)
-    texts = [_text(action, one) for one in (value if isinstance(value, list) and several else [value])]
+    texts = [_as_argument(action, one) for one in (value if isinstance(value, list) and several else [value])]
     if isinstance(action.nargs, int):
         if len(texts) != action.nargs:
             raise ValueError
-        return [_placed(text, kind, folder) for text, kind in zip(texts, action.metavar or (), strict=True)]
+        return [_relative_path(text, kind, folder) for text, kind in zip(texts, action.metavar or (), strict=True)]
     read = [_typed(action, text) for text in texts]
     if several:
-        return [_placed(one, action.metavar, folder) for part in read for one in part]
+        return [_relative_path(one, action.metavar, folder) for part in read for one in part]
     if action.choices is not None and read[0] not in action.choices:
         raise ValueError
-    return _placed(read[0], action.metavar, folder)
+    return _relative_path(read[0], action.metavar, folder)
 
 
-def _text(action: Action, value: Any) -> str:
+def _as_argument(action: Action, value: Any) -> str:
     """A value as it is written on the command line."""
     plain = action.type is None or _takes_list(action)
     if isinstance(value, bool) or not isinstance(value, str if plain else str | int | float):
@@ -178,6 +178,6 @@ def _text(action: Action, value: Any) -> str:
     return str(value)
 
 
-def _placed(value: Any, kind: Any, folder: Path) -> Any:
+def _relative_path(value: Any, kind: Any, folder: Path) -> Any:
     """A path from the current folder, if it is one."""
     return os.path.relpath(folder / value) if kind == PATH and value != "-" and not os.path.isabs(value) else value

@@ -11,7 +11,7 @@ def models_of(model: Any) -> list[nn.Module]:
     models = _several(model, nn.Module)
     for one in models:
         if not isinstance(one, nn.Module):
-            raise TypeError(f"model must be an nn.Module, or several, not {_what(one)} (model, optimizer, scaler)")
+            raise TypeError(f"model must be an nn.Module, or several, not {_kind_of(one)} (model, optimizer, scaler)")
     if not any(parameter.requires_grad for one in models for parameter in one.parameters()):
         names = ", ".join(type(one).__name__ for one in models) or "an empty collection"
         raise ValueError(f"model has no trainable parameters: {names}")
@@ -24,24 +24,24 @@ def _several(given: Any, kind: type) -> list[Any]:
     return [given] if one else list(given)
 
 
-def _what(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def optimizers_of(optimizer: Any) -> list[Optimizer]:
     optimizers: list[Optimizer] = []
     for one in _several(optimizer, Optimizer):
-        while not _steps(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
+        while not _is_optimizer(one) and isinstance(getattr(one, "optimizer", None), Optimizer):
             one = one.optimizer
         if not isinstance(one, Optimizer):
-            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {_what(one)}")
+            raise TypeError(f"optimizer must be a torch.optim.Optimizer, or several, not {_kind_of(one)}")
         optimizers.append(one)
     if not optimizers:
         raise ValueError("optimizer is an empty collection: give at least one torch.optim.Optimizer")
     return list(dict.fromkeys(optimizers))
 
 
-def _steps(optimizer: Any) -> bool:
+def _is_optimizer(optimizer: Any) -> bool:
     """Whether it is an optimizer itself, and no wrapper of one."""
     return isinstance(optimizer, Optimizer) and not isinstance(getattr(optimizer, "optimizer", None), Optimizer)
 

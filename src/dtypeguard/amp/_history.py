@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from .._show.fragment import table
@@ -109,8 +109,8 @@ class History(Drawn):
             yield Series([(x, y or _NONE) for x, y in points if y is not None], _SHARES[name], colour)
 
     def _cell(self) -> tuple[Any, ...]:
-        rows = [[getattr(one, name) for name in Moment.__slots__] for one in self.moments]
-        return "history", table("", Moment.__slots__, rows, "step")
+        names = [field.name for field in fields(Moment)]
+        return "history", table("", names, [[getattr(one, name) for name in names] for one in self.moments], "step")
 
 
 _SHARES = {"low": "10 % are below", "update": "half are below", "high": "90 % are below"}

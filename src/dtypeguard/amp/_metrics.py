@@ -110,7 +110,7 @@ class Meters:
     def history(self) -> list[tuple[int, list[int], float | None]]:
         """Of each point the step, the counts of the histogram, and the scale."""
         tensors = [tensor for point in self._points for tensor in (*point.counts, point.scale) if tensor is not None]
-        values = iter(_fetched(tensors))
+        values = iter(_fetch(tensors))
         rows = []
         for point in self._points:
             counts = [next(values) for _ in point.counts]
@@ -130,7 +130,7 @@ class Meters:
         bins = [count for one in measured for count in one.counts]
         scaler = None if scaling is None or not scaling.enabled else scaling.scaler
         scale = [] if scaler is None else [scale_tensor(scaler)]
-        values = _fetched([*bins, *self._fused.values(), *scale])
+        values = _fetch([*bins, *self._fused.values(), *scale])
         updates, counts = _of_updates(values[: len(bins)])
         numbers = {"steps": float(optimizers[0].steps)} if optimizers else {}
         numbers |= {**updates, **_of_gradients(one.gradients for one in measured)}
@@ -156,7 +156,7 @@ class Meter:
         step = self._watched.steps
         self._kept = []
         if step == 1 or not step % self._every:
-            for parameter, number in _chosen(list(self._watched.parameters())):
+            for parameter, number in _choose_samples(list(self._watched.parameters())):
                 values = sample(parameter, number)
                 if values is not None and values.is_floating_point():
                     self._kept.append((weakref.ref(parameter), number, values.clone()))
@@ -176,7 +176,7 @@ class Meter:
                 continue
             if now.device == gradient.device == was.device and now.dtype is was.dtype:
                 triples[now.device, now.dtype].append((was, now, gradient))
-        counts = [_counted(*map(torch.cat, zip(*parts, strict=True))) for parts in triples.values()]
+        counts = [_count_moves(*map(torch.cat, zip(*parts, strict=True))) for parts in triples.values()]
         if skipped is not None:
             counts = [count * (skipped == 0).to(count) for count in counts]
         dtypes = Counter(name_of(gradient.dtype) for _, gradient in self._watched.gradients())
@@ -184,7 +184,7 @@ class Meter:
         return True
 
 
-def _chosen(parameters: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+def _choose_samples(parameters: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     """Parameters to look at, and how many elements of each, so that every element counts about the same."""
     ends = list(itertools.accumulate(parameter.numel() for parameter in parameters))
     if not ends or not ends[-1]:
@@ -193,7 +193,7 @@ def _chosen(parameters: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
     return [(parameters[place], 256 * hits) for place, hits in places.items()]
 
 
-def _counted(was: Tensor, now: Tensor, gradient: Tensor) -> Tensor:
+def _count_moves(was: Tensor, now: Tensor, gradient: Tensor) -> Tensor:
     """How many elements with a gradient moved by 2^n to 2^(n+1) spacings of their dtype, for each n.
 
     Exponents are integers, so no rounding decides a bin.
@@ -213,7 +213,7 @@ def _counted(was: Tensor, now: Tensor, gradient: Tensor) -> Tensor:
 # ---------------------------------------------------------------- numbers
 
 
-def _fetched(tensors: Sequence[Tensor]) -> list[list[float]]:
+def _fetch(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The values of small tensors, with one transfer from each device that has any."""
     found: dict[int, list[float]] = {}
     for device in {tensor.device for tensor in tensors}:

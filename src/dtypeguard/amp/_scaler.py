@@ -27,6 +27,7 @@ class Listener(Protocol):
     def refused(self, optimizer: Optimizer) -> None: ...
     def stepping(self, optimizer: Optimizer, stage: OptState, step: Callable[[], Any]) -> Any: ...
     def updated(self, given: bool) -> None: ...
+    def unchecked(self) -> None: ...
     def asked(self) -> None: ...
 
 
@@ -106,7 +107,12 @@ def _step(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) 
 
 def _update(scaler: Any, heard: Listeners, call: Callable[[], Any], given: Given) -> Any:
     __tracebackhide__ = True
-    result = call()
+    try:
+        result = call()
+    except AssertionError:  # "No inf checks were recorded prior to update."
+        for listener in heard:
+            listener.unchecked()
+        raise
     for listener in heard if scaler.is_enabled() else ():
         listener.updated(given("new_scale") is not None)
     return result
@@ -125,10 +131,10 @@ HEARD = tuple(_METHODS)
 def tell(name: str, scaler: Any, heard: Listeners, call: Callable[[], Any], args: Any, kwargs: Any) -> Any:
     """Run `call`, which is a method of a scaler with these arguments, between what its listeners do."""
     __tracebackhide__ = True
-    return _METHODS[name](scaler, heard, call, functools.partial(_given, args, kwargs))
+    return _METHODS[name](scaler, heard, call, functools.partial(_find_argument, args, kwargs))
 
 
-def _listening(base: Any, name: str) -> Any:
+def _listening_method(base: Any, name: str) -> Any:
     """The method that stands in for one of `base`; what it is given goes on as it came."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,14 +145,14 @@ def _listening(base: Any, name: str) -> Any:
     return functools.wraps(inspect.unwrap(getattr(base, name)))(method)
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
+def _find_argument(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
     return args[0] if args else kwargs.get(name, next(iter(kwargs.values()), None))
 
 
 @functools.cache
 def _class_for(base: Any) -> type[GradScaler]:
     names = {"__qualname__": base.__qualname__, **{name: vars(base)[name] for name in LOOKS if name in vars(base)}}
-    return type(base.__name__, (_Quiet, base), {**names, **{name: _listening(base, name) for name in _METHODS}})
+    return type(base.__name__, (_Quiet, base), {**names, **{name: _listening_method(base, name) for name in _METHODS}})
 
 
 def listen(scaler: GradScaler, listener: Listener) -> None:

@@ -316,6 +316,11 @@ class Scaling:
         if self.driven:
             self.tell("update")
 
+    def unchecked(self) -> None:
+        """`scaler.update()` has failed: no gradient was checked since the last one."""
+        __tracebackhide__ = True
+        self.tell("unchecked")
+
     # ------------------------------------------------------------ gradients
 
     def look_at_gradients(self, driven: Driven, op: str) -> None:

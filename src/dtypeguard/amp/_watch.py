@@ -89,10 +89,10 @@ def watch(
     dtypeguard.AmpError: DG301 scaler-float16-parameters: `weight`, `bias` (2 of 2 trainable parameters) are ...
     """
     __tracebackhide__ = True
-    return begin(written_in(sys._getframe(1)), model, optimizer, scaler, mode, every, averaged, metrics, ignore)
+    return watch_from(written_in(sys._getframe(1)), model, optimizer, scaler, mode, every, averaged, metrics, ignore)
 
 
-def begin(
+def watch_from(
     file: str | None,
     model: Any,
     optimizer: Any,
@@ -103,7 +103,7 @@ def begin(
     metrics: Any = None,
     ignore: Any = (),
 ) -> "Watch":
-    """`watch`, for the code that stands in a file: of a callback that a framework calls, the user's."""
+    """`watch` with the file that findings are attributed to; a callback passes the user's."""
     __tracebackhide__ = True
     models = models_of(model)
     optimizers = optimizers_of(optimizer)
@@ -114,7 +114,7 @@ def begin(
     check_steps("every", every)
     if metrics is not None:
         check_steps("metrics", metrics)
-    said = [key for other in list(_live) for key in other._said_of(models, optimizers, scaler)]
+    said = [key for other in list(_live) for key in other._already_told(models, optimizers, scaler)]
     ledger = Ledger(as_mode(mode), select(ignore), file, said=said)
     handle = Watch(Names(models), optimizers, ledger, every, averaged, metrics)
     for other in list(_live):
@@ -170,11 +170,11 @@ class Watch(Result):
                 self._handles.append((watched, optimizer.register_step_post_hook(hooks.after)))
         self._compare_with_model(stepping=False)
         if scaler is not None:
-            self._hear(scaler)
+            self._set_scaler(scaler)
         for watched in self._optimizers:
             watched.look()
         if not compiles():
-            self._arm()
+            self._arm_probe()
 
     # ------------------------------------------------------------ the handle
 
@@ -189,7 +189,7 @@ class Watch(Result):
         self._unhook(self._optimizers)
         self._probe.disarm()
         self._average = None
-        self._hear(None)
+        self._set_scaler(None)
 
     def _unhook(self, optimizers: list[WatchedOptimizer]) -> None:
         for watched, handle in self._handles:
@@ -210,7 +210,7 @@ class Watch(Result):
             for watched in taken:
                 self._scaling.part(watched.optimizer)
 
-    def _said_of(
+    def _already_told(
         self, models: list[nn.Module], optimizers: list[Optimizer], scaler: GradScaler | None
     ) -> Iterator[tuple[str, str]]:
         """What this watch has said of these: the one that begins now need not say it again."""
@@ -223,7 +223,7 @@ class Watch(Result):
 
     def __reduce__(self) -> Any:
         """Copies are handles of a watch that is over, with what was found until then."""
-        return _closed, (self.report(),)
+        return _closed_watch, (self.report(),)
 
     def __enter__(self) -> "Watch":
         if self.closed:
@@ -373,14 +373,14 @@ class Watch(Result):
             self._compare_with_model(stepping=True)
         watched.after_step()
         if watched.due(SELDOM, ahead=1) and (watched.steps + 1 == 4 * self._every or not compiles()):
-            self._arm()  # once only where graphs are made meanwhile
+            self._arm_probe()  # compiled programs: once only
 
-    def _arm(self) -> None:
+    def _arm_probe(self) -> None:
         if self._scaling is None or self._scaling.idle:
             held = {id(parameter) for watched in self._optimizers for parameter in watched.parameters()}
             self._probe.arm(self._names.models(), held)
 
-    def _hear(self, scaler: GradScaler | None) -> None:
+    def _set_scaler(self, scaler: GradScaler | None) -> None:
         """Another scaler in the place of the one there was."""
         __tracebackhide__ = True
         if self._scaling is not None:
@@ -399,9 +399,9 @@ class Watch(Result):
         __tracebackhide__ = True
         if self._scaling is not None and not self._scaling.idle:
             return
-        scaler = _calling(sys._getframe(1))
+        scaler = _calling_scaler(sys._getframe(1))
         if scaler is not None and (self._scaling is None or not self._scaling.watches(scaler)):
-            self._hear(scaler)
+            self._set_scaler(scaler)
         dtype = None if scaler is not None else self._probe.dtype(watched.parameters())
         if dtype is not None:
             tell("alone", watched, dtype, self._device)
@@ -409,17 +409,17 @@ class Watch(Result):
     def _compare_with_model(self, stepping: bool) -> None:
         __tracebackhide__ = True
         held = {id(parameter) for watched in under_watch() for parameter in watched.parameters()}
-        compare(self._names, self._optimizers, held, stepping, _claim)
+        compare(self._names, self._optimizers, held, stepping, _add_finding)
 
 
-# What a watch does by itself, and no program has asked for.
+# Code run by the watch itself, not by the program.
 OWN = (
     (Watch, ("_open", "_before", "_after", "metrics")),
     (Scaling, ("tell", "look_at_losses", "look_at_gradients", "backward_ended", "updated")),
 )
 
 
-def _claim(
+def _add_finding(
     rule: Rule, watched: WatchedOptimizer, facts: dict[str, Any], parameters: list[Tensor], missing: list[Tensor]
 ) -> None:
     __tracebackhide__ = True
@@ -431,7 +431,7 @@ def under_watch() -> list[WatchedOptimizer]:
     return [watched for watch in list(_live) for watched in watch._optimizers]
 
 
-def _closed(findings: list[Finding]) -> Watch:
+def _closed_watch(findings: list[Finding]) -> Watch:
     watch = Watch(Names([]), [], Ledger(None, found=findings), 1)
     watch.closed = True
     return watch
@@ -445,16 +445,16 @@ class Hooks:
 
     def before(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not unreal():
+        if not not_eager():
             self._watch._before(self._watched, has_closure(arguments, options))
 
     def after(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         __tracebackhide__ = True
-        if not unreal():
+        if not not_eager():
             self._watch._after(self._watched, has_closure(arguments, options))
 
 
-def unreal() -> bool:
+def not_eager() -> bool:
     """Whether a step is compiled, captured in a CUDA graph, or of fake tensors, so that no value can be waited for."""
     if torch.compiler.is_compiling():  # first: Dynamo knows nothing of the other
         return True
@@ -469,7 +469,7 @@ def has_closure(arguments: Any, options: Any) -> bool:
     return (len(arguments) > 1 and callable(arguments[1])) or options.get("closure") is not None
 
 
-def _calling(frame: FrameType | None) -> GradScaler | None:
+def _calling_scaler(frame: FrameType | None) -> GradScaler | None:
     """The scaler in whose `step` this runs."""
     for _ in range(_DEPTH):
         if frame is None:

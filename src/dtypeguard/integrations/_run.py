@@ -19,7 +19,7 @@ from .._show.report.findings import Report
 from .._show.report.report import AuditReport
 from .._tools.audit.audit import Audit, audit
 from ..amp._metrics import Metrics
-from ..amp._watch import Watch, begin, watch
+from ..amp._watch import Watch, watch, watch_from
 
 
 class WatchOptions(TypedDict, total=False):
@@ -76,7 +76,7 @@ class Run:
         if not self._watching or self._watch is not None:
             return
         try:
-            self._watch = begin(self._file, model, optimizers, scaler, **self._watch_options)
+            self._watch = watch_from(self._file, model, optimizers, scaler, **self._watch_options)
         except AmpError:
             raise
         except (TypeError, ValueError) as error:
@@ -118,7 +118,7 @@ class Run:
         self._guarded.clear()
         records = self.report()
         if speak and records:
-            logger.warning("%s", _text(records))
+            logger.warning("%s", _log_text(records))
         elif speak:
             logger.info("dtypeguard: nothing was repaired in this run")
 
@@ -127,7 +127,7 @@ class Run:
         return since(self._before)
 
 
-def _text(records: Casts) -> str:
+def _log_text(records: Casts) -> str:
     count, nbytes = (sum(getattr(record, name) for record in records) for name in ("count", "bytes"))
     lines = [f"dtypeguard: {count} repairs in this run, {nbytes:,} bytes copied"]
     for record in sorted(records, key=lambda record: -record.count):

@@ -139,7 +139,7 @@ class ModuleReport(Result):
         notes = [text for part in (self._trapped(), self._unsupported()) if (text := "\n".join(part).strip())]
         return (
             self.head(),
-            *(folded(joined(badge("FAILED", "error"), f.property, f.message), plain(_told(f))) for f in self.failures),
+            *(folded(joined(badge("FAILED", "error"), f.property, f.message), plain(_text(f))) for f in self.failures),
             *(
                 table(one.title, ("parameters", "region", *map(_dtype, one.columns)), _rows(one))
                 for one in self.tables()
@@ -207,13 +207,13 @@ def failed(report: ModuleReport) -> CheckError:
     """The failure of a report: the first in full, then how many there are, then the matrix."""
     first, *more = report.failures
     others = [f"{count} x {name}" for name, count in Counter(failure.property for failure in more).items()]
-    text = render(f"{report.module}: {first.message}", _facts(first, "; ".join(others)))
+    text = render(f"{report.module}: {first.message}", _labelled_facts(first, "; ".join(others)))
     error = CheckError(f"{text}\n\n{report}")
     error.report = report
     return error
 
 
-def _facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
+def _labelled_facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
     rows = {
         "property": f"{failure.property}: {failure.rule}",
         "cell": str(failure.cell),
@@ -227,8 +227,8 @@ def _facts(failure: Failure, others: str = "") -> list[tuple[str, str]]:
     return [(key, text) for key, text in rows.items() if text]
 
 
-def _told(failure: Failure) -> str:
-    return render(failure.message, _facts(failure))
+def _text(failure: Failure) -> str:
+    return render(failure.message, _labelled_facts(failure))
 
 
 def _rows(table: Table) -> list[tuple[Any, ...]]:

@@ -156,7 +156,7 @@ class _Given:
         self.floating = bool(inputs.floats())
 
     def examine(self, cell: Cell) -> list[Failure]:
-        return _enter(cell, Trial(self._bench, cell, self._inputs), PROPERTIES)
+        return _judge_into(cell, Trial(self._bench, cell, self._inputs), PROPERTIES)
 
 
 class _Drawn:
@@ -176,7 +176,7 @@ class _Drawn:
         def judge_all(one: Inputs) -> None:
             if not found:
                 rows = [row for row in PROPERTIES if not row.once or cell.status == "unsupported"]
-                found.extend(_enter(cell, Trial(self._bench, cell, one), rows)[:1])
+                found.extend(_judge_into(cell, Trial(self._bench, cell, one), rows)[:1])
 
         def judge_one(one: Inputs) -> list[Failure]:
             return judge(Trial(self._bench, cell, one), [row])
@@ -218,7 +218,7 @@ def _settings(count: int) -> settings:
     )
 
 
-def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
+def _judge_into(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
     """Judge a trial and write what came out into its cell; of several trials the worst counts."""
     failures, order = judge(trial, rows), list(STATUSES)
     status = "FAILED" if failures else trial.status
@@ -233,7 +233,7 @@ def _enter(cell: Cell, trial: Trial, rows: Iterable[Property]) -> list[Failure]:
 # ---------------------------------------------------------------- arguments
 
 
-def _listed(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[Any, ...]:
+def _as_list(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[Any, ...]:
     asked = several(name, value, kinds, f"{what}, or several")
     if not asked:
         raise ValueError(f"{name} is empty: name at least one of {known}")
@@ -243,7 +243,7 @@ def _listed(name: str, value: Any, kinds: Any, what: str, known: str) -> tuple[A
 def _places(devices: Any) -> tuple[torch.device, ...]:
     present = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     found, known = [], ", ".join(present)
-    for device in _listed(
+    for device in _as_list(
         "devices", present if devices is None else devices, torch.device | str, "a device such as 'cpu'", known
     ):
         try:

@@ -82,16 +82,16 @@ def _failure(row: Property, trial: Trial, fault: Fault) -> Failure:
     return Failure(row.name, row.text, trial.cell, *facts, f"{DOCS}/{row.docs}")
 
 
-def _plain(trial: Trial) -> bool:
+def _outside_autocast(trial: Trial) -> bool:
     return trial.cell.region is None
 
 
-def _matched(trial: Trial) -> bool:
-    return _plain(trial) and trial.matched
+def _all_dtypes_match(trial: Trial) -> bool:
+    return _outside_autocast(trial) and trial.matched
 
 
-def _wrong(trial: Trial) -> bool:
-    return _plain(trial) and bool(trial.wrong)
+def _some_wrong(trial: Trial) -> bool:
+    return _outside_autocast(trial) and bool(trial.wrong)
 
 
 def _nothing_wrong(trial: Trial) -> bool:
@@ -103,7 +103,7 @@ def _nothing_wrong(trial: Trial) -> bool:
 
 def repeatable(trial: Trial) -> Iterator[Fault]:
     pairs = [(trial.bare, trial.call())]
-    if _plain(trial):
+    if _outside_autocast(trial):
         pairs.append((trial.call(grads=True), trial.call(grads=True)))
     for one, other in pairs:
         found = difference(other, one)
@@ -123,8 +123,10 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
         found = difference(outcome, trial.bare)
         text = f"a call with nothing to repair is not the same under a guard in {mode} mode"
         if found is not None:
-            ours = "an annotation that the call breaks, or a contract inside the model"
-            yield Fault(text, *found, ours if _ours(outcome) else "code that looks at type(self), or at what called it")
+            fix = "code that looks at type(self), or at what called it"
+            if _is_our_error(outcome):
+                fix = "an annotation that the call breaks, or a contract inside the model"
+            yield Fault(text, *found, fix)
         if outcome.wrote != trial.bare.wrote:
             got, expected = (", ".join(one.wrote) or "nothing" for one in (outcome, trial.bare))
             yield Fault(f"{text}: other inputs are changed in place", got, expected, "a contract inside the model")
@@ -134,14 +136,14 @@ def unchanged(trial: Trial) -> Iterator[Fault]:
             yield Fault(text, (casts + said)[0], "no repair and no warning", "a contract inside the model")
 
 
-def _ours(outcome: Outcome) -> bool:
+def _is_our_error(outcome: Outcome) -> bool:
     return isinstance(outcome.error, DtypeGuardError)
 
 
 def repaired(trial: Trial) -> Iterator[Fault]:
     outcome = trial.lenient
     names = ", ".join(f"`{path}`" for path in trial.wrong)
-    if _ours(outcome):
+    if _is_our_error(outcome):
         if not trial.loses and not trial.forbidden:
             yield Fault(
                 f"lenient mode refuses {names}, though no value is lost",
@@ -181,12 +183,12 @@ def _by_hand(trial: Trial) -> str:
     return ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
 
 
-def named(trial: Trial) -> Iterator[Fault]:
+def argument_named(trial: Trial) -> Iterator[Fault]:
     several = list(trial.wrong) if len(trial.wrong) > 1 else []
     for one in (trial, *(trial.alone(path) for path in several[:_ALONE])):
         error = one.strict.error
-        named = isinstance(error, DtypeError | DeviceError) and error.argument in one.wrong
-        if one.wrong and not named and not _casts_before(one):
+        tells = isinstance(error, DtypeError | DeviceError) and error.argument in one.wrong
+        if one.wrong and not tells and not _casts_before(one):
             names = " or ".join(f"`{path}`" for path in one.wrong)
             got = one.strict.raised or "it computes"
             if isinstance(error, DtypeGuardError):
@@ -201,11 +203,11 @@ def _casts_before(trial: Trial) -> bool:
 
 
 def autocast(trial: Trial) -> Iterator[Fault]:
-    checks = (repaired, named) if trial.wrong else (unchanged,)
+    checks = (repaired, argument_named) if trial.wrong else (unchanged,)
     return itertools.chain.from_iterable(check(trial) for check in checks)
 
 
-def kept(trial: Trial) -> Iterator[Fault]:
+def inputs_untouched(trial: Trial) -> Iterator[Fault]:
     wrote = [f"`{path}`" for path in trial.by_hand.wrote if path in trial.wrong]
     if wrote:
         said = any(isinstance(warning, InplaceOnCastWarning) for warning in trial.lenient.said)
@@ -220,7 +222,7 @@ def kept(trial: Trial) -> Iterator[Fault]:
 
 def gradients(trial: Trial) -> Iterator[Fault]:
     expected, got = trial.call(cast_by_hand=trial.wrong, grads=True), trial.call("lenient", grads=True)
-    if expected.error is not None or (_ours(got) and (trial.loses or trial.forbidden)):
+    if expected.error is not None or (_is_our_error(got) and (trial.loses or trial.forbidden)):
         return
     found = difference(got, expected)
     if found is not None:
@@ -249,7 +251,7 @@ def stable(trial: Trial) -> Iterator[Fault]:
         if len(set(found.values())) < 2:  # a loss in float32, whatever the model is
             continue
         born = all(result is torch.promote_types(dtype, torch.float32) for dtype, result in found.items())
-        if born and path in trial.bare.numbers():  # a loss that is no less than float32
+        if born and path in trial.bare.numbers():  # a loss that is always at least float32
             continue
         rows = ", ".join(f"{name_of(dtype)} gives {name_of(result)}" for dtype, result in found.items())
         yield Fault(
@@ -303,7 +305,7 @@ def _born(finding: Finding, dtype: str) -> str | None:
     return lines[-1] if lines else None
 
 
-def half(trial: Trial) -> Iterator[Fault]:
+def values_right_in_half(trial: Trial) -> Iterator[Fault]:
     """What float32 spoils as well is not the dtype's fault."""
     model = trial.fresh()
     with audit(rules=("DG9",), ignore=(), values=True) as report:
@@ -343,7 +345,7 @@ def refuses_meta(trial: Trial) -> Iterator[Fault]:
     inputs = trial.right.map(lambda path, t: moved(t, None, torch.device("meta")) if path == first else t)
     for mode in ("strict", "lenient"):
         outcome = run(trial.fresh(mode), inputs, mode)
-        if not _ours(outcome) or getattr(outcome.error, "argument", None) != first:
+        if not _is_our_error(outcome) or getattr(outcome.error, "argument", None) != first:
             text = f"{mode} mode does not name `{first}`, which is on meta and has no data"
             yield Fault(text, outcome.raised or "it computes", f"an error that names `{first}`", _SKIPPED)
 
@@ -351,7 +353,7 @@ def refuses_meta(trial: Trial) -> Iterator[Fault]:
 def _has_a_device(trial: Trial) -> bool:
     skipped = trial.bench.contract.skip_args
     there = any(leaf.argument not in skipped for leaf in trial.right.floats())
-    return _matched(trial) and there and trial.anchor is not None and trial.anchor.device is not None
+    return _all_dtypes_match(trial) and there and trial.anchor is not None and trial.anchor.device is not None
 
 
 def state(trial: Trial) -> Iterator[Fault]:
@@ -445,35 +447,35 @@ def compiled(trial: Trial) -> Iterator[Fault]:
 
 PROPERTIES: tuple[Property, ...] = (
     Property("repeatable", "the same call gives the same result twice",
-             _matched, repeatable, "testing.md#what-is-tested", True),
+             _all_dtypes_match, repeatable, "testing.md#what-is-tested", True),
     Property("matched", "where nothing is wrong, a guarded model is the bare one, bit for bit, and says nothing",
-             lambda trial: _plain(trial) and _nothing_wrong(trial), unchanged, "testing.md#what-is-tested"),
+             lambda trial: _outside_autocast(trial) and _nothing_wrong(trial), unchanged, "testing.md#what-is-tested"),
     Property("lenient repairs", "lenient mode gives what inputs cast by hand give, and says so",
-             _wrong, repaired, "semantics.md#casting"),
+             _some_wrong, repaired, "semantics.md#casting"),
     Property("strict names the argument", "strict mode names an argument that is wrong",
-             _wrong, named, "semantics.md#modes"),
+             _some_wrong, argument_named, "semantics.md#modes"),
     Property("autocast", "inside autocast what autocast casts itself passes, and float64 is repaired",
-             lambda trial: not _plain(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
+             lambda trial: not _outside_autocast(trial) and (bool(trial.wrong) or _nothing_wrong(trial)),
              autocast, "semantics.md#autocast"),
     Property("inputs are left alone", "forward does not write to an input that is repaired",
-             _wrong, kept, "semantics.md#in-place-changes"),
+             _some_wrong, inputs_untouched, "semantics.md#in-place-changes"),
     Property("gradients", "gradients come back in the caller's dtype, as those of the bare model",
-             lambda trial: _wrong(trial) or _matched(trial), gradients, "semantics.md#casting"),
+             lambda trial: _some_wrong(trial) or _all_dtypes_match(trial), gradients, "semantics.md#casting"),
     Property("output dtype is stable", "every floating result follows the parameters' dtype, or is always of the same",
-             _matched, stable, "testing.md#when-it-fails"),
+             _all_dtypes_match, stable, "testing.md#when-it-fails"),
     Property("one dtype", "converted to a dtype, a model computes inputs of that dtype: it brings no other of its own",
-             lambda trial: _matched(trial) and trial.bare.error is not None,
+             lambda trial: _all_dtypes_match(trial) and trial.bare.error is not None,
              one_dtype, "testing.md#when-it-fails", True),
     Property("half", "in a half dtype the results are those of float32, but for rounding",
-             lambda trial: _matched(trial) and trial.anchor_dtype in HALF and trial.bare.error is None,
-             half, "testing.md#when-it-fails", True),
+             lambda trial: _all_dtypes_match(trial) and trial.anchor_dtype in HALF and trial.bare.error is None,
+             values_right_in_half, "testing.md#when-it-fails", True),
     Property("default dtype", "the dtypes that come out do not depend on torch.get_default_dtype()",
-             _matched, default_dtype, "testing.md#when-it-fails", True),
+             _all_dtypes_match, default_dtype, "testing.md#when-it-fails", True),
     Property("meta", "an input on meta is refused by name",
              _has_a_device, refuses_meta, "semantics.md#what-a-tensor-must-be", True),
     Property("state", "state_dict, deepcopy and pickle go there and back as without a guard",
-             _matched, state, "testing.md#what-is-tested", True),
+             _all_dtypes_match, state, "testing.md#what-is-tested", True),
     Property("compile", "the compiled guarded model is the compiled bare one, bit for bit",
-             lambda trial: trial.bench.compiler is not None and (_wrong(trial) or _matched(trial)),
+             lambda trial: trial.bench.compiler is not None and (_some_wrong(trial) or _all_dtypes_match(trial)),
              compiled, "wild.md", True),
 )  # fmt: skip

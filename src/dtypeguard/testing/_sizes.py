@@ -89,14 +89,14 @@ class Plan:
         self.runs = dict.fromkeys(d.text for d in dims if d.kind is DimKind.NAMED and d.variadic)
         if not isinstance(self.given, Mapping):
             raise TypeError(f'axes={self.given!r} does not map names to sizes: write axes={{"b": 3}}')
-        self.given = {self._key(name): self._checked(name, value) for name, value in self.given.items()}
+        self.given = {self._written_name(name): self._checked(name, value) for name, value in self.given.items()}
         if self.shared:
             self.names = {**self.names, **dict.fromkeys(sorted(self.needed - {*self.names}))}
         self.constant = not any(isinstance(value, st.SearchStrategy) for value in self.given.values())
         if self.constant:
             self.solutions({name: value for name, value in self.given.items() if name in self.names})
 
-    def _key(self, name: Any) -> str:
+    def _written_name(self, name: Any) -> str:
         """A name as it is written, with the star of those that stand for several axes."""
         if isinstance(name, str) and (name in self.names or name.removeprefix("*") in self.runs):
             return name if name in self.names or name.startswith("*") else f"*{name}"
@@ -106,7 +106,7 @@ class Plan:
     def _checked(self, name: str, value: Any) -> Any:
         if isinstance(value, st.SearchStrategy):
             return value
-        several = self._key(name).startswith("*")
+        several = self._written_name(name).startswith("*")
         with contextlib.suppress(TypeError):
             sizes = tuple(map(operator.index, value if several else (value,)))
             if min(sizes, default=0) >= 0:
@@ -237,7 +237,7 @@ class Sizes:
                 self.bound[dim.text] = size
             return size
         try:
-            return _whole(dim.size if dim.kind is DimKind.FIXED else evaluate(dim, self.bound, self.call), dim)
+            return _as_whole(dim.size if dim.kind is DimKind.FIXED else evaluate(dim, self.bound, self.call), dim)
         except (Unfit, AnnotationError):
             if dim.broadcast:
                 return 1
@@ -256,7 +256,7 @@ class Sizes:
         return tuple(1 if draw(_FLIP) else size for size in kept)
 
 
-def _whole(size: Any, dim: Dim) -> int:
+def _as_whole(size: Any, dim: Dim) -> int:
     """What an expression gave, as the size of an axis; the checker asks only that they are equal."""
     if dim.kind is DimKind.FIXED and size < 0:
         raise AnnotationError(f"axis `{dim.text}` is less than nothing: no tensor has it")

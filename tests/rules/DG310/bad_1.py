@@ -13,4 +13,4 @@ for inputs in torch.ones(2, 4, 3):
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 scaler.step(optimizer)
 scaler.update()
-# fix: with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch
+# fix: call `update` in each iteration, also in one that skips `step`; with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch

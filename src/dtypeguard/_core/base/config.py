@@ -369,11 +369,11 @@ class mode:  # noqa: N801  (a context manager, named like a function)
 
     def __enter__(self) -> "mode":
         if not torch.compiler.is_compiling():
-            _context.set(self._inside(_context.get()))
-        _mirror.modes = self._inside(_mirror.modes)
+            _context.set(self._nested_in(_context.get()))
+        _mirror.modes = self._nested_in(_mirror.modes)
         return self
 
-    def _inside(self, outer: _Modes) -> _Modes:
+    def _nested_in(self, outer: _Modes) -> _Modes:
         return self._mode or outer[0], outer[1] if self._casting is None else self._casting, outer
 
     def __exit__(self, *error: object) -> None:
@@ -382,9 +382,9 @@ class mode:  # noqa: N801  (a context manager, named like a function)
         _mirror.modes = _mirror.modes[2] or _NO_MODE
 
     def __repr__(self) -> str:
-        return f"mode({self._written()})"
+        return f"mode({self._as_written()})"
 
-    def _written(self, first: str = "") -> str:
+    def _as_written(self, first: str = "") -> str:
         """The options as a user writes them."""
         told = ((first, self._mode), ("casting=", self._casting))
         return ", ".join(f"{name}{part.name.lower()!r}" for name, part in told if part is not None)
@@ -395,7 +395,7 @@ class mode:  # noqa: N801  (a context manager, named like a function)
             return around  # type: ignore[no-any-return]  # functools.wraps keeps the signature
         if not callable(fn) or isinstance(fn, type | torch.nn.Module):
             what = f"the class {fn.__name__}" if isinstance(fn, type) else indefinite(type(fn).__name__)
-            options = self._written("mode=")
+            options = self._as_written("mode=")
             advice = f"decorate methods, or write enforce({options}) or guard({options})"
             raise TypeError(f"dtypeguard.mode decorates functions, not {what}: {advice}")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):

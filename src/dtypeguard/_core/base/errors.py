@@ -243,7 +243,7 @@ def quoted(value: Any) -> str:
 
 def summary(value: Any) -> str:
     """A value as jaxtyping prints it, and the device of a tensor: `f64[32,784] on cpu`; it never fails."""
-    for describe in (_array, _text):
+    for describe in (_array, _shortened):
         with contextlib.suppress(Exception):  # odd shapes and dtypes, a repr that raises
             return describe(value)
     return f"<{type(value).__qualname__}>"
@@ -260,7 +260,7 @@ def _array(value: Any) -> str:
     return f"{wl.pformat(wl.array_summary(tuple(map(int, shape)), name_of(value.dtype), None))}(numpy)"
 
 
-def _text(value: Any) -> str:
+def _shortened(value: Any) -> str:
     import wadler_lindig as wl
 
     text = " ".join(wl.pformat(value, width=200, short_arrays=True).replace("(torch)", "").split())
@@ -287,7 +287,7 @@ def headline(v: Violation) -> str:
     return f"{subject} {verb}{plain(v.actual)}, {v.reason}"
 
 
-def _facts(v: Violation) -> Iterable[tuple[str, str]]:
+def _lines_of_facts(v: Violation) -> Iterable[tuple[str, str]]:
     yield ("result" if v.argument.startswith("result") else "argument", f"{v.argument} = {summary(v.value)}")
     if v.expression is not None:
         yield "passed as", v.expression.text
@@ -304,7 +304,7 @@ def _origin(value: Any) -> tuple[str, ...]:
     return origins[-1](value) if origins and isinstance(value, torch.Tensor) else ()
 
 
-def error_of(
+def make_error(
     kind: type[DtypeGuardError],
     function: str,
     violations: Sequence[Violation],
@@ -324,7 +324,7 @@ def error_of(
     for n, v in enumerate(violations):
         if n:
             rows.append(("also", headlines[n]))
-        rows.extend(row for row in _facts(v) if row not in rows)
+        rows.extend(row for row in _lines_of_facts(v) if row not in rows)
     fix = fix_of(violations)
     lines = _origin(violations[0].value)
     context = {

@@ -98,7 +98,7 @@ class Numbers:
             generators: dict[str, Any] = {"random": self._python, "numpy.random": self._numpy}
             for module, own in generators.items():
                 if own is not None:
-                    for name in _drawing(module):
+                    for name in _methods_of_generator(module):
                         patches.instead(sys.modules[module], name, _of(getattr(own, name)))
             patches.eager()
             patches.enter_thread()
@@ -161,7 +161,7 @@ def _of(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def _drawing(module: str) -> tuple[str, ...]:
+def _methods_of_generator(module: str) -> tuple[str, ...]:
     """The functions of a module that are methods of its one generator."""
     owner: Any = sys.modules[module]
     kinds = owner.Random if module == "random" else owner.RandomState

@@ -175,7 +175,7 @@ class Patches:
                 here.listeners.remove(self)
 
     @property
-    def heard(self) -> bool:
+    def listens_here(self) -> bool:
         """Whether the listener listens in this thread."""
         return self in here.listeners
 
@@ -184,7 +184,7 @@ class Patches:
 
         def make(following: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                return function(following, *args, **kwargs) if self.heard else following(*args, **kwargs)
+                return function(following, *args, **kwargs) if self.listens_here else following(*args, **kwargs)
 
             return call
 

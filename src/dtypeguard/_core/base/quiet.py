@@ -32,10 +32,10 @@ logger.addFilter(lambda record: not _quiet.get())
 def quiet() -> Iterator[None]:
     """In here no warning is shown and dtypeguard logs nothing, in this thread; those of other threads are as ever."""
     if getattr(sys.flags, "context_aware_warnings", False):  # Python 3.14: filters may be one thread's
-        with warnings.catch_warnings(action="ignore"), _told():
+        with warnings.catch_warnings(action="ignore"), _quiet_here():
             yield
         return
-    with _told():
+    with _quiet_here():
         _begin()
         try:
             yield
@@ -44,7 +44,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _quiet_here() -> Iterator[None]:
     token = _quiet.set(True)
     try:
         yield

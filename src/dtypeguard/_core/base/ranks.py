@@ -43,6 +43,6 @@ def wait(done: Callable[[], bool], end: float) -> bool:
     return True
 
 
-def named(ranks: Iterable[int]) -> str:
+def rank_names(ranks: Iterable[int]) -> str:
     several = [str(rank) for rank in ranks]
     return f"rank{'s' * (len(several) > 1)} {', '.join(several)}"

@@ -14,7 +14,7 @@ from ..base.errors import DtypeError
 from ..base.quiet import quiet
 from ..contract.model import Contract, Param
 from ..contract.spec import Spec, TensorSpec, walk
-from .reference import look
+from .reference import collect
 
 _ORDINARY = frozenset(dtype for dtype, info in TABLE.items() if info.kind is not Kind.STORAGE)
 
@@ -74,5 +74,5 @@ def _right(contract: Contract, values: tuple[Any, ...], device: torch.device, re
     with contextlib.suppress(RuntimeError):  # a device that autocast does not know, such as meta
         around = torch.autocast(device.type, enabled=region)
     with around:
-        call = look(contract, values)  # another argument may bind its axes
+        call = collect(contract, values)  # another argument may bind its axes
     return all(violation.error is not DtypeError for violation in call.violations)

@@ -31,7 +31,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         report_shape(call, path, value, spec, what, wanted)
         return
     if len(shape) < least or (where is None and len(shape) > least):
-        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, _reshaped(spec, shape, call))
+        report_shape(call, path, value, spec, f"has {_axes(len(shape))}", wanted, RANK, _method_for(spec, shape, call))
         return
     axes, variadics = dict(call.axes), dict(call.variadics)
     try:
@@ -41,7 +41,7 @@ def check_dims(spec: TensorSpec, value: Any, path: Path, call: CallState) -> Non
         call.faults.append((error, _causes(error, spec), not (call.earlier or call.violations)))
         return
     if fault is not None:
-        report_shape(call, path, value, spec, *fault, method=_reshaped(spec, shape, call))
+        report_shape(call, path, value, spec, *fault, method=_method_for(spec, shape, call))
         return
     for name in (*axes, *variadics):
         call.owners.setdefault(name, written(path))
@@ -77,7 +77,7 @@ def _fault(
     return None if where is None else _check_variadic(spec.dims[where], shape[where:end], variadics, call)
 
 
-def _reshaped(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> str | None:
+def _method_for(spec: TensorSpec, shape: tuple[int, ...], call: CallState) -> str | None:
     """The one method that gives a tensor the axes that are asked for; None if none does, or several."""
     if torch.compiler.is_compiling() or spec.variadic is not None or not spec.torch_only or not shape:
         return None

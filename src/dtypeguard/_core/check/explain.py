@@ -8,7 +8,7 @@ from torch import nn
 from ..base import private
 from ..base.codes import REFUSED, WRITTEN
 from ..base.dtypes import may_cast
-from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, error_of, headline, plain
+from ..base.errors import CastError, DeviceError, DtypeError, DtypeGuardError, Violation, headline, make_error, plain
 from ..base.frames import caller, place
 from .expressions import Arguments
 from .sides import door_at, listed, need, refusal
@@ -72,4 +72,4 @@ def error_for(
         violation.expression = arguments[violation.path]
     path, site = module_path(call), place(caller(frame))
     with private.no_function():
-        return error_of(kind, contract.function, violations, path, site, axes, instead, more, placed)
+        return make_error(kind, contract.function, violations, path, site, axes, instead, more, placed)

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..base.errors import Expression
 from ..base.frames import caller, is_own, source_lines
-from ..contract.model import Param, Path, given, written
+from ..contract.model import Param, Path, checked_values, written
 from .state import CallState
 
 _LONGEST = 60
@@ -56,7 +56,7 @@ class Arguments:
         for length in (2, 1):
             node = self._nodes.get(path[:length])
             if node is not None:
-                node, steps = _inside(node, path[length:])
+                node, steps = _node_at(node, path[length:])
                 if steps and not (isinstance(node, _PLACES) and all(kind != "member" for kind, _ in steps)):
                     return None
                 text = ast.get_source_segment(self._text, node) if node.lineno == node.end_lineno else ast.unparse(node)
@@ -105,14 +105,14 @@ def _bound(call: CallState, node: ast.Call, frame: FrameType, between: list[Code
         node = ast.Call(node.func, node.args[:1], [])
     if any(code.co_flags & _SUSPENDED for code in between):  # its arguments were given earlier
         return {}
-    skipped = _skipped(node.func, frame, set(between), call)
-    nodes = None if skipped is None else _assigned(node, params[skipped:], values[skipped:])
-    held = {path: value for _, path, value in given(call.contract, values)}
+    skipped = _count_skipped(node.func, frame, set(between), call)
+    nodes = None if skipped is None else _argument_nodes(node, params[skipped:], values[skipped:])
+    held = {path: value for _, path, value in checked_values(call.contract, values)}
     agree = nodes is not None and all(_agrees(nodes[path], held[path], frame) for path in nodes.keys() & held.keys())
     return nodes if nodes is not None and agree else {}
 
 
-def _skipped(callee: ast.expr, frame: FrameType, codes: set[CodeType], call: CallState) -> int | None:
+def _count_skipped(callee: ast.expr, frame: FrameType, codes: set[CodeType], call: CallState) -> int | None:
     """How many of the first parameters do not stand in the call: 1 for `self`. None if it calls something else."""
     found, first = _resolved(callee, frame), call.contract.params[0]
     if found is _UNKNOWN:
@@ -163,7 +163,7 @@ def _agrees(node: ast.expr, value: Any, frame: FrameType) -> bool:
     return found is _UNKNOWN or found is value
 
 
-def _assigned(node: ast.Call, params: tuple[Param, ...], values: tuple[Any, ...]) -> dict[Path, ast.expr] | None:
+def _argument_nodes(node: ast.Call, params: tuple[Param, ...], values: tuple[Any, ...]) -> dict[Path, ast.expr] | None:
     """The nodes of a call's arguments by path, if they and the defaults account for all values.
 
     Beside `*args` and `**kwargs` in the call only some are known.
@@ -194,7 +194,7 @@ def _assigned(node: ast.Call, params: tuple[Param, ...], values: tuple[Any, ...]
     return nodes
 
 
-def _inside(node: ast.expr, steps: Path) -> tuple[ast.expr, Path]:
+def _node_at(node: ast.expr, steps: Path) -> tuple[ast.expr, Path]:
     """The node of what a list, tuple or dict that is written out holds, and the steps that are left."""
     while steps:
         kind, key = steps[0]

@@ -23,7 +23,7 @@ def is_ids(path: Path, value: Tensor, module: Any) -> bool:
         module = module[0]
     if isinstance(module, _EMBEDDINGS):
         return path in (("input",), ("offsets",))
-    return _last(path) == "ids" and bool(_rows(module)) and not (_seen(value) and has_fraction(value.detach()))
+    return _last(path) == "ids" and bool(_rows(module)) and not (_is_readable(value) and has_fraction(value.detach()))
 
 
 def keeps_digits(path: Path, dtype: Any) -> bool:
@@ -35,7 +35,7 @@ def instead(path: Path, value: Tensor, dtype: torch.dtype | None, module: Any) -
     """What to write where a cast to the model's dtype may be wrong: text around the argument, as a fix has it."""
     if keeps_digits(path, dtype):
         return f"keep it out with skip_args=[{argument_of(path)!r}], or write ", f".to({dtype})"
-    if _seen(value) and (rows := _rows(module)) and _are_rows(value.detach(), rows):
+    if _is_readable(value) and (rows := _rows(module)) and _are_rows(value.detach(), rows):
         return "", f".to({dtype}), or, if an embedding gets it, ", ".long()"
     return ()
 
@@ -57,7 +57,7 @@ def _are_rows(value: Tensor, rows: int) -> bool:
     return bool(least >= 0) and 1 < float(most) < rows
 
 
-def _seen(value: Tensor) -> bool:
+def _is_readable(value: Tensor) -> bool:
     return not torch.compiler.is_compiling() and readable(value)
 
 

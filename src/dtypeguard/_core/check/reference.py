@@ -25,8 +25,8 @@ from ..base.errors import DeviceError, DtypeError, HintError
 from ..base.options import indefinite
 from ..contract.anchor import Anchor, anchor_of, is_count
 from ..contract.beartyped import bearable, is_own
-from ..contract.containers import children, leaves, members
-from ..contract.model import Contract, Path, PathStep, argument_of, given, written
+from ..contract.containers import SCALARS, are_scalars, children, leaves, members
+from ..contract.model import Contract, Path, PathStep, argument_of, checked_values, written
 from ..contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -50,8 +50,6 @@ from .regions import autocast_enabled, region_of
 from .reports import give, report, report_dtype, report_kind
 from .state import CallState, is_returned
 
-SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
-
 
 def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     """Check the arguments of one call; `values` stand in the order of `contract.params`.
@@ -59,21 +57,21 @@ def check(contract: Contract, values: tuple[Any, ...]) -> CallState:
     Raises:
         AnnotationError: an axis cannot be computed, and nothing before it was wrong.
     """
-    return _told(look(contract, values))
+    return _raise_first_fault(collect(contract, values))
 
 
-def _told(call: CallState) -> CallState:
+def _raise_first_fault(call: CallState) -> CallState:
     for error, _, first in call.faults:
         if first:
             raise error
     return call
 
 
-def look(contract: Contract, values: tuple[Any, ...]) -> CallState:
-    """`check`, for what is no call of the user's: a wrong annotation stands in the state."""
+def collect(contract: Contract, values: tuple[Any, ...]) -> CallState:
+    """Like `check`, for calls the user did not make: annotation errors are stored, not raised."""
     with private.no_function():  # the user's subclasses are not asked through their own code
         call = CallState(contract, values, find_anchor(contract, values))
-        for param, path, value in given(contract, values):
+        for param, path, value in checked_values(contract, values):
             _check_argument(param.spec, value, path, call)
     return call
 
@@ -84,7 +82,7 @@ def check_result(call: CallState, result: Any) -> CallState:
     if declines(contract, call.values, result):
         return dataclasses.replace(call, violations=[], edits={}, leaving=True)
     outcome = dataclasses.replace(
-        call, violations=[], edits={}, faults=[], earlier=call.violations, evident=False, leaving=True
+        call, violations=[], edits={}, faults=[], earlier=call.violations, sides_pass=False, leaving=True
     )
     if contract.anchor != "self":  # the other arguments follow a named one; a float32 loss of bfloat16 logits is right
         outcome.anchor = None
@@ -95,7 +93,7 @@ def check_result(call: CallState, result: Any) -> CallState:
             _check_guarded(result, ("result",), outcome)
         if contract.returns is not None:
             _check_argument(contract.returns, result, ("result",), outcome)
-    return _told(outcome)
+    return _raise_first_fault(outcome)
 
 
 def find_anchor(contract: Contract, values: tuple[Any, ...]) -> Anchor | None:
@@ -139,7 +137,7 @@ def check_one(
         if index is None:
             call.anchor = call.anchor if contract.anchor == "self" else None
             _check_argument(contract.returns, result, ("result",), call)
-        for param, path, value in given(contract, values) if index is not None else ():
+        for param, path, value in checked_values(contract, values) if index is not None else ():
             if param is contract.params[index or 0]:
                 _check_argument(param.spec, value, path, call)
     return None if call.violations or call.sides or call.faults else call
@@ -166,7 +164,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
             actual = "is None"
         fix = numpy_fix(value) if tensor is not None else numbers_fix(spec, value, call) or (f"{give(call)} a {array}",)
         reason = f"the annotation wants a {array}"
-        report(call, path, HintError, value, actual, array, reason, spec.hint, None, fix, tensor is not None)
+        report(call, path, HintError, value, actual, array, reason, spec.hint, fix=fix, repairable=tensor is not None)
         if tensor is None:
             return
         call.edit(path, value).convert = True
@@ -194,7 +192,7 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> N
     wanted = anchor.dtype if anchor is not None else None
     concrete = spec.concrete
     follows = concrete is None and value.dtype in FLOATING and wanted is not None and within(wanted, spec)
-    if within(value.dtype, spec) and not (follows and not _fits(value.dtype, anchor)):
+    if within(value.dtype, spec) and not (follows and not _follows_anchor(value.dtype, anchor)):
         return
     target = concrete or (wanted if follows else prefer(spec, value.dtype, wanted, call))
     if _autocast_casts(value, target, wanted, call):
@@ -203,7 +201,7 @@ def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> N
     report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
 
 
-def _fits(dtype: torch.dtype, anchor: Anchor | None) -> bool:
+def _follows_anchor(dtype: torch.dtype, anchor: Anchor | None) -> bool:
     return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
 
 
@@ -216,11 +214,11 @@ def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dty
         and value.dtype in AUTOCAST
         and target in AUTOCAST
         and (target is torch.float32 or target is wanted)
-        and autocast_enabled(_home(value, call).type)
+        and autocast_enabled(_device_in_body(value, call).type)
     )
 
 
-def _home(value: Tensor, call: CallState) -> torch.device:
+def _device_in_body(value: Tensor, call: CallState) -> torch.device:
     """Where a floating tensor will be when the body gets it: what autocast does depends on that."""
     anchor = call.anchor
     if anchor is None or anchor.device is None or (value.is_cpu and value.dim() == 0):
@@ -242,7 +240,10 @@ def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, h
     told = call.contract.device is not None
     reason = f"{'the guard expects' if told else f'{anchor.reason} on'} {anchor.device}"
     like = None if told else anchor.like
-    report(call, path, DeviceError, value, value.device, anchor.device, reason, hint, like, fix, movable)
+    report(
+        call, path, DeviceError, value, value.device, anchor.device, reason, hint, like=like, fix=fix,
+        repairable=value.device.type != "meta",
+    )  # fmt: skip
     call.edit(path, value).device = anchor.device
 
 
@@ -317,7 +318,7 @@ def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallSt
     scalar = isinstance(value, str) or (isinstance(value, Tensor) and value.dim() == 0)
     if not isinstance(value, spec.origin) or scalar:
         report_kind(call, path, value, spec.hint, count=True)
-    elif not _is_open(value, call):
+    elif not _is_recursive(value, call):
         held, rebuildable = members(value)
         _check_items(value, [(spec.item, *item) for item in held], path, call, rebuildable)
 
@@ -325,7 +326,7 @@ def _check_collection(spec: CollectionSpec, value: Any, path: Path, call: CallSt
 def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin) or len(value) != len(spec.items):
         report_kind(call, path, value, spec.hint, count=True)
-    elif not _is_open(value, call):
+    elif not _is_recursive(value, call):
         held, rebuildable = members(value)
         items = [(item_spec, *item) for item_spec, item in zip(spec.items, held, strict=True) if item_spec]
         _check_items(value, items, path, call, rebuildable)
@@ -334,7 +335,7 @@ def _check_tuple(spec: TupleSpec, value: Any, path: Path, call: CallState) -> No
 def _check_mapping(spec: MappingSpec, value: Any, path: Path, call: CallState) -> None:
     if not isinstance(value, spec.origin):
         report_kind(call, path, value, spec.hint, count=True)
-    elif not _is_open(value, call):
+    elif not _is_recursive(value, call):
         mapping: Any = value
         keys = [(spec.key, ("member", f"key {i}"), key) for i, key in enumerate(mapping)] if spec.key else []
         _check_items(value, keys, path, call, False)  # a copy is another key
@@ -346,7 +347,7 @@ def _check_fields(spec: FieldsSpec, value: Any, path: Path, call: CallState) -> 
     missing = sorted(spec.required - set(value)) if isinstance(value, dict) else []
     if not isinstance(value, spec.origin) or missing:
         report_kind(call, path, value, spec.hint, True, *missing)
-    elif not _is_open(value, call):
+    elif not _is_recursive(value, call):
         held = {step[1]: (step, item) for step, item in children(value) or ()}
         items = [(field_spec, *held[name]) for name, field_spec in spec.fields.items() if name in held]
         _check_items(value, items, path, call)
@@ -402,14 +403,14 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
         if (
             anchor is not None
             and value.dtype in FLOATING
-            and not _fits(value.dtype, anchor)
+            and not _follows_anchor(value.dtype, anchor)
             and not is_count(value, anchor.dtype)
             and not _autocast_casts(value, anchor.dtype, anchor.dtype, call)
             and not is_mask(call.contract, path, value.dtype, anchor.dtype, call.values)
         ):
             if is_ids(path, value, call.values[0]):
                 reason = "ids of an embedding are integers"
-                report(call, path, DtypeError, value, value.dtype, torch.int64, reason, "", None, ("", ".long()"))
+                report(call, path, DtypeError, value, value.dtype, torch.int64, reason, "", fix=("", ".long()"))
             elif _is_side(call):
                 call.sides.append((path, value))
             else:
@@ -417,7 +418,7 @@ def _check_guarded(value: Any, path: Path, call: CallState) -> None:
                 if call.contract.guarded and (fix := instead(path, value, anchor.dtype, call.values[0])):
                     call.violations[-1].fix = fix
         _check_device(value, path, call, False, "")
-    elif not _is_plain(value) and not _is_open(value, call):
+    elif not _is_plain(value) and not _is_recursive(value, call):
         held = children(value)
         _check_items(value, [(None, *item) for item in held or leaves(value)], path, call, held is not None)
 
@@ -427,32 +428,23 @@ def _is_plain(value: Any) -> bool:
     return type(value) in SCALARS or (type(value) is list and are_scalars(value))
 
 
-def are_scalars(values: list[Any]) -> bool:
-    """Whether a list holds numbers, strings and the like only: some 20 ns an item."""
-    if not values or type(values[0]) not in SCALARS:
-        return False
-    if torch.compiler.is_compiling():
-        return all([type(value) in SCALARS for value in values])  # noqa: C419, a generator breaks the graph
-    return SCALARS.issuperset(map(type, values))
-
-
 def _is_side(call: CallState) -> bool:
     """Whether an unannotated argument of another dtype than the anchor's passes as a side input."""
-    if call.evident is None:
+    if call.sides_pass is None:
         dtype = call.anchor.dtype if call.anchor is not None else None
-        call.evident = call.contract.sides and evident(call.contract, call.values, dtype)
-    return call.evident
+        call.sides_pass = call.contract.sides and dtype_is_shown(call.contract, call.values, dtype)
+    return call.sides_pass
 
 
-def evident(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
+def dtype_is_shown(contract: Contract, values: tuple[Any, ...], dtype: torch.dtype | None) -> bool:
     """Whether a floating argument has the anchor's dtype, so that the caller knows which one that is.
 
     A 0-dim tensor shows nothing: it has the default dtype, as `torch.tensor(0.5)` does.
     """
-    return any(holds(values[0], value, dtype) for _, _, value in given(contract, values))
+    return any(contains_dtype(values[0], value, dtype) for _, _, value in checked_values(contract, values))
 
 
-def holds(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
+def contains_dtype(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any, ...] = ()) -> bool:
     """Whether a tensor of a dtype, of one axis or more, is in a value, but for what a module made itself."""
     if isinstance(value, Tensor):
         return value.dtype is dtype and value.dim() > 0 and not is_returned(module, value)
@@ -460,10 +452,10 @@ def holds(module: Any, value: Any, dtype: torch.dtype | None, around: tuple[Any,
         return False
     if not torch.compiler.is_compiling() and any(value is outer for outer in around):
         return False
-    return any(holds(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
+    return any(contains_dtype(module, child, dtype, (*around, value)) for _, child in children(value) or leaves(value))
 
 
-def _is_open(value: Any, call: CallState) -> bool:
+def _is_recursive(value: Any, call: CallState) -> bool:
     """Whether a container is inside itself; not asked of Dynamo, which could not have traced such a one."""
     return not torch.compiler.is_compiling() and any(value is outer for outer in call.open)
 

@@ -24,6 +24,7 @@ def report(
     expected: Any,
     reason: str,
     hint: str,
+    *,
     like: tuple[str, Any] | None = None,
     fix: tuple[str, ...] = (),
     repairable: bool = False,
@@ -105,7 +106,12 @@ def report_dtype(
     reason = f"{anchor.reason if anchor is not None else f'the annotation wants{such}'} {plain(expected)}"
     quantized = isinstance(value, Tensor) and value.is_quantized
     fix = _advice("{x}" + ".dequantize()" * quantized, source, target, isinstance(value, Tensor))
-    report(call, path, DtypeError, value, source, expected, reason, hint, like, tuple(fix.split("{x}")), allowed)
+    if source is torch.bool and target is not None and target.is_floating_point and "mask" in str(path):
+        fix = f'torch.where({{x}}, 0.0, float("-inf")).to({target})'  # which hides where `.to` alone adds 1 or 0
+    report(
+        call, path, DtypeError, value, source, expected, reason, hint, like=like, fix=tuple(fix.split("{x}")),
+        repairable=allowed,
+    )  # fmt: skip
     if target is not None:
         call.edit(path, value).dtype = target
 

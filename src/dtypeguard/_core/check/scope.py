@@ -12,7 +12,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, get_args
 
 from ..base import private
-from ..contract.hints import named
+from ..contract.hints import by_name
 from .state import CallState
 
 _Names = dict[str, Any]
@@ -86,7 +86,7 @@ def asks(fn: Any, local: _Names) -> bool:
 
 def closure_of(fn: Any) -> _Names:
     """A function's type parameters, and the names it closes over that exist already: `super()` closes over a class."""
-    names: _Names = named(getattr(fn, "__type_params__", ()))
+    names: _Names = by_name(getattr(fn, "__type_params__", ()))
     code = getattr(fn, "__code__", None)
     for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True) if code is not None else ():
         with contextlib.suppress(ValueError):
@@ -100,13 +100,13 @@ class _Search:
     def __init__(self, fn: FunctionType, local: _Names) -> None:
         self.module = fn.__globals__
         self.local = local
-        self.written = list(_written(self.module))
+        self.written = list(_functions_being_made(self.module))
         self.seen: set[int] = set()
 
     def reaches(self, code: CodeType, cells: _Names) -> bool:
         """Whether a helper asks that this code of the module names."""
         names = _names(code)
-        for found in _found(names, {**self.local, **cells}, self.module):
+        for found in _resolve(names, {**self.local, **cells}, self.module):
             if type(found) is FunctionType and self._asks(found.__code__, closure_of(found), found.__globals__):
                 return True
         return any(
@@ -123,21 +123,21 @@ class _Search:
         names = _names(code)
         if "isinstance" in names:
             scope = {**self.local, **cells} if module is self.module else cells
-            if "jaxtyping" in names or any(map(_is_jaxtyping, _found(names, scope, module))):
+            if "jaxtyping" in names or any(map(_is_jaxtyping, _resolve(names, scope, module))):
                 return True
         return module is self.module and self.reaches(code, cells)
 
 
 def _names(code: CodeType) -> frozenset[str]:
     """What code names, and the code inside it: comprehensions, lambdas, functions, classes."""
-    return frozenset(code.co_names).union(code.co_freevars, *map(_names, _inside(code)))
+    return frozenset(code.co_names).union(code.co_freevars, *map(_names, _nested_code(code)))
 
 
-def _inside(code: CodeType) -> list[CodeType]:
+def _nested_code(code: CodeType) -> list[CodeType]:
     return [const for const in code.co_consts if isinstance(const, CodeType)]
 
 
-def _found(names: frozenset[str], local: _Names, module: _Names) -> Iterator[Any]:
+def _resolve(names: frozenset[str], local: _Names, module: _Names) -> Iterator[Any]:
     """What names mean, in a function or as `module.name`; no attribute is computed for it."""
     for name in names:
         value = local.get(name, module.get(name))
@@ -156,7 +156,7 @@ _Written = dict[str, list[CodeType]]
 _known: dict[int, tuple[CodeType, _Written]] = {}
 
 
-def _written(module: _Names) -> Iterator[_Written]:
+def _functions_being_made(module: _Names) -> Iterator[_Written]:
     """The functions of a module by name, those to come as well, from the code on the stack that is making them."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -171,7 +171,7 @@ def _written_in(code: CodeType) -> _Written:
         functions: _Written = {}
         waiting = [code]
         while waiting:
-            inside = _inside(waiting.pop())
+            inside = _nested_code(waiting.pop())
             waiting += inside
             for each in inside:
                 functions.setdefault(each.co_name, []).append(each)

@@ -19,7 +19,7 @@ from ..base.dtypes import FLOATING
 from ..base.errors import summary
 from ..contract.anchor import anchor_of
 from ..contract.model import Path, written
-from .reference import look
+from .reference import collect
 from .reports import report_dtype
 from .state import CallState
 
@@ -62,14 +62,14 @@ def need(call: CallState, values: list[Any]) -> Need | None:
     for outer, frame in _calls():
         if outer.values[0] is call.values[0]:
             continue
-        paths = [path for path, side in outer.sides if any(_same(side, value) for value in values)]
+        paths = [path for path, side in outer.sides if any(_is_same(side, value) for value in values)]
         if paths:
             return Need(outer, frame, paths)
         nearest = nearest or Need(outer, frame, [])
     return nearest
 
 
-def _same(side: Tensor, value: Any) -> bool:
+def _is_same(side: Tensor, value: Any) -> bool:
     if side is value or not isinstance(value, Tensor) or side.dtype is not value.dtype:
         return side is value
     memory = _memory(side)
@@ -84,7 +84,7 @@ def _calls() -> Iterator[tuple[CallState, FrameType]]:
             names = frame.f_locals
             contract = names.get("_dg_contract")
             if contract is not None and contract.sides:
-                call = look(contract, tuple(names[param.name] for param in contract.params))
+                call = collect(contract, tuple(names[param.name] for param in contract.params))
                 if call.sides:
                     yield call, frame
         frame = frame.f_back
@@ -130,7 +130,7 @@ def embedded(error: BaseException, root: Any) -> str | None:
             arguments = dict(frame.f_locals)
     if not isinstance(ids, Tensor) or not ids.is_floating_point():
         return None
-    return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _same(value, ids)), None)
+    return next((name for name, value in arguments.items() if isinstance(value, Tensor) and _is_same(value, ids)), None)
 
 
 def refusal(found: Need) -> CallState:

@@ -72,7 +72,7 @@ class CallState:
     # Axes that cannot be computed: the names that it fails for, and whether nothing before it was wrong.
     faults: list[tuple[AnnotationError, frozenset[str], bool]] = field(default_factory=list)
     earlier: list[Violation] = field(default_factory=list)  # before the result, or the option that is tried
-    evident: bool | None = None  # whether an argument shows that the caller knows the anchor's dtype; None: not asked
+    sides_pass: bool | None = None  # whether the caller shows that it knows the anchor's dtype; None: not asked
     sides: list[tuple[Path, Tensor]] = field(default_factory=list)  # what is of another dtype in such a call
     twins: list[tuple[Any, dict[PathStep, Any], Any]] = field(
         default_factory=list

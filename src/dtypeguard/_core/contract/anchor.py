@@ -109,14 +109,14 @@ def floating(module: nn.Module) -> Iterator[tuple[tuple[str, ...], Tensor, torch
 
 def owner_of(module: nn.Module, path: tuple[str, ...]) -> tuple[nn.Module, str]:
     """The module that owns the parameter (else buffer) at a path, and the table that it stands in."""
-    *_, owner = module, *_along(module, path)
+    *_, owner = module, *_modules_to(module, path)
     for table in ("_parameters", "_former_parameters"):
         if path[-1] in owner.__dict__.get(table, ()):
             return owner, table
     return owner, "_buffers"
 
 
-def _along(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
+def _modules_to(module: Any, path: tuple[str, ...]) -> Iterator[Any]:
     """The modules below `module` that lead to a parameter; the last one owns it."""
     for name in path[:-1]:
         module = module._modules[name]
@@ -167,7 +167,7 @@ def _asks(tensor: Tensor, group: nn.Module | None, module: nn.Module) -> torch.d
     return dtype
 
 
-def asked(module: Any, tensor: Any) -> Any:
+def facts_for_wrapper(module: Any, tensor: Any) -> Any:
     """What a wrapper asks in place of an anchor that is no plain parameter: a sharded one, or a subclass."""
     dtype = None if torch.compiler.is_compiling() else getattr(_policy(module), "param_dtype", None)
     known = facts(tensor)
@@ -221,7 +221,7 @@ def anchor_of(module: Any) -> Anchor | None:
     dtype: torch.dtype | None = dtypes[0] if dtypes else getattr(_policy(module), "param_dtype", None)
     if any(other is not dtype for other in dtypes):
         dtype = None
-    together = all(tensor.device == first.device for _, tensor, _ in found) and not _offloaded(module, path, first)
+    together = all(tensor.device == first.device for _, tensor, _ in found) and not _is_offloaded(module, path, first)
     accepts = NARROWER.get(first.dtype, frozenset()) if isinstance(module, NORMS) else frozenset()
     # By the table, not by the type: under functional_call, and in a replica, parameters are plain tensors.
     owned = "buffers are" if owner_of(module, path)[1] == "_buffers" else "parameters are"
@@ -230,6 +230,6 @@ def anchor_of(module: Any) -> Anchor | None:
     )
 
 
-def _offloaded(module: Any, path: tuple[str, ...], tensor: Tensor) -> bool:
+def _is_offloaded(module: Any, path: tuple[str, ...], tensor: Tensor) -> bool:
     """Whether one of accelerate's hooks keeps a parameter on meta until the call that needs it."""
-    return tensor.is_meta and any("_hf_hook" in owner.__dict__ for owner in (module, *_along(module, path)))
+    return tensor.is_meta and any("_hf_hook" in owner.__dict__ for owner in (module, *_modules_to(module, path)))

@@ -17,6 +17,8 @@ from .model import PathStep
 _HELD = (collections.abc.Sequence, collections.abc.Set, collections.abc.Mapping, collections.abc.MappingView)
 _INDEXED = (list, tuple, deque)
 
+SCALARS = frozenset({int, float, bool, str, complex, bytes, type(None), torch.device, torch.dtype, torch.Size, slice})
+
 
 def children(value: Any) -> list[tuple[PathStep, Any]] | None:
     """What a container that may be rebuilt holds; None for everything else."""
@@ -63,3 +65,12 @@ def members(value: Any) -> tuple[list[tuple[PathStep, Any]], bool]:
     if isinstance(value, _HELD[1:]):
         return [(("member", f"item {i}"), item) for i, item in enumerate(items)], False
     return [(("item", i), item) for i, item in enumerate(items)], False
+
+
+def are_scalars(values: list[Any]) -> bool:
+    """Whether a list holds numbers, strings and the like only: some 20 ns an item."""
+    if not values or type(values[0]) not in SCALARS:
+        return False
+    if torch.compiler.is_compiling():
+        return all([type(value) in SCALARS for value in values])  # noqa: C419  # not each Dynamo traces a generator
+    return SCALARS.issuperset(map(type, values))

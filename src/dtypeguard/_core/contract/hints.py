@@ -98,7 +98,7 @@ def hints_of_class(hint: Any, local: Names) -> dict[str, Any]:
     for base in reversed(getattr(cls, "__mro__", (cls,))):
         module = sys.modules.get(base.__module__)
         params = [param for known in (meant if typed else [base]) for param in getattr(known, "__type_params__", ())]
-        scope = {**vars(base), **local, **named(params), base.__name__: base}
+        scope = {**vars(base), **local, **by_name(params), base.__name__: base}
         for name, annotation in annotations_of(base).items() if base is not object else ():
             try:
                 own = resolve_hint(annotation, vars(module) if module else {}, scope)
@@ -109,7 +109,7 @@ def hints_of_class(hint: Any, local: Names) -> dict[str, Any]:
     return hints
 
 
-def named(params: Iterable[Any]) -> Names:
+def by_name(params: Iterable[Any]) -> Names:
     """Type parameters (PEP 695) by their names."""
     return {param.__name__: param for param in params}
 
@@ -131,7 +131,7 @@ def resolve_hint(annotation: Any, namespace: dict[str, Any], local: dict[str, An
     except Exception as error:
         if isinstance(error, AttributeError) and _is_loading(error.obj, error.name):
             raise NameError(str(error), name=error.name) from error
-        raise _malformed(annotation, error) from error
+        raise _malformed_token(annotation, error) from error
 
 
 def _is_loading(module: Any, name: str | None) -> bool:
@@ -142,7 +142,7 @@ def _is_loading(module: Any, name: str | None) -> bool:
     return bool(loading) or f"{module.__name__}.{name}" in sys.modules
 
 
-def _malformed(annotation: Any, error: Exception) -> AnnotationError:
+def _malformed_token(annotation: Any, error: Exception) -> AnnotationError:
     """Which token jaxtyping's ValueError was about: the first that our own parser refuses."""
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__forward_arg__", str(annotation))
     for dim_str in _strings_in(text):

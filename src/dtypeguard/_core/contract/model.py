@@ -89,7 +89,7 @@ class Contract:
         return current_casting(self.casting, self.file_for(values))
 
 
-def given(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, Path, Any]]:
+def checked_values(contract: Contract, values: tuple[Any, ...]) -> Iterator[tuple[Param, Path, Any]]:
     """The values that a contract looks at, each under the path that names it."""
     for param, value in zip(contract.params, values, strict=True):
         if param.skip or value is param.default:

@@ -27,10 +27,10 @@ from .hints import (
     UNIONS,
     Names,
     bases,
+    by_name,
     fill_in,
     hints_of_class,
     is_array_hint,
-    named,
     resolve_hint,
     show,
     unpacked,
@@ -285,7 +285,7 @@ def _alias_spec(hint: Any, local: Names, _open: _Open) -> Spec | None:
         return typing.cast(Spec, _open[hint])
     alias = get_origin(hint) or hint
     module = sys.modules.get(alias.__module__)
-    scope = {**local, **named(alias.__type_params__), alias.__name__: alias}
+    scope = {**local, **by_name(alias.__type_params__), alias.__name__: alias}
     value = resolve_hint(alias.__value__, vars(module) if module else {}, scope)
     made = UnionSpec(show(hint), ())
     meant = dict(zip(alias.__type_params__, get_args(hint), strict=False))
@@ -338,7 +338,7 @@ def _items_spec(text: str, cls: type, origin: Any, args: Any, local: Names, _ope
     elif origin is tuple and len(args) == 2 and args[1] is Ellipsis:
         origin, args = list, args[:1]  # of any length
     elif origin is tuple:
-        args = _flat(args)
+        args = _unpack_items(args)
     if origin is not tuple and origin not in _COLLECTIONS and origin not in _MAPPINGS:
         return None
     specs: Any = tuple(spec_of(arg, local, _open) for arg in args if arg is not Ellipsis)
@@ -349,12 +349,12 @@ def _items_spec(text: str, cls: type, origin: Any, args: Any, local: Names, _ope
     return MappingSpec(text, cls, *specs) if origin in _MAPPINGS else CollectionSpec(text, cls, *specs)
 
 
-def _flat(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _unpack_items(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The items of a tuple with those of the tuples that are unpacked in it; `...` for any number of them."""
     flat: list[Any] = []
     for arg in args:
         inner = unpacked(arg)
-        flat += [arg] if inner is None else _flat(get_args(inner)) if get_origin(inner) is tuple else [Ellipsis]
+        flat += [arg] if inner is None else _unpack_items(get_args(inner)) if get_origin(inner) is tuple else [Ellipsis]
     return tuple(flat)
 
 

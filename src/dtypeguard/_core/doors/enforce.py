@@ -19,7 +19,7 @@ from ..base.errors import AnnotationError, DtypeGuardWarning
 from ..base.frames import caller, hide_frames, internal, warn_at, warn_of
 from ..base.options import argument_names
 from ..check.scope import asks
-from ..contract.hints import annotations_of, hints_of_class, is_array_hint, named, show
+from ..contract.hints import annotations_of, by_name, hints_of_class, is_array_hint, show
 from ..contract.model import Contract, Param
 from ..contract.spec import Spec, holds_tensor, spec_of
 from ..repair.settle import enter
@@ -121,8 +121,8 @@ def enforce(
     options = {**DEFAULTS, **options, "returns": bool(returns)}
 
     def decorate(target: Any) -> Any:
-        try:
-            return _made(target, options, sys._getframe(1))
+        try:  # as below: a bare `raise` leaves out only the frame that it stands in
+            return _decorate_and_warn(target, options, sys._getframe(1))
         except BaseException:
             hide_frames()
             raise
@@ -130,21 +130,21 @@ def enforce(
     if fn_or_class is None:
         return decorate
     try:
-        return _made(fn_or_class, options, sys._getframe(1))
+        return _decorate_and_warn(fn_or_class, options, sys._getframe(1))
     except BaseException:
         hide_frames()
         raise
 
 
-def _made(target: Any, options: ContractOptions, frame: FrameType) -> Any:
+def _decorate_and_warn(target: Any, options: ContractOptions, frame: FrameType) -> Any:
     made = decorate(target, options, names_around(frame))
-    idle = _idle(made)
+    idle = _warning_if_unchecked(made)
     if idle and options["autocast"] is not Autocast.DISABLE:
         warn_at(caller(frame), DtypeGuardWarning(idle))
     return made
 
 
-def _idle(made: Any) -> str:
+def _warning_if_unchecked(made: Any) -> str:
     """The warning where annotations have no tensor; empty if they have one, or cannot be read yet."""
     functions = [made]
     if isinstance(made, property):
@@ -176,17 +176,17 @@ def _names_tensor(fn: Any, contract: Contract) -> bool:
 
 def names_around(frame: FrameType | None) -> dict[str, Any]:
     """The local names where a decorator stands; around a class body, those of the function that it stands in too."""
-    frame = _asking(frame)
+    frame = _user_frame(frame)
     names: dict[str, Any] = {}
     while frame is not None and frame.f_locals is not frame.f_globals:
-        names = {**frame.f_locals, **named(frame.f_locals.get("__type_params__", ())), **names}
+        names = {**frame.f_locals, **by_name(frame.f_locals.get("__type_params__", ())), **names}
         # Between a class with type parameters and what is around it stands a frame that only has those.
         inside = "__qualname__" in frame.f_locals or frame.f_code.co_name.startswith("<generic parameters of")
         frame = frame.f_back if inside else None
     return names
 
 
-def _asking(frame: FrameType | None) -> FrameType | None:
+def _user_frame(frame: FrameType | None) -> FrameType | None:
     """The frame that asks for a contract; code without a file, of `exec` and `python -c`, is the user's here."""
     while frame is not None and frame.f_code.co_filename != "<string>" and internal(frame.f_code.co_filename):
         frame = frame.f_back
@@ -273,9 +273,9 @@ def _decorate_function(fn: Any, options: ContractOptions, local: dict[str, Any])
     if note is not None and note[1].hooked:  # by `install_import_hook`: what is written counts instead
         fn = note[0]
     contract = _contract(fn, _signature(fn), options)
-    contract.checker = _is_made_up(fn)
+    contract.checker = _is_from_jaxtyping(fn)
     contract.scoped = contract.checker or asks(fn, local)
-    if _fill(contract, fn, options, local):  # a forward reference: its name will exist at the first call
+    if _read_annotations(contract, fn, options, local):  # a forward reference: its name will exist at the first call
         params = tuple(dataclasses.replace(param, spec=None) for param in contract.params)
         bare = dataclasses.replace(contract, anchor=None, params=params, returns=None, yields=None)
         made = build(fn, bare)
@@ -292,7 +292,7 @@ def _decorate_function(fn: Any, options: ContractOptions, local: dict[str, Any])
     return made
 
 
-def _is_made_up(fn: Any) -> bool:
+def _is_from_jaxtyping(fn: Any) -> bool:
     """Whether jaxtyping made this function up, to have a checker look at the arguments or the result of another."""
     if "__name__" in getattr(fn, "__globals__", ("__name__",)):
         return False
@@ -330,7 +330,9 @@ def _contract(fn: Any, signature: inspect.Signature, options: ContractOptions) -
     )
 
 
-def _fill(contract: Contract, fn: Any, options: ContractOptions, local: dict[str, Any]) -> dict[str, NameError]:
+def _read_annotations(
+    contract: Contract, fn: Any, options: ContractOptions, local: dict[str, Any]
+) -> dict[str, NameError]:
     """Put the specs of the annotations into a contract.
 
     Returns:
@@ -350,7 +352,7 @@ def _fill(contract: Contract, fn: Any, options: ContractOptions, local: dict[str
                 param.spec = read_annotation(contract.function, param.name, annotations[param.name], inner, local)
             except NameError as error:
                 unknown[param.name] = error
-    if options["returns"] and "return" in annotations and _alike(fn, inner):
+    if options["returns"] and "return" in annotations and _annotation_applies(fn, inner):
         try:
             with located(contract.function, "return"):
                 returned, item = stream_hints(kind_of(inner), resolved(annotations["return"], inner, local))
@@ -362,12 +364,12 @@ def _fill(contract: Contract, fn: Any, options: ContractOptions, local: dict[str
     return unknown
 
 
-def _alike(fn: Any, inner: Any) -> bool:
+def _annotation_applies(fn: Any, inner: Any) -> bool:
     """Whether the return annotation of a function inside speaks of what a decorator's function returns.
 
     It does not with `contextlib.contextmanager` above a generator.
     """
-    return fn is inner or (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
+    return (kind_of(fn), kind_of(inner)) == ("coroutine", "function") or kind_of(fn) == kind_of(inner)
 
 
 def _resolver(
@@ -397,7 +399,7 @@ def _resolver(
     vars(read)["_dynamo_marked_constant"] = True  # it runs while the function is traced, and is not traced itself
 
     def fill(around: dict[str, Any] | None = None) -> Contract:
-        unknown = _fill(contract, fn, options, {**(around or {}), **local})
+        unknown = _read_annotations(contract, fn, options, {**(around or {}), **local})
         if unknown:
             error = next(reversed(unknown.values()))
             text = f"{contract.function}: an annotation names what does not exist: {error}; {_advice(fn, error.name)}"
@@ -480,7 +482,7 @@ def check(
     """
     frame = sys._getframe(1)
     try:
-        spec = _spec_here(annotation, name, _asking(frame))
+        spec = _spec_here(annotation, name, _user_frame(frame))
         param, options = Param(name, _P.POSITIONAL_ONLY, spec), read(mode=mode, casting=casting)
         result: T = enter(Contract("check", (param,), file=written_in(caller(frame)), **options), (value,)).values[0]
         return result

@@ -174,13 +174,13 @@ def _resolved(hint: Any, fn: Any) -> Any:
 
 def hooks_of(module: nn.Module, contract: Contract) -> tuple[Any, ...]:
     """The guard of a GraphModule, whose class writes itself anew: hooks check what goes in, and what comes out."""
-    before = module.register_forward_pre_hook(functools.partial(_before, contract), with_kwargs=True)
+    before = module.register_forward_pre_hook(functools.partial(_check_arguments, contract), with_kwargs=True)
     if contract.output_dtype is None and contract.returns is None:
         return (before,)
-    return (before, module.register_forward_hook(functools.partial(_after, contract), with_kwargs=True))
+    return (before, module.register_forward_hook(functools.partial(_check_result, contract), with_kwargs=True))
 
 
-def _before(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _check_arguments(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = (module, *args)
     try:
         call = enter(contract, _values(contract, given, kwargs))
@@ -191,7 +191,9 @@ def _before(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs
     return (*call.values[1 : len(given)], *given[len(call.values) :]), {**kwargs, **keywords}
 
 
-def _after(contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+def _check_result(
+    contract: Contract, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> Any:
     call = CallState(contract, _values(contract, (module, *args), kwargs))
     if call.mode is Mode.OFF:
         return result
@@ -243,11 +245,11 @@ def check_patterns(root: nn.Module, patterns: Iterable[Any]) -> None:
             what = f"of the class {pattern.__name__}"
             known = sorted({type(module).__name__ for path, module in modules.items() if path})
         raise ValueError(
-            f"skip_modules: {type(root).__name__} has no submodule {what}, only {_some(str(pattern), known)}"
+            f"skip_modules: {type(root).__name__} has no submodule {what}, only {_closest_names(str(pattern), known)}"
         )
 
 
-def _some(wanted: str, known: list[str]) -> str:
+def _closest_names(wanted: str, known: list[str]) -> str:
     """Names for a message; of many the ones that are most alike."""
     if len(known) > 8:
         import difflib

@@ -75,7 +75,8 @@ class GuardedModule(nn.Module):
             return
         super().__init_subclass__(**kwargs)
         forward = vars(cls).get("forward", cls.forward)
-        needs_none = _generated(cls) is not None and not annotations_of(inspect.unwrap(forward))  # its base is guarded
+        # A class whose base is guarded needs no annotations.
+        needs_none = _generated_class(cls) is not None and not annotations_of(inspect.unwrap(forward))
         if forward is not nn.Module.forward and signed(forward) is None and not needs_none:
             cls.forward = enforce(forward)
 
@@ -89,7 +90,7 @@ class GuardedModule(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced = super().__reduce_ex__(protocol)
-        cls = _generated(type(self))
+        cls = _generated_class(type(self))
         if cls is not type(self) or not isinstance(reduced, tuple):
             return reduced
         recipe = [_swapped(part, cls, _Generated) for part in (reduced[0], *reduced[1])]
@@ -211,7 +212,7 @@ def guard(
     try:
         name, chosen = type(root).__name__, choices(root, options, skip)
         targets = [(f"{name}.{path}" if path else name, module) for path, module, why in chosen if why is None]
-        contracts = [_apply(module, path, options, file, module is root) for path, module in targets]
+        contracts = [_guard_one(module, path, options, file, module is root) for path, module in targets]
         if depth == "auto" and [module for _, module in targets] == [root]:
             card = root.__dict__["_dtypeguard"]
             card.skip, card.follows = skip, True
@@ -235,11 +236,11 @@ def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
     """Give a model the guards that it had, and no others."""
     unguard(root)
     for module, card in guards:
-        _apply(module, card.path, card.key.options, card.file, True)
+        _guard_one(module, card.path, card.key.options, card.file, True)
         made = vars(module)["_dtypeguard"]
         made.skip, made.follows = card.skip, card.follows
         if card.hooks and not made.hooks:
-            made.hooks = (module.register_forward_pre_hook(_called),)
+            made.hooks = (module.register_forward_pre_hook(_do_nothing),)
         if card.holder is not None:
             made.holder = card.holder
             look_after(module, card.holder)
@@ -248,16 +249,16 @@ def restore(root: nn.Module, guards: list[tuple[nn.Module, Card]]) -> None:
 def border(module: nn.Module, path: str, options: Options, parent: nn.Module | None) -> None:
     """Guard one module inside of a model, instead of the guard that it has."""
     _unguard_one(module)
-    _apply(module, path, options, None, True)
+    _guard_one(module, path, options, None, True)
     if isinstance(parent, nn.TransformerEncoderLayer):  # its fused path reads the parameters of what is inside
-        module.__dict__["_dtypeguard"].hooks += (module.register_forward_pre_hook(_called),)
+        module.__dict__["_dtypeguard"].hooks += (module.register_forward_pre_hook(_do_nothing),)
 
 
-def _called(module: nn.Module, args: Any) -> None:
+def _do_nothing(module: nn.Module, args: Any) -> None:
     """A hook that does nothing: where there is one, PyTorch calls the module."""
 
 
-def _apply(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
+def _guard_one(module: nn.Module, path: str, options: Options, file: str | None, root: bool) -> Contract:
     """Guard one module; returns its contract."""
     key = Key(options if root else inner(options), slots(module))
     card = module.__dict__["_dtypeguard"] = Card(path, key, file=file)  # first, so that `unguard` undoes half a guard
@@ -266,12 +267,12 @@ def _apply(module: nn.Module, path: str, options: Options, file: str | None, roo
         contract = contract_of(cls, cls.forward, key)
         card.hooks = hooks_of(module, contract)
     else:
-        base, hidden = _base_of(cls, module), _hidden(module)
+        base, hidden = _base_of(cls, module), _hidden_name(module)
         guarded = _guarded_class(base, key)
         contract = guarded.forward.__dtypeguard__[1]
         shadow = module.__dict__.get(hidden)
         try:
-            object.__setattr__(module, "__class__", _rebased(cls, base, guarded))
+            object.__setattr__(module, "__class__", _rebase_class(cls, base, guarded))
         except TypeError as error:
             raise TypeError(f"the class of {path} cannot be swapped ({error}): use enforce on its forward") from None
         if shadow is not None:
@@ -288,8 +289,8 @@ def contract_for(module: nn.Module, key: Key) -> Contract:
     if isinstance(module, torch.fx.GraphModule):
         return contract_of(cls, cls.forward, key)
     card: Card | None = module.__dict__.get("_dtypeguard")
-    base = _base_of(cls, module) if card is None else _generated(cls)._dtypeguard_base
-    shadow = module.__dict__.get(_hidden(module)) if card is None or card.shadow is None else card.shadow[1]
+    base = _base_of(cls, module) if card is None else _generated_class(cls)._dtypeguard_base
+    shadow = module.__dict__.get(_hidden_name(module)) if card is None or card.shadow is None else card.shadow[1]
     return contract_of(base, _forward_of(base) if shadow is None else body_of(shadow, module), key)
 
 
@@ -299,7 +300,7 @@ def _base_of(cls: Any, module: nn.Module) -> Any:
     return cls.__bases__[0] if torch.nn.utils.parametrize.is_parametrized(module) else cls
 
 
-def _hidden(module: nn.Module) -> str:
+def _hidden_name(module: nn.Module) -> str:
     """What a forward is called that an instance has of its own."""
     # Behind accelerate's hooks, which load weights and move inputs, stands the forward to guard.
     return "_old_forward" if "_hf_hook" in module.__dict__ and "_old_forward" in module.__dict__ else "forward"
@@ -315,16 +316,16 @@ def _forward_of(base: Any) -> Any:
     return forward
 
 
-def _generated(cls: type) -> Any:
+def _generated_class(cls: type) -> Any:
     """The class in an MRO that `guard` generated, or None."""
     return next((c for c in cls.__mro__ if "_dtypeguard_base" in vars(c) and c is not GuardedModule), None)
 
 
-def _rebased(cls: Any, old: Any, new: Any) -> Any:
+def _rebase_class(cls: Any, old: Any, new: Any) -> Any:
     """A class with `old` in its ancestry replaced by `new`: what was put on top (a parametrization, FSDP2) stays."""
     if cls is old:
         return new
-    bases = tuple(_rebased(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
+    bases = tuple(_rebase_class(base, old, new) if issubclass(base, old) else base for base in cls.__bases__)
     return _class(cls.__name__, bases, dict(vars(cls)))
 
 
@@ -416,10 +417,10 @@ def unguard(model: M, /, *, borders: bool = False) -> M:
 def _unguard_one(module: nn.Module) -> None:
     take(module)
     card = module.__dict__.pop("_dtypeguard", None)
-    cls = _generated(type(module))
+    cls = _generated_class(type(module))
     # Without a card: `model[:1]` of a guarded Sequential is one too, but not what a user derived from its class.
     if cls is not None and (card is not None or type(module) is cls):
-        object.__setattr__(module, "__class__", _rebased(type(module), cls, cls._dtypeguard_base))
+        object.__setattr__(module, "__class__", _rebase_class(type(module), cls, cls._dtypeguard_base))
     if card is None:
         return
     name, original, guarded = card.shadow or ("", None, None)
@@ -467,7 +468,7 @@ def is_held(model: nn.Module) -> bool:
     if is_border(root):
         return False
     there = {*root._forward_pre_hooks, *root._forward_hooks}  # a pickled GraphModule has lost them
-    return _generated(type(root)) is not None or (bool(hooks) and all(hook.id in there for hook in hooks))
+    return _generated_class(type(root)) is not None or (bool(hooks) and all(hook.id in there for hook in hooks))
 
 
 GuardedModule.__module__ = "dtypeguard"

@@ -196,7 +196,7 @@ def _decorated(tree: ast.Module, start: str) -> ast.Module:
     while first < len(tree.body) and _must_be_first(tree.body[first]):
         first += 1
     before = tree.body[first:] or tree.body
-    tree.body[first:first] = [_at(before[0], line) for line in ast.parse(start).body] if before else []
+    tree.body[first:first] = [_placed_at(before[0], line) for line in ast.parse(start).body] if before else []
     return tree
 
 
@@ -205,7 +205,7 @@ def _must_be_first(line: ast.stmt) -> bool:
     return docstring or (isinstance(line, ast.ImportFrom) and line.module == "__future__")
 
 
-def _at(place: ast.AST, made: Any) -> Any:
+def _placed_at(place: ast.AST, made: Any) -> Any:
     """New code that stands where other code does: tracebacks, coverage and `inspect` know no other lines."""
     for node in ast.walk(made):
         if "lineno" in node._attributes:
@@ -226,8 +226,8 @@ class _Decorator(ast.NodeVisitor):
         arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, *several]
         annotated = node.returns is not None or any(arg.annotation is not None for arg in arguments)
         if annotated and "overload" not in names:
-            others = [copy.deepcopy(name) for name in map(_named, node.decorator_list) if name is not None]
-            node.decorator_list.append(_at(node, _call(others)))
+            others = [copy.deepcopy(name) for name in map(_name_of_decorator, node.decorator_list) if name is not None]
+            node.decorator_list.append(_placed_at(node, _call(others)))
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815  (ast's names)
 
@@ -236,14 +236,14 @@ class _Decorator(ast.NodeVisitor):
             return
         self.generic_visit(node)
         if node.decorator_list:
-            node.decorator_list.insert(0, _at(node.decorator_list[0], _call([])))
+            node.decorator_list.insert(0, _placed_at(node.decorator_list[0], _call([])))
 
 
 def _call(arguments: list[ast.expr]) -> ast.expr:
     return ast.Call(ast.Name(_NAME, ast.Load()), arguments, [])
 
 
-def _named(decorator: ast.expr) -> ast.expr | None:
+def _name_of_decorator(decorator: ast.expr) -> ast.expr | None:
     """The name of a decorator, `a.b` of `@a.b(c)`; None for what would be computed twice."""
     name = inside = decorator.func if isinstance(decorator, ast.Call) else decorator
     while isinstance(inside, ast.Attribute):
@@ -253,7 +253,7 @@ def _named(decorator: ast.expr) -> ast.expr | None:
 
 def _last_names(node: _Function | ast.ClassDef) -> set[str]:
     """`no_type_check` of `@typing.no_type_check`."""
-    names = (_named(decorator) for decorator in node.decorator_list)
+    names = (_name_of_decorator(decorator) for decorator in node.decorator_list)
     return {ast.unparse(name).rpartition(".")[2] for name in names if name is not None}
 
 

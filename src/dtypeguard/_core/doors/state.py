@@ -21,7 +21,7 @@ from ..base.frames import caller, hide_frames, place, warn_at
 from ..base.modules import walk
 from ..base.patches import Patches
 from ..state.contents import Contents, load
-from ..state.differences import differences, error_of
+from ..state.differences import differences, state_error
 from ..state.reading import read
 
 _patches = Patches()
@@ -75,7 +75,7 @@ class Holder:
         found = differences(self.contents, read(module, shapes=self.asks("shape"), devices=self.asks("device")))
         if not found:
             return
-        error = error_of(found, self.changes)
+        error = state_error(found, self.changes)
         if mode is Mode.STRICT:
             hide_frames()
             raise error
@@ -131,7 +131,7 @@ def look_after(module: nn.Module, holder: Holder) -> None:
             _patches.instead(nn.Module, "load_state_dict", _changed)
             _models[key] = weakref.ref(module)
             weakref.finalize(module, _forget, key).atexit = False
-        if not _patches.heard:
+        if not _patches.listens_here:
             _patches.enter_thread()
     holder.arm(module)
 

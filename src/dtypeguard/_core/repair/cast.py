@@ -36,7 +36,7 @@ def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
     for path, edit in call.edits.items():
         key = (_identity(edit.value, call), edit.dtype, edit.device)
         if key not in made:
-            made[key] = _cast(call, edit, ways[path])
+            made[key] = _cast_copy(call, edit, ways[path])
         replaced[path] = made[key]
     return {
         name: with_leaves(call, value, (name,), replaced, ways) if (name,) in ways else value
@@ -50,12 +50,12 @@ def _identity(value: Any, call: CallState) -> int:
     return id(value)
 
 
-def _cast(call: CallState, edit: Edit, kind: Path) -> Any:
+def _cast_copy(call: CallState, edit: Edit, kind: Path) -> Any:
     """The copy that keeps the contract, differentiable, with expanded axes still expanded."""
     source = edit.value
     fresh: Any
     if isinstance(source, Tensor):
-        fresh = _to(call, edit)
+        fresh = _move_and_cast(call, edit)
     elif edit.convert:
         tensor: Any = from_numpy(source)
         fresh = tensor.to(device=edit.device, dtype=edit.dtype or tensor.dtype)
@@ -84,7 +84,7 @@ def _refusal(call: CallState, why: str) -> DtypeGuardError:
     return error_for(call, call.violations, CastError)
 
 
-def _to(call: CallState, edit: Edit) -> Tensor:
+def _move_and_cast(call: CallState, edit: Edit) -> Tensor:
     tensor: Tensor = edit.value
     small = tensor.dequantize() if tensor.is_quantized else compact(tensor)
     try:

@@ -114,7 +114,7 @@ def rebuild(value: Any, new: dict[PathStep, Any]) -> Any:
         rebuilt = _copied(value)
     for (kind, key), item in new.items():
         if kind == "item" or isinstance(rebuilt, dict):
-            _put(rebuilt, key, item)
+            _set_item(rebuilt, key, item)
         if kind == "attr":  # frozen dataclasses too, and no __init__ or __post_init__ a second time
             object.__setattr__(rebuilt, key, item)
     return rebuilt
@@ -140,7 +140,7 @@ def _copied(value: Any) -> Any:
     return twin
 
 
-def _put(twin: Any, key: Any, item: Any) -> None:
+def _set_item(twin: Any, key: Any, item: Any) -> None:
     """Set an item of a copy that is ours, whose class may be frozen."""
     try:
         twin[key] = item

@@ -23,7 +23,7 @@ from ..base.config import Base, Mode, Verify, base, modes_around, scoped
 from ..base.dtypes import Casting
 from ..base.frames import caller
 from ..check.names import keeps_digits
-from ..check.reference import evident
+from ..check.reference import dtype_is_shown
 from ..check.regions import region_of
 from ..check.state import CallState, Edit
 from ..contract.anchor import floating, owner_of
@@ -99,7 +99,7 @@ def _records_for(
         return None
     if plan.anchor is not None:  # what would be cast are side inputs if another argument has that dtype
         with private.no_function():
-            return None if evident(contract, values, plan.anchor) else records
+            return None if dtype_is_shown(contract, values, plan.anchor) else records
     return records
 
 
@@ -149,7 +149,7 @@ def remember(call: CallState, values: tuple[Any, ...]) -> None:
     alike = (plan for plan in current if plan.key == key)
     plan = next((plan for plan in alike if module is None or plan.module() is module), None)
     if plan is None:
-        written = _written(contract, indexes, edits)
+        written = _compile_plan(contract, indexes, edits)
         plan = RepairPlan(
             key, written, devices, regions, registry().generation, base(), modes_around(), call.casting, scoped()
         )
@@ -207,7 +207,7 @@ _LOOK_BACK = """\
 """
 
 
-def _written(contract: Contract, indexes: list[int], edits: list[Edit]) -> Any:
+def _compile_plan(contract: Contract, indexes: list[int], edits: list[Edit]) -> Any:
     """The function `call` of a plan."""
     names: dict[str, Any] = {"Tensor": Tensor, "strided": torch.strided, "changed": changed, "missed": MISSED}
     names |= {"contract": contract, "records_for": _records_for, "forget": _forget}

@@ -152,13 +152,13 @@ def save(contents: Contents, reading: Reading | None, path: str | os.PathLike[st
     """
     old = load(path) if os.path.exists(path) else None
     if old is not None and reading is not None:
-        lines = {name: _kept(name, rows, old, reading) for name, rows in contents.lines.items()}
+        lines = {name: _as_written(name, rows, old, reading) for name, rows in contents.lines.items()}
         contents = dataclasses.replace(contents, lines=lines)
     if old is None or old.facts() != contents.facts():
         write(path, written(contents, "" if old is None else old.text))
 
 
-def _kept(section: str, lines: list[tuple[str, Held]], old: Contents, reading: Reading) -> list[tuple[str, Held]]:
+def _as_written(section: str, lines: list[tuple[str, Held]], old: Contents, reading: Reading) -> list[tuple[str, Held]]:
     """The lines of a section as somebody wrote them, if they say the same."""
     known = old.lines.get(section, [])
     for name, held in reading.sections[section].items():
@@ -186,20 +186,20 @@ def written(contents: Contents, old: str = "") -> str:
         width = max(map(len, rows), default=0)
         gone = [key for key in there if key[1] not in rows]
         for left, right in rows.items():
-            while gone and there.index(gone[0]) < _place(there, (name, left)):
-                out += _all(notes[gone.pop(0)])
+            while gone and there.index(gone[0]) < _position(there, (name, left)):
+                out += _all_notes(notes[gone.pop(0)])
             above, beside = notes.get((name, left), ([], ""))
             line = f"{left:<{width}}  {right}".rstrip()
             out += [*above, f"{line}  {beside}" if beside else line]
-        out += [text for key in gone for text in _all(notes[key])]
+        out += [text for key in gone for text in _all_notes(notes[key])]
     return "\n".join(out) + "\n"
 
 
-def _place(keys: list[Key], key: Key) -> int:
+def _position(keys: list[Key], key: Key) -> int:
     return keys.index(key) if key in keys else -1
 
 
-def _all(notes: tuple[list[str], str]) -> list[str]:
+def _all_notes(notes: tuple[list[str], str]) -> list[str]:
     above, beside = notes
     return [*above, beside] if beside else above
 

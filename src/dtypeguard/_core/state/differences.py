@@ -108,7 +108,7 @@ def differences(contents: Contents, reading: Reading) -> Differences:
     found = Differences(reading.title, contents.source)
     saved = [name for name in contents.names or () if _is_saved(contents, name)]
     whole = 0  # names in the first copy of the model; another one, such as an average, may have no buffers
-    for prefix, sections in _aligned(contents, reading):
+    for prefix, sections in _align_names(contents, reading):
         there = set(map(kind_of, sections["tensors"]))
         gone = sorted({*saved} - there, key=natural)
         if saved and len(gone) > _FEW * len(saved):
@@ -118,7 +118,7 @@ def differences(contents: Contents, reading: Reading) -> Differences:
         if prefix:
             found.title += f", {prefix}*"
         for section, names in sections.items():
-            _compare(found, contents, reading, section, names)
+            _compare_section(found, contents, reading, section, names)
         ties = (set(map(kind_of, pair)) for pair in contents.tied.items())
         shared = {name for pair in ties if pair & there for name in pair}
         whole = whole or len(sections["tensors"])
@@ -137,7 +137,9 @@ def _is_saved(contents: Contents, name: str) -> bool:
     return line is None or not line[1].mark
 
 
-def _compare(found: Differences, contents: Contents, reading: Reading, section: str, names: Mapping[str, str]) -> None:
+def _compare_section(
+    found: Differences, contents: Contents, reading: Reading, section: str, names: Mapping[str, str]
+) -> None:
     """The tensors of a section, by the name that the manifest has for them and their own."""
     held = reading.sections[section if section in reading.sections else "tensors"]
     sides = dict[str, tuple[str, ...]]()  # nothing for what is right
@@ -228,7 +230,7 @@ def origin_of(tensor: Tensor | None) -> str:
 # ---------------------------------------------------------------- names
 
 
-def _aligned(contents: Contents, reading: Reading) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
+def _align_names(contents: Contents, reading: Reading) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
     """By section the names that the manifest has, with those of what was read; and what stands before the latter.
 
     A checkpoint has the model's names below `model.`, `module.`, `state_dict.` and the like, more than once if it has
@@ -269,7 +271,7 @@ def _prefixes(own: Iterable[str], known: frozenset[str] | None, of_state: bool =
 # ---------------------------------------------------------------- the error
 
 
-def error_of(found: Differences, changes: Sequence[str] = ()) -> StateError:
+def state_error(found: Differences, changes: Sequence[str] = ()) -> StateError:
     """The exception for what differs; `changes` are the lines that may have changed it."""
     width = max((len(pattern) for pattern, _ in found.lines()), default=0)
     lines = [f"  {pattern:<{width}}  {text}" for pattern, text in found.lines()]

@@ -84,7 +84,7 @@ def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: boo
     held, names, gradients = found.sections.setdefault("tensors", {}), dict[int, str](), dict[str, Held]()
     for full, mark, tensor in _tensors(subject, "", ()):
         name = quoted(full)
-        shown = _shown(tensor, mark, shapes, devices)
+        shown = _held_by(tensor, mark, shapes, devices)
         first = names.setdefault(id(tensor), name)
         if first is not name and model:
             found.tied[name] = first
@@ -93,12 +93,12 @@ def read(subject: Any, optimizer: Any = None, shapes: bool = False, devices: boo
         held[name], found.alive[name] = shown, tensor
         gradient = tensor.grad if model and not mark and tensor.is_leaf else None
         if gradient is not None and name not in found.tied:
-            gradients[name] = _shown(gradient, "", shapes, devices)
+            gradients[name] = _held_by(gradient, "", shapes, devices)
     if gradients:
         found.sections["gradients"] = gradients
     states = {quoted(name): state for name, state in _states(optimizer, names)}
     if states:
-        found.sections["optimizer"] = {name: _shown(state, "", shapes, devices) for name, state in states.items()}
+        found.sections["optimizer"] = {name: _held_by(state, "", shapes, devices) for name, state in states.items()}
         found.alive |= states
     return found
 
@@ -168,15 +168,15 @@ def _states(optimizer: Any, names: Mapping[int, str]) -> Iterator[tuple[str, Ten
                         yield f"{name}.{key}", value
 
 
-def _shown(tensor: Tensor, mark: str, shapes: bool, devices: bool) -> Held:
+def _held_by(tensor: Tensor, mark: str, shapes: bool, devices: bool) -> Held:
     if type(tensor) in _PLAIN and not (shapes or devices):
-        return _plain(tensor.dtype, mark)
+        return _plain_held(tensor.dtype, mark)
     shape = f"[{','.join(map(str, shape_of(tensor)))}]" if shapes else None
     return Held(dtype_text(tensor), mark, shape, str(tensor.device) if devices else None)
 
 
 @functools.cache
-def _plain(dtype: torch.dtype, mark: str) -> Held:
+def _plain_held(dtype: torch.dtype, mark: str) -> Held:
     return Held(name_of(dtype), mark)
 
 

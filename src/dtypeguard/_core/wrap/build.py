@@ -19,7 +19,7 @@ from ..base.config import Autocast
 from ..base.frames import hide_frames
 from ..base.options import indefinite
 from ..check.scope import scope
-from ..contract.anchor import Slots, asked, find, slots
+from ..contract.anchor import Slots, facts_for_wrapper, find, slots
 from ..contract.model import OMITTED, Contract, Param
 from ..contract.spec import UnpackedSpec
 from ..repair.settle import look_back
@@ -202,7 +202,7 @@ def source(fn: Any, contract: Contract, anchor: Slots | None) -> tuple[list[str]
     closure |= {
         "_dg_type": type,
         "_dg_Parameter": nn.Parameter,
-        "_dg_asked": asked,
+        "_dg_asked": facts_for_wrapper,
         "_dg_yielded": yielded,
         "_dg_look_back": look_back,
     }
@@ -365,7 +365,7 @@ def _first_look(cell: Any) -> Callable[[Any], Tensor | None]:
             found = None if torch.compiler.is_compiling() or tensor is None else slots(module)
         # A buffer stands for a module without parameters only, and the next instance may have some.
         if found is not None and isinstance(tensor, nn.Parameter):
-            namespace: dict[str, Any] = {"find": _find_any, "asked": asked, "Parameter": nn.Parameter}
+            namespace: dict[str, Any] = {"find": _find_any, "asked": facts_for_wrapper, "Parameter": nn.Parameter}
             exec(_READER.format(path=found.first.format(self="self")), namespace)
             cell.cell_contents = namespace["read"]
         return tensor

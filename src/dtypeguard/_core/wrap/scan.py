@@ -13,10 +13,11 @@ from torch import Tensor
 from ..base import private
 from ..base.config import Autocast
 from ..base.dtypes import AUTOCAST, FLOATING
-from ..check.reference import SCALARS, are_scalars, check_one, holds, same_device
+from ..check.reference import check_one, contains_dtype, same_device
 from ..check.scope import scope
 from ..check.state import is_returned
 from ..contract.anchor import is_count, quiet
+from ..contract.containers import SCALARS, are_scalars
 from ..contract.model import Contract
 from ..repair.plans import is_repaired
 
@@ -111,7 +112,7 @@ def beside(
         return False  # what was repaired cannot show whether the caller knows the model's dtype
     if not shown:
         with private.no_function():
-            shown = any(holds(free[0], value, dtype) for value in others)
+            shown = any(contains_dtype(free[0], value, dtype) for value in others)
     if not shown:
         return False
     if not card.follows:

@@ -29,7 +29,7 @@ _compiling = torch.compiler.is_compiling
 def slow(contract: Contract, values: tuple[Any, ...]) -> Any:
     """A call that the straight-line checks did not pass: a known repair, else the reference checker."""
     compiling = _compiling()
-    if contract.guarded and not contract.door and not compiling and _lapsed(contract, values[0]):
+    if contract.guarded and not contract.door and not compiling and _has_lapsed(contract, values[0]):
         return _run(contract, CallState(contract, values))
     if contract.door and not compiling:
         found = _at_door(contract, values[0])
@@ -85,7 +85,7 @@ def _is_checkpointed() -> bool:
     return False
 
 
-def _lapsed(contract: Contract, module: Any) -> bool:
+def _has_lapsed(contract: Contract, module: Any) -> bool:
     """Whether a guard was taken off or replaced, while something (accelerate, a hook) still holds its wrapper."""
     key = getattr(type(module), "_dtypeguard_key", None)
     return key is not contract.key and key != contract.key

@@ -31,7 +31,7 @@ class Choices:
     def __init__(self, memory: Memory, spoil: set[Row]) -> None:
         self._memory, self.spoil = memory, spoil
         self.whole = False
-        # By storage: floats that a program has rounded, how, what they would have been before, and where these come from.
+        # By storage: floats that a program has rounded, how, what they would have been before, and where they are from.
         self._rounded: dict[int, tuple[weakref.ref[Any], Any, Tensor, Row | None]] = {}
 
     # ------------------------------------------------------------ whole numbers
@@ -126,7 +126,7 @@ class Choices:
         tensors = [one for one in args[:2] if isinstance(one, Tensor)]
         if len(tensors) == 2 and tensors[0].shape == tensors[1].shape:  # somebody compares results
             return
-        held = [one for one in map(self._held, tensors) if one is not None]
+        held = [one for one in map(self._shadow_of, tensors) if one is not None]
         if not held or not out.numel():
             return
         row = row_of()
@@ -147,11 +147,11 @@ class Choices:
         row.wrong = int(lost.sum()), int(there.sum())
         row.looked_up = True
         one, other = [(v if isinstance(v, Tensor) else torch.tensor(v)).expand(out.shape) for v in args[:2]]
-        if self._held(tensors[0]) is not held[0]:
+        if self._shadow_of(tensors[0]) is not held[0]:
             one, other = other, one
         _enter(row, lost, one, other, int(there.sum()))
 
-    def _held(self, tensor: Tensor) -> ShadowStorage | None:
+    def _shadow_of(self, tensor: Tensor) -> ShadowStorage | None:
         return self._memory.get(tensor) if tensor.dtype in self._memory.wider else None
 
     def _wide(self, value: Any, dtype: torch.dtype) -> Tensor:

@@ -64,7 +64,7 @@ class Values:
     def __init__(self, audit: Recorder, how: Any) -> None:
         self._audit = audit
         self.rows, self.flags = Rows(), Flags(self._unread)
-        self.shadow = self._shadow = Shadow(Memory(self._left)) if how is SHADOW else None
+        self.shadow = self._shadow = Shadow(Memory(self._left_unread)) if how is SHADOW else None
         self.over: str | None = None  # why there is no shadow any more
         self.harms: dict[Row, Harm] = {}
         self.ranges = Ranges()
@@ -229,7 +229,7 @@ class Values:
         if self.shadow is not None and isinstance(tensor, Tensor) and shadowed(tensor):
             self.shadow.memory.drop(tensor)
 
-    def _left(self, held: ShadowStorage) -> None:
+    def _left_unread(self, held: ShadowStorage) -> None:
         """A result that no operation has read: the program has it."""
         if held.row is not None and held.error and not held.row.backward:
             self._blame("a result", None, held, held.error)

@@ -65,25 +65,25 @@ class Flags:
                 flag.seen = True
         passes = (fills or (op.exact and not op.rounds(tensors, out[0].dtype))) and not parents and not odd
         for tensor in out:
-            look = _NONE if passes else _look(tensor)
+            look = _NONE if passes else _count_bad(tensor)
             if not parents and look is _NONE:
-                self._put(tensor, _CLEAN)
+                self._set_flag(tensor, _CLEAN)
             else:
                 flag = Flag(None if odd else row(tensor), look, tensor.numel(), parents)
-                self._put(tensor, flag)
+                self._set_flag(tensor, flag)
                 self._waiting.append(flag)
         if self._waiting and (len(self._waiting) > _READ or isinstance(self._waiting[-1].bad, int)):
             self.read()
 
     def written(self, tensor: Tensor, inputs: list[Tensor], row: Callable[[], Row]) -> None:
         """A tensor was written to from others, past the operations that were seen."""
-        look = _look(tensor.detach())
+        look = _count_bad(tensor.detach())
         if look is _NONE:
-            self._put(tensor, _CLEAN)
+            self._set_flag(tensor, _CLEAN)
             return
         known = [self._get(one) for one in (tensor, *inputs)]
         flag = Flag(row(), look, tensor.numel(), tuple(one for one in known if one is not None))
-        self._put(tensor, flag)
+        self._set_flag(tensor, flag)
         self._waiting.append(flag)
 
     def read(self) -> None:
@@ -106,7 +106,7 @@ class Flags:
         """Where values that are not finite were born, if there are any."""
         self.read()
         flag = self._get(tensor)
-        return flag.source if flag is not None and flag.bad and _look(tensor) is not _NONE else None
+        return flag.source if flag is not None and flag.bad and _count_bad(tensor) is not _NONE else None
 
     def has_nan(self, tensor: Tensor) -> bool:
         """Whether there is NaN in the storage of a tensor."""
@@ -141,15 +141,15 @@ class Flags:
         """Of an input; one that was not met before is looked at. Infinities are a mask's; NaN is nobody's wish."""
         flag = self._get(tensor)
         if flag is None:
-            flag, look = _CLEAN, _look(tensor)
+            flag, look = _CLEAN, _count_bad(tensor)
             if look is not _NONE:
                 given = row(tensor, given=True) if not isinstance(look[1], int) or look[1] else None
                 flag = Flag(given, look, tensor.numel(), ())
                 self._waiting.append(flag)
-            self._put(tensor, flag)
+            self._set_flag(tensor, flag)
         return flag
 
-    def _put(self, tensor: Tensor, flag: Flag) -> None:
+    def _set_flag(self, tensor: Tensor, flag: Flag) -> None:
         storage = tensor.untyped_storage()
         key, of = storage._cdata, self._of
         known = of.get(key)
@@ -178,7 +178,7 @@ def _fetch(flags: list[Flag]) -> None:
             flag.bad, flag.nan = bad, nan
 
 
-def _look(tensor: Tensor) -> tuple[Any, Any]:
+def _count_bad(tensor: Tensor) -> tuple[Any, Any]:
     """How many values are not finite, and are NaN: numbers, or tensors on another device that will say so."""
     if not tensor.is_cpu:
         return (~tensor.isfinite()).sum(), tensor.isnan().sum()

@@ -138,12 +138,12 @@ class GraphMemory(Memory):
 
     def read(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         held = self.get(tensor)
-        return tensor.to(dtype) if held is None else exactly(tensor, held.like(tensor)).to(dtype)
+        return tensor.to(dtype) if held is None else without_error(tensor, held.like(tensor)).to(dtype)
 
     def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
         with recording():
             value = value.to(device=tensor.device, dtype=self.wider[tensor.dtype])
-            held = self._put(tensor, value, row)
+            held = self._hold_as(tensor, value, row)
             if not _shows(tensor, held.size, value):
                 held.buffer = value.new_zeros(held.size // tensor.itemsize)
                 held.write(tensor, value)
@@ -193,10 +193,10 @@ class Graph(Shadow):
 
     def whole(self, row: Row, tensor: Tensor, shadow: Tensor, own: Tensor, below: bool = False) -> None:
         """A tensor comes out of operations that were done again together."""
-        value = added(tensor, own)
+        value = error_tensor(tensor, own)
         if value is not None and shadow.requires_grad:
             with recording(below):
-                shadow = halfway(shadow, value)
+                shadow = midpoint(shadow, value)
         self.seed(tensor, shadow, row, below)
         held = self.memory.get(tensor)
         if value is not None and shadow.requires_grad and held is not None:
@@ -240,12 +240,12 @@ class Graph(Shadow):
 
         shadow.register_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    def _again(
+    def _compute_shadows(
         self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],
         writing: Writing | None,
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
         with recording(copies=self._copies):
-            found = super()._again(op, args, kwargs, inputs, given, out, made, writing)
+            found = super()._compute_shadows(op, args, kwargs, inputs, given, out, made, writing)
         targets: dict[int, tuple[GraphStorage, Tensor]] = {}
         for one in () if writing is None else writing.incoming:
             held = self.memory.get(one.tensor)
@@ -261,10 +261,10 @@ class Graph(Shadow):
             for tensor, _ in found:
                 shadow, own = shadows.get(id(tensor)), owns.get(id(tensor))
                 if shadow is not None and own is not None and shadow.requires_grad:
-                    value = added(tensor, own)
+                    value = error_tensor(tensor, own)
                     if value is not None:
                         with recording():
-                            shadow = shadows[id(tensor)] = halfway(shadow, value)
+                            shadow = shadows[id(tensor)] = midpoint(shadow, value)
                         self._results.append((tensor, shadow, value))
         with recording():
             for tensor, _ in found:
@@ -292,7 +292,7 @@ class Graph(Shadow):
             before = [dataclasses.replace(one, held=_Own(self._before[id(one.tensor)])) for one in writing.incoming]
             writing = dataclasses.replace(writing, incoming=before)
         wrote = {id(one.tensor): one.held for one in before}
-        again = super()._again(op, args, kwargs, inputs, known, out, made, writing)
+        again = super()._compute_shadows(op, args, kwargs, inputs, known, out, made, writing)
         return {id(tensor): wrote[id(tensor)].buffer if own is None else own for tensor, own in again}
 
     def _decision(
@@ -314,7 +314,7 @@ class Graph(Shadow):
         return super()._call(op, args, kwargs)
 
 
-def added(tensor: Tensor, own: Tensor) -> Tensor | None:
+def error_tensor(tensor: Tensor, own: Tensor) -> Tensor | None:
     """What values differ by from those of the wider dtype; None for nothing. What is infinite in both does not."""
     value = tensor.detach().to(own.dtype).sub(own)
     largest = float(torch.linalg.vector_norm(value, math.inf)) if value.numel() else 0.0
@@ -323,7 +323,7 @@ def added(tensor: Tensor, own: Tensor) -> Tensor | None:
     return value if largest else None
 
 
-def halfway(shadow: Tensor, value: Tensor) -> Tensor:
+def midpoint(shadow: Tensor, value: Tensor) -> Tensor:
     """A shadow that takes half of what was added."""
     if shadow._is_view() or shadow.is_leaf:
         return shadow.add(value, alpha=0.5)
@@ -331,7 +331,7 @@ def halfway(shadow: Tensor, value: Tensor) -> Tensor:
     return shadow
 
 
-def exactly(tensor: Tensor, shadow: Tensor) -> Tensor:
+def without_error(tensor: Tensor, shadow: Tensor) -> Tensor:
     """What values would be without any error, of which their shadow has half."""
     own = tensor.detach().to(shadow.dtype)
     return torch.where(own.isfinite(), 2 * shadow - own, shadow)

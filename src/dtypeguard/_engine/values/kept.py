@@ -74,7 +74,7 @@ class Totals:
         for held in memory.all():
             storage = held.ref()
             if storage is not None and _is_total(held):
-                now = _whole(storage, held.dtype, held.buffer.device)
+                now = _all_values(storage, held.dtype, held.buffer.device)
                 kept = self._of.get(id(storage))
                 if kept is None or kept.ref() is not storage or kept.row is not held.row:
                     kept = Kept(storage, held.row, self._step, self._last(held.row, now))
@@ -97,7 +97,7 @@ class Totals:
         for kept in self._of.values():
             storage = kept.ref()
             if storage is not None and storage.nbytes() == kept.values.nbytes:
-                now = _whole(storage, kept.values.dtype, kept.values.device)
+                now = _all_values(storage, kept.values.dtype, kept.values.device)
                 kept.stood = kept.stands(now)
                 memory.hold(now, kept.row).row = kept.row
 
@@ -105,7 +105,7 @@ class Totals:
         """The program has ended; a total that it gave up stood still until then."""
         for kept in self._of.values():
             storage = kept.ref()
-            if storage is None or kept.stands(_whole(storage, kept.values.dtype, kept.values.device)):
+            if storage is None or kept.stands(_all_values(storage, kept.values.dtype, kept.values.device)):
                 kept.drift = kept.drift + kept.lost * ((kept.died or self._step()) - kept.step)
         return list(self._of.values())
 
@@ -117,6 +117,6 @@ def _is_total(held: ShadowStorage) -> bool:
     return held.size // held.dtype.itemsize <= LARGEST and not held.dtype.is_complex
 
 
-def _whole(storage: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _all_values(storage: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """All values of a storage."""
     return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))

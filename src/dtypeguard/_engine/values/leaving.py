@@ -24,17 +24,17 @@ _SPOILT = frozenset([Cause.BORN, Cause.STALLED, Cause.FLUSHED])
 
 def begin(audit: Recorder) -> None:
     """Listen where values leave."""
-    audit.on["left"].append(_left)
+    audit.on["left"].append(_outputs_leave)
     for name in ("backward", "grad"):
-        audit.patches.replace(torch.autograd, name, functools.partial(_told, audit, LOSS))
+        audit.patches.replace(torch.autograd, name, functools.partial(_reading, audit, LOSS))
     for name in ("tolist", "numpy"):
-        audit.patches.replace(Tensor, name, functools.partial(_told, audit, "values that the program reads"))
+        audit.patches.replace(Tensor, name, functools.partial(_reading, audit, "values that the program reads"))
     audit.patches.replace(GradScaler, "_unscale_grads_", functools.partial(_unscales, audit))
-    audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _before)))
-    audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _after)))
+    audit.handles.append(register_optimizer_step_pre_hook(functools.partial(_hook, audit, _gradients_leave)))
+    audit.handles.append(register_optimizer_step_post_hook(functools.partial(_hook, audit, _parameters_stepped)))
 
 
-def _left(call: Call, audit: Recorder) -> None:
+def _outputs_leave(call: Call, audit: Recorder) -> None:
     if audit.resting:
         return
     if audit.due("range", call.path):
@@ -47,18 +47,18 @@ def _left(call: Call, audit: Recorder) -> None:
         audit.values.felt(f"the output of {call.path}", tensor, site=site)
 
 
-def _told(audit: Recorder, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _reading(audit: Recorder, what: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if audit.live and not audit.local.paused and not audit.resting and args:
-            audit.guarded(_leave, audit, what, args[0])
+        if audit.records_here and not audit.local.paused and not audit.resting and args:
+            audit.guarded(_values_leave, audit, what, args[0])
         return original(*args, **kwargs)
 
     return call
 
 
-def _leave(audit: Recorder, what: str, values: Any) -> None:
+def _values_leave(audit: Recorder, what: str, values: Any) -> None:
     site = audit.here()
     for _, tensor in list(tensors_in(values))[:_MANY]:
         audit.values.felt(what, tensor, site=site)
@@ -70,7 +70,7 @@ def _unscales(audit: Recorder, original: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(original)
     def unscale(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         result = original(self, optimizer, *args, **kwargs)
-        if audit.live:
+        if audit.records_here:
             audit.guarded(_settle, audit, optimizer)
         return result
 
@@ -83,11 +83,11 @@ def _settle(audit: Recorder, optimizer: Optimizer) -> None:
 
 
 def _hook(audit: Recorder, function: Callable[..., None], optimizer: Optimizer, arguments: Any, options: Any) -> None:
-    if audit.live and not audit.local.paused and not audit.resting:
+    if audit.records_here and not audit.local.paused and not audit.resting:
         audit.guarded(function, audit, optimizer)
 
 
-def _before(audit: Recorder, optimizer: Optimizer) -> None:
+def _gradients_leave(audit: Recorder, optimizer: Optimizer) -> None:
     if getattr(optimizer, "found_inf", None) is not None or not audit.due("values", id(optimizer)):
         return  # a GradScaler's fused step looks for itself
     site, owners = (
@@ -101,7 +101,7 @@ def _before(audit: Recorder, optimizer: Optimizer) -> None:
                 audit.values.ranges.add(owners[id(parameter)], OF_GRADIENTS, parameter.grad)
 
 
-def _after(audit: Recorder, optimizer: Optimizer) -> None:
+def _parameters_stepped(audit: Recorder, optimizer: Optimizer) -> None:
     """From here on parameters are right as they are, for two runs of a training in two dtypes come apart anyway."""
     site, unseen = audit.here(), type(optimizer).__module__.startswith("torch.")  # the audit does not look inside
     for group in optimizer.param_groups:

@@ -113,7 +113,7 @@ class Memory:
             storage = tensor.untyped_storage()
             count = storage.nbytes() // tensor.itemsize
             whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
-            held = self._put(tensor, whole.to(self.wider[tensor.dtype], copy=True), row)
+            held = self._hold_as(tensor, whole.to(self.wider[tensor.dtype], copy=True), row)
         return held
 
     def set(self, tensor: Tensor, value: Tensor, row: Any) -> ShadowStorage:
@@ -126,7 +126,7 @@ class Memory:
         else:
             buffer = torch.empty(count, dtype=dtype, device=tensor.device)
             buffer.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
-        return self._put(tensor, buffer, row)
+        return self._hold_as(tensor, buffer, row)
 
     def drop(self, tensor: Tensor) -> None:
         """From now on the values are right as they are."""
@@ -141,7 +141,7 @@ class Memory:
         while self._of:
             self._over(self._of.popitem()[1])
 
-    def _put(self, tensor: Tensor, buffer: Tensor, row: Any) -> ShadowStorage:
+    def _hold_as(self, tensor: Tensor, buffer: Tensor, row: Any) -> ShadowStorage:
         storage = tensor.untyped_storage()
         key, of = storage._cdata, self._of
 

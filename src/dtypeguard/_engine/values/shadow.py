@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,11 +27,11 @@ from .measure import error_of, flushed, norm, worst
 from .memory import Memory, ShadowStorage
 from .rows import Cause, Row
 
-# Measured: with a quarter of it, a half, twice or four times as much no program of DG9 and no healthy case comes out
-# otherwise; only `_LOOP` may not be 1.
+# Results do not change if these are scaled by 1/4 to 4, only `_LOOP` may not be 1: measured on the programs of DG9 and
+# the healthy cases.
 _EQUAL = 100.0  # a cancellation of what was subtracted though it is nearly equal
-_FAR = 2.0  # times a cancellation that came in
-_MADE = 2  # writes: it is made, and changed
+_FAR = 2.0  # factor over the largest incoming cancellation
+_MADE = 2  # a tensor written more than twice (created, changed) is a running total
 _LONG = 16  # writes to one tensor, from which on it is looked at as often as a line
 _WHOLE = 4.0  # what an error in whole numbers counts for, beside one that was rounded anew
 _WRONG = 0.25  # an error of what is written, for which it may go another way
@@ -78,7 +79,7 @@ class Shadow:
             return None
         if op.exact:
             given = operands(args, kwargs)
-            if not any(map(self._held, given)) and not op.rounds(given, targets[0].dtype):
+            if not any(map(self._shadow_of, given)) and not op.rounds(given, targets[0].dtype):
                 return None
         row = row_of(op, targets[0].dtype)
         row.visits += 1
@@ -88,14 +89,14 @@ class Shadow:
             held.writes += 1
             moves.begin(tensor, held)
             look = look or (held.writes >= _LONG and held.writes & (held.writes - 1) == 0)
-        incoming = [_incoming(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
+        incoming = [_measure_input(tensor, held, look) for tensor, held in zip(targets, helds, strict=True)]
         first = targets[0]
         values = shadow = None
         if look and first.numel() <= LARGEST:
             values, shadow = first.clone(), incoming[0].held.like(first).clone()
         return Writing(row, look, incoming, values, shadow)
 
-    def _held(self, tensor: Tensor) -> ShadowStorage | None:
+    def _shadow_of(self, tensor: Tensor) -> ShadowStorage | None:
         return self.memory.get(tensor) if shadowed(tensor) else None
 
     # ------------------------------------------------------------ after it
@@ -115,14 +116,14 @@ class Shadow:
             return
         given: Given = {id(tensor): (tensor, memory.get(tensor)) for tensor in inputs if shadowed(tensor)}
         if way is Way.OPAQUE:
-            self._unknown(op, args, kwargs, given)
+            self._drop_shadows(op, args, kwargs, given)
             return
         if way is Way.MATCH:
             if given and isinstance(out, Tensor):
                 self.choices.matched(args, out, lambda: row_of(op, next(iter(given.values()))[0].dtype), self._due)
             return
         self.choices.bounded(op, args, kwargs, out)
-        made = _made(out, given)
+        made = new_results(out, given)
         if writing is None and not made:
             if op.decides and given and not (isinstance(out, Tensor) and out.is_floating_point()):
                 self._decision(op, args, kwargs, inputs, given, out, row_of)
@@ -142,7 +143,7 @@ class Shadow:
             return
         incoming = _all_incoming(given, look, writing)
         try:
-            shadows = self._again(op, args, kwargs, inputs, given, out, made, writing)
+            shadows = self._compute_shadows(op, args, kwargs, inputs, given, out, made, writing)
         except Exception as error:
             if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
                 raise
@@ -166,19 +167,19 @@ class Shadow:
                 self.spoil.add(row)
         elif pairs:
             for _, held in pairs:
-                held.error, held.cancellation = row.error, _carried(incoming)
+                held.error, held.cancellation = row.error, _largest_cancellation(incoming)
                 held.origin = next((one.held.origin for one in incoming if one.held.origin is not None), None)
         if way is Way.PICK and _due(row):
             self.choices.picked(op, args, kwargs, out, row)
 
-    def _unknown(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
+    def _drop_shadows(self, op: Operator, args: Any, kwargs: Any, given: Given) -> None:
         if any(held is not None for _, held in given.values()):
             self.opaque[op.name] += 1
         for tensor in written(op, args, kwargs):
             if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
                 self.memory.drop(tensor)
 
-    def _again(
+    def _compute_shadows(
         self, op: Operator, args: Any, kwargs: Any, inputs: list[Tensor], given: Given, out: Any, made: list[Tensor],
         writing: Writing | None,
     ) -> list[tuple[Tensor, Tensor | None]]:  # fmt: skip
@@ -252,7 +253,7 @@ class Shadow:
             below = max((one.error for one in incoming if one.tensor is not args[0]), default=0.0)
             cancellation = max(1.0, min(cancellation, relative / below if below else cancellation))
         effective = relative / cancellation
-        source = max(incoming, key=_suspect if self.choices.whole else _wrong, default=None)
+        source = max(incoming, key=_suspect if self.choices.whole else attrgetter("error"), default=None)
         squares = are_squares(op, args, incoming)
         lost = op.cancels is Cancels.LOST or (op.cancels is Cancels.ROOT and not squares)
         if lost and incoming:  # from here on a difference is judged by itself
@@ -268,8 +269,9 @@ class Shadow:
         for _, other in pairs:
             other.cancellation, other.floor, other.error, other.origin = cancellation, floor, effective, origin
             other.squared = squares and op.cancels is not Cancels.ROOT
-        if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:  # a mean is as good as zero by its
-            mean, variance = writing.incoming[:2]  # deviation
+        # Judge a mean's error relative to the standard deviation.
+        if op.name in BESIDES and writing is not None and len(writing.incoming) > 1:
+            mean, variance = writing.incoming[:2]
             mean.held.floor = norm(variance.held.like(variance.tensor).abs().sqrt())
         if row.backward:
             row.digits = max(row.digits, min(gradient_of_softmax(op, args, error), effective))
@@ -278,11 +280,11 @@ class Shadow:
         if (tensor.dtype is torch.float16 and not op.exact) or op.name == "_to_copy":
             row.flushed += flushed(tensor, shadow) if carried < 0.5 < error.relative() else 0
         if error.distance:
-            self._follows(op, args, row, tensor, shadow, incoming, writing)
+            self._note_movement(op, args, row, tensor, shadow, incoming, writing)
         elif writing is not None:
             moves.follows(writing.incoming[0].tensor, writing.incoming[0].held)
         if tensor.numel() <= LARGEST and error.distance:
-            if cancellation <= _EQUAL:  # what is left of a difference is no total: a compensation stays what it is
+            if cancellation <= _EQUAL:  # a strongly cancelled result is a compensation term, not a total
                 self._stalls(op, args, row, effective, tensor, shadow, incoming, writing)
             self._collides(row, tensor.to(shadow.dtype), shadow, carried)
 
@@ -319,7 +321,7 @@ class Shadow:
         moved = shadow != old
         row.stalled = max(row.stalled, float(((tensor == values) & moved).sum()) / max(1, tensor.numel()))
 
-    def _follows(
+    def _note_movement(
         self, op: Operator, args: Any, row: Row, tensor: Tensor, shadow: Tensor, incoming: list[Incoming],
         writing: Writing | None,
     ) -> None:  # fmt: skip
@@ -400,7 +402,7 @@ def written(op: Operator, args: Any, kwargs: Any) -> Iterator[Tensor]:
                 yield one
 
 
-def _made(out: Any, given: Given) -> list[Tensor]:
+def new_results(out: Any, given: Given) -> list[Tensor]:
     """The results that are new tensors, of a dtype that has a shadow."""
     results = [out] if isinstance(out, Tensor) else list(out) if isinstance(out, (list, tuple)) else []
     storages = {tensor.untyped_storage()._cdata for tensor, _ in given.values()}
@@ -441,20 +443,16 @@ def _all_incoming(given: Given, look: bool, writing: Writing | None) -> list[Inc
     incoming = [] if writing is None else list(writing.incoming)
     targets = {id(one.tensor) for one in incoming}
     return incoming + [
-        _incoming(tensor, held, look)
+        _measure_input(tensor, held, look)
         for key, (tensor, held) in given.items()
         if held is not None and key not in targets
     ]
 
 
-def _incoming(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
+def _measure_input(tensor: Tensor, held: ShadowStorage, look: bool) -> Incoming:
     if look:
         held.error = error_of(tensor, held.like(tensor)).relative(held.floor) / held.cancellation
     return Incoming(tensor, held.error, held, held.row, held.cancellation)
-
-
-def _wrong(one: Incoming) -> float:
-    return one.error
 
 
 def _suspect(one: Incoming) -> float:
@@ -463,5 +461,5 @@ def _suspect(one: Incoming) -> float:
     return one.error * (_WHOLE if culprit is not None and culprit.cause is Cause.COLLIDED else 1.0)
 
 
-def _carried(incoming: list[Incoming]) -> float:
+def _largest_cancellation(incoming: list[Incoming]) -> float:
     return max((one.cancellation for one in incoming), default=1.0)

@@ -40,6 +40,7 @@ What becomes of optimizers and GradScalers is told by `amp`, in a watch and in a
     gradients    gradients are about to be unscaled; which were written to since   (Driven, written, operation, scaling)
     past         `optimizer.step()` was called, and not by the scaler              (Driven, OptState, scaling)
     update       `scaler.update()` has ended                                       (scaling)
+    unchecked    `scaler.update()` has failed: no gradient was checked since then  (scaling)
 """
 
 import dataclasses
@@ -69,7 +70,7 @@ _PLAIN = frozenset([Tensor, torch.nn.Parameter])
 KINDS = tuple(
     "start end cast write mixed before after scalar ended summed half integer added backward refused entered left "
     "harmed decided exported converted loading look held stepping stepped over averaged alone scaled computed driven "
-    "unscale step gradients past update".split()
+    "unscale step gradients past update unchecked".split()
 )
 Handler = Callable[..., None]
 _HANDLERS: dict[str, list[tuple[Handler, frozenset[str], frozenset[str]]]] = {kind: [] for kind in KINDS}

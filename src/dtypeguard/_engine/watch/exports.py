@@ -17,7 +17,7 @@ _EXPORTER = "torch.export._trace"
 
 @around(torch.export.ExportedProgram, "run_decompositions")
 def _decomposing(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with audit.aside():
+    with audit.without_audit():
         return original(*args, **kwargs)
 
 
@@ -34,7 +34,7 @@ def _opening(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs
 @around("torch.jit._trace", "_trace_impl", "trace_module")
 @around(torch.jit, "trace_module")
 def _exporting(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with audit.aside():
+    with audit.without_audit():
         program = original(*args, **kwargs)
     source = (*args, *kwargs.values())[0]
     if program is not source:

@@ -70,6 +70,14 @@ class Findings:
         """By bytes."""
         return sorted(self._casts.values(), key=lambda row: -row[0].bytes)
 
+    def widened(self) -> list[tuple[str, int]]:
+        """The lines, by file and number, at which code casts floats to wider ones."""
+        return [
+            (site.file, site.line) for cast, site in self._casts.values()
+            if cast.kind == "explicit" and cast.from_dtype.is_floating_point and cast.to_dtype.is_floating_point
+            and cast.to_dtype.itemsize > cast.from_dtype.itemsize
+        ]  # fmt: skip
+
     def add(
         self,
         rule: Rule | str,

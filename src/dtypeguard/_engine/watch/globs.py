@@ -11,7 +11,7 @@ from pathlib import Path
 def matcher(pattern: str, root: Path) -> Callable[[str], bool]:
     """Whether a file is meant: by its path, by its path below `root`, or by its name."""
     body = pattern.removeprefix("!")
-    forms = [form for part in _braces(body.replace("/**/", "{/**/,/}")) for form in (part, _below(root, part))]
+    forms = [form for part in _braces(body.replace("/**/", "{/**/,/}")) for form in (part, _relative(root, part))]
     compiled, wanted = re.compile("|".join(map(fnmatch.translate, forms))), body == pattern
 
     def matches(file: str) -> bool:
@@ -21,7 +21,7 @@ def matcher(pattern: str, root: Path) -> Callable[[str], bool]:
     return matches
 
 
-def _below(root: Path, pattern: str) -> str:
+def _relative(root: Path, pattern: str) -> str:
     if os.path.isabs(pattern):
         return pattern
     return glob.escape(root.as_posix()).rstrip("/") + "/" + pattern

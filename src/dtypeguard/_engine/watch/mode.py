@@ -61,7 +61,7 @@ class Watching(Mode):
             else:
                 out = func(*args, **kwargs)
         except Exception as error:
-            recorder.guarded(recorder.saw, error, op.name, operands(args, kwargs))
+            recorder.guarded(recorder.exception_raised, error, op.name, operands(args, kwargs))
             raise
         try:
             recorder.operations += 1
@@ -71,12 +71,12 @@ class Watching(Mode):
                     values.after(op, args, kwargs, inputs, out, writing, frame)
                 elif values is not None and inputs and inputs[0].requires_grad and (frame := _caller()) is not None:
                     values.remember(frame)
-                self._look(recorder, op, func, args, kwargs, inputs, out, kept)
+                self._emit_events(recorder, op, func, args, kwargs, inputs, out, kept)
         except Exception as error:  # a fault of the audit must not be one of the program
             recorder.fault(error)
         return out
 
-    def _look(
+    def _emit_events(
         self, recorder: Recorder, op: Operator, func: Any, args: Any, kwargs: Any, inputs: list[Tensor], out: Any,
         kept: Any,
     ) -> None:  # fmt: skip
@@ -205,7 +205,7 @@ class Watching(Mode):
             event.kind = "autocast"
         else:
             event.kind = "explicit"
-        recorder.remember(event.inputs, site, module)
+        recorder.remember_forward_line(event.inputs, site, module)
         if event.kind != "autocast":
             node = recorder.lineage.get(out)
             if node is not None and node.cause == "autocast":
@@ -233,7 +233,7 @@ class Watching(Mode):
         odd = [t for t in odd if t.is_floating_point() or t.is_complex() or not _made_inside(recorder, t, event.site)]
         if not odd:
             return
-        recorder.remember(event.inputs, event.site, event.module)
+        recorder.remember_forward_line(event.inputs, event.site, event.module)
         for tensor in odd:
             size = _bytes_as(tensor, out)
             recorder.cast("promotion", event.name, tensor, out, size, event.site, event.module)
@@ -256,7 +256,7 @@ def unheard() -> Iterator[None]:
     stack = _python_dispatch._get_current_dispatch_mode_stack()
     with contextlib.ExitStack() as audits:
         for recorder in [mode._recorder for mode in stack if isinstance(mode, Watching)]:
-            audits.enter_context(recorder.aside())
+            audits.enter_context(recorder.without_audit())
         yield
 
 
@@ -284,7 +284,7 @@ def _cast_back(recorder: Recorder, inputs: list[Tensor], out: Any, frame: FrameT
         return
     source = inputs[0]
     if source.dtype is not out.dtype or source.device != out.device:
-        site, module = recorder.cause() or (recorder.line(frame), recorder.module())
+        site, module = recorder.forward_line() or (recorder.line(frame), recorder.module())
         recorder.cast("backward", "to", source, out, size_of(out), site, module)
 
 

@@ -36,7 +36,7 @@ class Converted(Cause):
 
 
 @around(nn.Module, "to", "cuda", "cpu", "_apply", *_DTYPES)
-def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _at_conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     local = audit.local
     if local.converting:
         return original(self, *args, **kwargs)
@@ -46,7 +46,7 @@ def _conversion(audit: Recorder, original: Callable[..., Any], self: nn.Module, 
         result = original(self, *args, **kwargs)
     finally:
         local.converting = False
-    audit.guarded(_converted, audit, self, original.__name__, args, kwargs, before, audit.user())
+    audit.guarded(_report_conversion, audit, self, original.__name__, args, kwargs, before, audit.user())
     return result
 
 
@@ -58,7 +58,7 @@ def _floating(model: nn.Module) -> dict[tuple[str, str], torch.dtype]:
     }
 
 
-def _converted(
+def _report_conversion(
     audit: Recorder, model: nn.Module, name: str, args: Any, kwargs: Any, before: dict[tuple[str, str], torch.dtype],
     site: Site,
 ) -> None:  # fmt: skip
@@ -84,13 +84,14 @@ def _since(
 
 
 @around(nn.Module, "register_parameter")
-def _replaced(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> Any:
+def _parameter_replaced(audit: Recorder, original: Callable[..., Any], self: nn.Module, name: str, param: Any) -> Any:
     """`module.weight = nn.Parameter(...)`, and what `load_state_dict(assign=True)` makes of it."""
     before = (vars(self).get("_parameters") or {}).get(name)
     result = original(self, name, param)
     if isinstance(before, Tensor) and isinstance(param, Tensor) and before.dtype is not param.dtype:
         path = f"parameter {audit.path_of(self)}.{name}"
-        audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param)
+        cause = Converted(weakref.ref(self))  # a part of the model, by itself
+        audit.guarded(_since, audit, path, "register_parameter", audit.user(), self, name, param, cause)
     return result
 
 
@@ -109,12 +110,12 @@ def _target(name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, tor
 
 
 @around(nn.Module, "load_state_dict")
-def _loading(
+def _at_loading(
     audit: Recorder, original: Callable[..., Any], self: nn.Module, state_dict: Any, *args: Any, **kwargs: Any
 ) -> Any:
     assign = kwargs.get("assign", args[1] if len(args) > 1 else False)
     if audit.on["loading"] and not audit.local.loading and not assign and isinstance(state_dict, Mapping):
-        audit.guarded(_compare, audit, self, state_dict, audit.user())
+        audit.guarded(_compare_state, audit, self, state_dict, audit.user())
     audit.local.loading += 1
     try:
         return original(self, state_dict, *args, **kwargs)
@@ -122,7 +123,7 @@ def _loading(
         audit.local.loading -= 1
 
 
-def _compare(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:
+def _compare_state(audit: Recorder, model: nn.Module, state: Mapping[str, Any], site: Site) -> None:
     """What loading will convert; it copies into the tensors that the model has."""
     own = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
     groups: dict[tuple[torch.dtype, torch.dtype], list[str]] = {}

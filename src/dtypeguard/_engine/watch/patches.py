@@ -38,7 +38,7 @@ def _link(audit: Any, function: Around, always: bool, following: Any) -> Any:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if (not local.paused and (local.on or audit.live) and audit.running) or (always and audit.heard):
+        if (not local.paused and (local.on or audit.records_here) and audit.running) or (always and audit.listens_here):
             return function(audit, following, *args, **kwargs)
         return following(*args, **kwargs)
 

@@ -48,7 +48,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
     @functools.wraps(original)
     def call_module(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if local.paused or not (local.on or audit.live) or private.tracing_state() is not None:
+        if local.paused or not (local.on or audit.records_here) or private.tracing_state() is not None:
             return original(self, *args, **kwargs)
         if steps is not None and steps.asleep:
             return original(self, *args, **kwargs)
@@ -69,14 +69,14 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
         local.doors.append(Door(sys._getframe()))
         try:
             if isinstance(self, ScriptModule):  # TorchScript keeps no text of an error that comes out of a mode
-                with audit.unseen():
+                with audit.without_mode():
                     out = original(self, *args, **kwargs)
             else:
                 out = original(self, *args, **kwargs)
         except Exception as error:
-            audit.guarded(audit.saw, error)
+            audit.guarded(audit.exception_raised, error)
             if len(local.modules) == 1:
-                audit.guarded(audit.leaves, error)
+                audit.guarded(audit.exception_leaves, error)
             raise
         finally:
             local.modules.pop()
@@ -84,7 +84,7 @@ def _module_call(audit: Recorder, original: Callable[..., Any]) -> Callable[...,
             if outermost and steps is not None and local.on:
                 steps.leaves(rested)
         if local.failure is not None and not local.failure.said:
-            audit.guarded(audit.outlived, local.failure)
+            audit.guarded(audit.exception_caught, local.failure)
         if not row.calls:
             row.outputs = audit.guarded(_leaves, (out,), {}, True) or []
         row.calls += 1
@@ -121,7 +121,7 @@ def _switch(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs:
 @around(torch.autocast, "__exit__")
 def _region_ends(audit: Recorder, original: Callable[..., Any], self: Any, *error: Any) -> Any:
     if len(error) == 3 and isinstance(error[1], Exception):
-        audit.guarded(audit.saw, error[1])  # while it is known that a region was enabled
+        audit.guarded(audit.exception_raised, error[1])  # while it is known that a region was enabled
     return original(self, *error)
 
 

@@ -87,14 +87,14 @@ class Recorder:
         self._mode = mode(self)
 
     @property
-    def live(self) -> bool:
+    def records_here(self) -> bool:
         """Whether it runs, and this thread takes part; a thread of autograd has the mode of the one that waits."""
         return self.running and (self.local.on or (threads.foreign and self._mode in _stack()))
 
     @property
-    def heard(self) -> bool:
+    def listens_here(self) -> bool:
         """Whether it listens in this thread, even in what it does itself."""
-        return self.running and (self.patches.heard or threads.foreign)
+        return self.running and (self.patches.listens_here or threads.foreign)
 
     # ------------------------------------------------------------ for the families
 
@@ -117,13 +117,13 @@ class Recorder:
         return site if self.scope is None else self.scope.seen(site, frame)
 
     def line(self, frame: FrameType | None) -> Site:
-        """The same from a frame; looked for once for all operations of a module of torch's."""
+        """The user's line of a frame; looked for once for all operations of a module of torch's."""
         doors = self.local.doors
         site = line(frame, doors, len(doors) - 1)
         return site if self.scope is None else self.scope.seen(site, frame)
 
     def user(self) -> Site:
-        """The same, past installed packages, where there is such a line."""
+        """The user's line that is running, past installed packages, where there is such a line."""
         site = user(frame := sys._getframe(1))
         return site if self.scope is None else self.scope.seen(site, frame)
 
@@ -132,12 +132,14 @@ class Recorder:
 
         Args:
             own_dtype: only causes that made something of the dtype that the tensor has; no other gave it that dtype.
+                A buffer did not, where a parameter would have given it that dtype as well.
         """
         for node in nodes:
-            for ancestor in node.ancestors():
-                if own_dtype and ancestor.dtype.to_real() is not node.dtype.to_real():
-                    continue
-                if isinstance(ancestor.cause, kind):
+            line = [a for a in node.ancestors() if not own_dtype or a.dtype.to_real() is node.dtype.to_real()]
+            parameters = [one for one in line if one.named and one.op.startswith("parameter ")] if own_dtype else []
+            for ancestor in line:
+                other = parameters and ancestor.named and ancestor not in parameters
+                if isinstance(ancestor.cause, kind) and not other:
                     ancestor.cause.blame(self, effect)
 
     def module(self) -> str | None:
@@ -158,9 +160,9 @@ class Recorder:
         """The lines from the birth of a tensor to now."""
         return self.lineage.origin_of(tensor)
 
-    def origin_here(self, tensor: Tensor) -> tuple[str, ...]:
-        """The same for errors; those of a thread that takes no part are not the audit's."""
-        return self.origin_of(tensor) if self.live else ()
+    def origin_for_error(self, tensor: Tensor) -> tuple[str, ...]:
+        """The origin of a tensor for an error; none in a thread that takes no part, whose errors are its own."""
+        return self.origin_of(tensor) if self.records_here else ()
 
     def state(self, kind: type[State]) -> State:
         """What a family keeps for the time of the audit."""
@@ -184,9 +186,9 @@ class Recorder:
             self.local.paused -= 1
 
     @contextlib.contextmanager
-    def unseen(self) -> Iterator[None]:
+    def without_mode(self) -> Iterator[None]:
         """In here the mode is off, in this thread; not merely paused, which costs something at each operation."""
-        above = self._leave()
+        above = self.mode_off()
         try:
             with self.paused():
                 yield
@@ -197,12 +199,12 @@ class Recorder:
                 _python_dispatch._push_mode(mode)
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def without_audit(self) -> Iterator[None]:
         """In here torch is as it is without an audit, in this thread: for what would trace the audit too."""
         on, self.local.on = self.local.on, False
         self.patches.leave_thread()
         try:
-            with self.unseen():
+            with self.without_mode():
                 yield
         finally:
             self.local.on = on
@@ -215,7 +217,7 @@ class Recorder:
             self.call(self.on[kind], *event)
 
     def call(self, functions: Iterable[Callable[..., Any]], *event: Any) -> None:
-        """The same for some of these functions."""
+        """Call these functions with an event; what they raise never reaches the program."""
         self.local.paused += 1
         try:
             with apart(own=1):
@@ -227,11 +229,12 @@ class Recorder:
         finally:
             self.local.paused -= 1
 
-    def guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+    def guarded(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function of the audit's; None if it raises, which never reaches the program."""
         self.local.paused += 1
         try:
             with apart(own=1):
-                return function(*args)
+                return function(*args, **kwargs)
         except Exception as error:  # a fault of the audit must not be one of the program
             self.fault(error)
             return None
@@ -265,10 +268,10 @@ class Recorder:
 
     def stop(self, error: BaseException | None) -> None:
         self.running = False
-        self._leave()
+        self.mode_off()
         try:
             if error is not None:
-                self.leaves(error, final=True)
+                self.exception_leaves(error, final=True)
             if self.values is not None:
                 self.guarded(self.values.close)
             self.emit("end")
@@ -279,10 +282,6 @@ class Recorder:
     def resting(self) -> bool:
         """Whether the step that runs is not looked at."""
         return self.steps is not None and self.steps.resting
-
-    def mode_off(self) -> None:
-        """Take the mode off this thread."""
-        self._leave()
 
     def mode_on(self) -> None:
         """Put it back, below those that the program has entered."""
@@ -300,14 +299,14 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            if self.live:
-                self.guarded(self.leaves, error, True)
+            if self.records_here:
+                self.guarded(self.exception_leaves, error, True)
             raise
         finally:
             self.patches.leave_thread()
-            self._leave()
+            self.mode_off()
 
-    def _leave(self) -> list[Any]:
+    def mode_off(self) -> list[Any]:
         """Take the mode off this thread's stack; what was popped: those that the program entered since, and ours."""
         modes: Any = _python_dispatch
         popped: list[Any] = []
@@ -338,15 +337,15 @@ class Recorder:
         """`Net.encoder.fc`; a module that no known one holds is a root."""
         entry = self._paths.get(id(module))
         if entry is None or entry[0]() is not module:
-            self.name(module)
+            self.register_paths(module)
             entry = self._paths[id(module)]
         return entry[1]
 
-    def name(self, root: nn.Module) -> None:
+    def register_paths(self, root: nn.Module) -> None:
         """Know a module and all in it by their paths."""
         kind = title = type(root).__name__.lstrip("_") or "Module"
         for number in itertools.count(self._numbers.get(kind, 2)):  # from the last one on, whose root may be gone
-            if not self._taken(title, root):
+            if not self._title_is_taken(title, root):
                 break
             title, self._numbers[kind] = f"{kind}#{number}", number
         self._titles[title] = weakref.ref(root)
@@ -360,7 +359,7 @@ class Recorder:
                 if self.lineage.get(tensor) is None:
                     self.lineage.hold(module, key, tensor, Node(f"{kind} {path}.{key}", site, tensor.dtype, named=True))
 
-    def _taken(self, title: str, root: nn.Module) -> bool:
+    def _title_is_taken(self, title: str, root: nn.Module) -> bool:
         """Whether another root has the title, and has not become a part of a larger one."""
         ref = self._titles.get(title)
         other = None if ref is None else ref()
@@ -375,7 +374,7 @@ class Recorder:
 
     # ------------------------------------------------------------ exceptions
 
-    def saw(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
+    def exception_raised(self, error: BaseException, op: str | None = None, tensors: Iterable[Tensor] = ()) -> None:
         """An exception was raised; whether it is a finding is known when it leaves the program's modules.
 
         One of an operation outside of all modules is told at once: nobody hears of it again if the program catches it.
@@ -398,7 +397,7 @@ class Recorder:
             failure.raised = error if op is not None else None
             self.local.failure = failure
             if own:
-                self._refused(error, failure, *raising(sys._getframe(1)))
+                self._emit_refusal(error, failure, *raising(sys._getframe(1)))
 
     def _owner(self, tensor: Tensor, path: str | None) -> str | None:
         """The name of what a running module holds, as `CrossEntropyLoss.weight`: no argument is wrong then."""
@@ -408,23 +407,23 @@ class Recorder:
         held = [(key, value) for _, key, value in tensors_of(module)] + list(vars(module).items())
         return next((f"{path}.{key}" for key, value in held if value is tensor), None)
 
-    def leaves(self, error: BaseException, final: bool = False) -> None:
+    def exception_leaves(self, error: BaseException, final: bool = False) -> None:
         """An exception leaves the outermost module, or, which is final, the audit or a thread."""
-        self.saw(error)
+        self.exception_raised(error)
         failure = self.local.failure
-        if failure is None or (final and self._died_of(error)) or failure.said:
+        if failure is None or (final and self._enter_final(error)) or failure.said:
             return
         if failure.outer == id(error):
             error = error.__cause__ or error.__context__ or error
-        self._refused(error, failure, *raised_at(error.__traceback__), final=final)
+        self._emit_refusal(error, failure, *raised_at(error.__traceback__), final=final)
 
-    def outlived(self, failure: Failure) -> None:
+    def exception_caught(self, failure: Failure) -> None:
         """A module has ended that an operation was refused in: it has caught the exception."""
         error = failure.raised
         if error is not None and failure.depth > len(self.local.modules):
-            self._refused(error, failure, *raised_at(error.__traceback__))
+            self._emit_refusal(error, failure, *raised_at(error.__traceback__))
 
-    def _refused(
+    def _emit_refusal(
         self, error: BaseException, failure: Failure, site: Site, outer: Site, frame: FrameType | None,
         final: bool = False,
     ) -> None:  # fmt: skip
@@ -439,7 +438,7 @@ class Recorder:
         )  # fmt: skip
         self.emit("refused", event)
 
-    def refuse(
+    def enter_refusal(
         self, event: Refusal, rule: str, site: Site, nodes: list[Node], *, dtypes: bool = False, **fields: Any
     ) -> None:
         """Enter what explains an exception: an error if it ends the program, else an info until it does.
@@ -448,19 +447,19 @@ class Recorder:
             dtypes: whether the dtypes of the tensors were refused.
         """
         if event.final:
-            self._condemn(rule, site, nodes, dtypes, fields)
+            self._enter_error(rule, site, nodes, dtypes, fields)
         elif self.find(rule, site, severity=Severity.INFO, **fields) is not None:
             caught = Caught(id(event.error), str(event.error), rule, site, nodes, dtypes, {**fields, "again": True})
             self.local.caught.append(caught)
 
-    def _condemn(self, rule: str, site: Site, nodes: list[Node], dtypes: bool, fields: dict[str, Any]) -> None:
+    def _enter_error(self, rule: str, site: Site, nodes: list[Node], dtypes: bool, fields: dict[str, Any]) -> None:
         self.find(rule, site, severity=Severity.ERROR, **fields)
         for node in nodes:
             for debt in node.debts:
                 debt.refused()
         self.blame(nodes, f"refused at {site}", own_dtype=dtypes)
 
-    def _died_of(self, error: BaseException) -> bool:
+    def _enter_final(self, error: BaseException) -> bool:
         """Whether the program ends with an exception that was seen when it left a module."""
         found = False
         chain: list[BaseException] = []
@@ -469,7 +468,7 @@ class Recorder:
             chain.append(one)
             for caught in self.local.caught:
                 if caught.error == id(one) and caught.text == str(one):
-                    self._condemn(caught.rule, caught.site, caught.nodes, caught.dtypes, caught.fields)
+                    self._enter_error(caught.rule, caught.site, caught.nodes, caught.dtypes, caught.fields)
                     found = True
             one = one.__cause__ or one.__context__
         return found
@@ -479,7 +478,7 @@ class Recorder:
     def cast(self, kind: str, op: str, source: Tensor, like: Tensor, size: int, site: Site, module: str | None) -> None:
         self.findings.cast(kind, op, source, like.dtype, like.device, size, site, module)
 
-    def remember(self, inputs: list[Tensor], site: Site, module: str | None) -> None:
+    def remember_forward_line(self, inputs: list[Tensor], site: Site, module: str | None) -> None:
         """Which line the casts in backward will belong to that this operation causes."""
         if inputs and (inputs[0].requires_grad or any(tensor.requires_grad for tensor in inputs[1:])):
             causes = self._causes
@@ -488,7 +487,7 @@ class Recorder:
                     del causes[key]
             causes[private.next_sequence() - 1] = (site, module)
 
-    def cause(self) -> tuple[Site, str | None] | None:
+    def forward_line(self) -> tuple[Site, str | None] | None:
         """The line in forward that the running node of backward belongs to."""
         node = private.current_node()
         return None if node is None else self._causes.get(node._sequence_nr())

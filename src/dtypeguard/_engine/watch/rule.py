@@ -99,20 +99,20 @@ class _Table(Mapping[str, Rule]):
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
 
-    def _found(self) -> dict[str, Rule]:
+    def _all_rules(self) -> dict[str, Rule]:
         if not self._rules:
             found = [module.RULE for module in rule_modules()]
             self._rules = {rule.id: rule for rule in sorted(found, key=lambda rule: rule.id)}
         return self._rules
 
     def __getitem__(self, rule: str) -> Rule:
-        return self._found()[rule]
+        return self._all_rules()[rule]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found())
+        return iter(self._all_rules())
 
     def __len__(self) -> int:
-        return len(self._found())
+        return len(self._all_rules())
 
 
 def rule_modules() -> list[Any]:

@@ -54,10 +54,10 @@ class Scope:
         self._sources = [_path(name, base) for name in sources]
         globs = several("omit", omit or (), str, "globs, as in ['tests/*']")
         self._omitted = [matcher(pattern, base) for pattern in globs]
-        self.mine: Callable[[str], bool] = functools.cache(self._mine)
+        self.mine: Callable[[str], bool] = functools.cache(self._is_mine)
         self._led: dict[tuple[Site, Site | None], Led] = {}
 
-    def _mine(self, file: str) -> bool:
+    def _is_mine(self, file: str) -> bool:
         path = os.path.abspath(file)
         if internal(file) or file.startswith("<frozen ") or any(matches(path) for matches in self._omitted):
             return False
@@ -73,7 +73,7 @@ class Scope:
             return site
         while frame is not None and not self.mine(frame.f_code.co_filename):
             frame = frame.f_back
-        return self._with(site, None if frame is None else site_of(frame))
+        return self._led_to(site, None if frame is None else site_of(frame))
 
     def raised(self, site: Site, trace: TracebackType | None, frame: FrameType | None) -> Site:
         """The same for a line that a traceback led to, which begins at a frame that still runs."""
@@ -82,9 +82,9 @@ class Scope:
             if self.mine(trace.tb_frame.f_code.co_filename):
                 found = Site(trace.tb_frame.f_code, trace.tb_lasti, trace.tb_lineno)
             trace = trace.tb_next
-        return self.seen(site, frame) if found is None or self.mine(site.file) else self._with(site, found)
+        return self.seen(site, frame) if found is None or self.mine(site.file) else self._led_to(site, found)
 
-    def _with(self, site: Site, mine: Site | None) -> Site:
+    def _led_to(self, site: Site, mine: Site | None) -> Site:
         key = site, mine
         return self._led.get(key) or self._led.setdefault(key, Led(site, mine))
 

@@ -165,11 +165,11 @@ def _ids(comment: str) -> frozenset[str]:
     ids: set[str] = set()
     for found in _COMMENT.finditer(comment):
         names = found[1]
-        ids |= set(RULES) if names is None else {rule for name in re.split(r"[\s,]+", names) for rule in _known(name)}
+        ids |= set(RULES) if names is None else {rule for name in re.split(r"[\s,]+", names) for rule in _rules(name)}
     return frozenset(ids)
 
 
-def _known(name: str) -> frozenset[str]:
+def _rules(name: str) -> frozenset[str]:
     try:
         return select(name)
     except ValueError:

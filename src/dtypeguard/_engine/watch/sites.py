@@ -182,7 +182,7 @@ def sites_in(text: str | None, pattern: re.Pattern[str]) -> list[Site]:
 _NOWHERE = Site(compile("", "<unknown>", "exec"), 0, 0)
 
 
-def _between(code: CodeType) -> bool:
+def _is_between(code: CodeType) -> bool:
     """Modes of the program, and Python's own library: not the line that somebody wrote."""
     return code.co_name in _MODES or library(code.co_filename)
 
@@ -191,14 +191,14 @@ def user_wrote(frame: FrameType) -> bool:
     """Whether a frame runs a line that is neither torch's nor dtypeguard's, nor of a mode or Python's own library."""
     file = frame.f_code.co_filename
     known = known_files.get(file)
-    return not ((internal(file) if known is None else known) or _between(frame.f_code))
+    return not ((internal(file) if known is None else known) or _is_between(frame.f_code))
 
 
 def here(frame: FrameType | None = None) -> Site:
     """The innermost line that is neither torch's nor dtypeguard's; the outermost one where all are."""
     frame = frame or sys._getframe(1)
     found = caller(frame)
-    while found is not None and _between(found.f_code):
+    while found is not None and _is_between(found.f_code):
         found = None if found.f_back is None else caller(found.f_back)
     while found is None and frame is not None:
         outer = frame.f_back
@@ -228,7 +228,7 @@ def line(frame: FrameType | None, doors: list[Door], number: int) -> Site:
         file = found.f_code.co_filename
         known = known_files.get(file)
         if not (internal(file) if known is None else known):
-            return here(found) if _between(found.f_code) else site_of(found)
+            return here(found) if _is_between(found.f_code) else site_of(found)
         found = found.f_back
     return here(frame)
 
@@ -253,7 +253,7 @@ def raising(frame: FrameType) -> tuple[Site, Site, FrameType]:
     found: list[FrameType] = []
     inner: FrameType | None = frame
     while inner is not None and len(found) < 2:
-        if caller(inner) is inner and not _between(inner.f_code):
+        if caller(inner) is inner and not _is_between(inner.f_code):
             found.append(inner)
         inner = inner.f_back
     sites = [site_of(one) for one in found] or [here(frame)]

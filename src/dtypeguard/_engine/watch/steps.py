@@ -62,7 +62,7 @@ class Steps:
         return number & (number - 1) == 0
 
     def _optimized(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._audit.live or self._audit.local.paused or threading.get_ident() != self._thread:
+        if not self._audit.records_here or self._audit.local.paused or threading.get_ident() != self._thread:
             return
         again = optimizer in self._stepped
         self._stepped.add(optimizer)
@@ -72,7 +72,7 @@ class Steps:
             self.trained += 1
             if self.trained == self.last:
                 raise Enough
-            self._look(self._due(self.trained + 1))
+            self._switch(self._due(self.trained + 1))
         self._optimizers.add(optimizer)
 
     def enters(self) -> bool | None:
@@ -82,15 +82,15 @@ class Steps:
         self._calls += 1
         rested = self.resting if self.trained else None
         if self._calls > 1 or self.trained:
-            self._look(self._due(self._calls))
+            self._switch(self._due(self._calls))
         return rested
 
     def leaves(self, rested: bool | None) -> None:
         """It has returned: a validation is over."""
         if rested is not None:
-            self._look(not rested)
+            self._switch(not rested)
 
-    def _look(self, on: bool) -> None:
+    def _switch(self, on: bool) -> None:
         """Look at what comes, or do not; values are known anew where steps were not looked at."""
         self.looked += on
         if on is not self.resting:

@@ -20,14 +20,14 @@ def unrecorded(function: Callable[P, T]) -> Callable[P, T]:
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
         __tracebackhide__ = True
         with contextlib.ExitStack() as stack:
-            for audit in _listening():
-                stack.enter_context(audit.aside())
+            for audit in _listening_audits():
+                stack.enter_context(audit.without_audit())
             return function(*args, **kwargs)
 
     return alone
 
 
-def _listening() -> list[Recorder]:
+def _listening_audits() -> list[Recorder]:
     """The audits that take part in this thread, the innermost first."""
     audits = [one.audit for one in reversed(threads.listeners) if isinstance(one, Patches)]
-    return [audit for audit in audits if audit.live]
+    return [audit for audit in audits if audit.records_here]

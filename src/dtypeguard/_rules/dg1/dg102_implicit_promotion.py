@@ -50,7 +50,7 @@ def integers(event: Op, audit: Recorder) -> None:
 def reduced(event: Op, audit: Recorder) -> None:
     """A loss is one number; in float32 it is as it should be."""
     if event.out.dtype is torch.float32:
-        _close(event.out, audit)
+        _close_promotion(event.out, audit)
 
 
 @on("ended", RULE)
@@ -65,11 +65,11 @@ def ended(event: Op, audit: Recorder) -> None:
 @around(Tensor, "tolist", "numpy", rule=RULE, always=True)
 def _leaves_torch(audit: Recorder, original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Any:
     if audit.promotions and not audit.local.paused:
-        audit.guarded(_close, self, audit)
+        audit.guarded(_close_promotion, self, audit)
     return original(self, *args, **kwargs)
 
 
-def _close(tensor: Tensor, audit: Recorder) -> None:
+def _close_promotion(tensor: Tensor, audit: Recorder) -> None:
     for promoted in open_promotions(tensor, audit, torch.float32):
         promoted.close()
 

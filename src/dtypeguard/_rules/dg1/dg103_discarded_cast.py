@@ -27,7 +27,7 @@ _TARGETS = (ast.Name, ast.Attribute, ast.Subscript)
 
 @on("cast", RULE)
 def discarded(event: Op, audit: Recorder) -> None:
-    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct and not _inside(event):
+    if event.kind in ("explicit", "device") and event.site.thrown_away and event.direct and not _is_inside_torch(event):
         source = event.inputs[0]
         moved = source.dtype is event.out.dtype
         subject = _subject(event.site)
@@ -41,7 +41,7 @@ def discarded(event: Op, audit: Recorder) -> None:
         audit.suspect(RULE, event, source, event.site.calls, **facts).find(audit)
 
 
-def _inside(event: Op) -> bool:
+def _is_inside_torch(event: Op) -> bool:
     """Whether another function of torch makes the cast for itself, as `torch.where` of two dtypes does."""
     name = event.site.calls
     return event.kind == "explicit" and name not in CASTING and hasattr(torch.Tensor, name)

@@ -26,11 +26,11 @@ RULE = Rule(
 @on("write", RULE)
 def written(event: Op, audit: Recorder) -> None:
     source, out = source_of(event, audit), event.out
-    if source is None or not source.is_floating_point() or not _whole(out) or source.numel() > LARGEST:
+    if source is None or not source.is_floating_point() or not _is_integer(out) or source.numel() > LARGEST:
         return
     lost = int((source != source.trunc()).sum())
     if lost:
-        facts = _facts(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
+        facts = _facts_of(f"{name_of(source.dtype)} values", f"{lost} of {source.numel()} lose their fraction", out)
         severity = Severity.INFO if out.dtype is torch.uint8 else None  # pictures
         audit.suspect(RULE, event, source, what=expression(event), **facts).find(audit, severity)
 
@@ -44,9 +44,9 @@ def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key
 
 
 def _number(audit: Recorder, target: Tensor, value: float) -> None:
-    if _whole(target) and _fraction(value):
+    if _is_integer(target) and _fraction(value):
         site = audit.here()
-        _truncated(audit, site.source, value, target, site=site, module=audit.module(), op="__setitem__")
+        _report_fraction(audit, site.source, value, target, site=site, module=audit.module(), op="__setitem__")
 
 
 _FILLS = "fill masked_fill index_fill scatter".split()
@@ -57,22 +57,22 @@ _FILLS += [f"{name}_" for name in _FILLS] + "full full_like new_full constant_pa
 def filled(event: Op, audit: Recorder) -> None:
     """A number with a fraction, for an integer tensor."""
     out = event.out
-    if not isinstance(out, Tensor) or not _whole(out) or not readable(out):
+    if not isinstance(out, Tensor) or not _is_integer(out) or not readable(out):
         return
     values = [v for v in (*event.args, *event.kwargs.values()) if isinstance(v, float)]
     values += [float(t) for t in event.inputs if t.ndim == 0 and t.dtype.is_floating_point and readable(t)]
     for value in [value for value in values if _fraction(value)][:1]:
         fields = {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(out)}
-        _truncated(audit, event.what, value, out, **fields)
+        _report_fraction(audit, event.what, value, out, **fields)
 
 
-def _truncated(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:
-    facts = {"what": what, **_facts(f"{value:g}", f"it becomes {int(value)}", target)}
+def _report_fraction(audit: Recorder, what: str, value: float, target: Tensor, **fields: Any) -> None:
+    facts = {"what": what, **_facts_of(f"{value:g}", f"it becomes {int(value)}", target)}
     severity = Severity.INFO if target.dtype is torch.uint8 and abs(value) > 1 else None  # of a picture
     audit.find(RULE, facts=facts, severity=severity, to_dtype=target.dtype, **fields)
 
 
-def _whole(tensor: Tensor) -> bool:
+def _is_integer(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype is not torch.bool
 
 
@@ -80,6 +80,6 @@ def _fraction(value: float) -> bool:
     return math.isfinite(value) and value != int(value)
 
 
-def _facts(source: str, loss: str, target: Tensor) -> dict[str, Any]:
+def _facts_of(source: str, loss: str, target: Tensor) -> dict[str, Any]:
     dtype = name_of(target.dtype)
     return {"source": source, "loss": loss, "dtype": dtype, "dtype_code": f"torch.{dtype}"}

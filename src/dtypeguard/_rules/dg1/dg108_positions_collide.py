@@ -42,7 +42,7 @@ def integers_cast(event: Op, audit: Recorder) -> None:
     if event.backward:
         return
     if source.dtype in (*_EXACT, torch.float32) and not out.dtype.is_floating_point and out.dtype is not torch.bool:
-        _used(source, f"used as integers at {event.site}", audit)
+        _blame_use(source, f"used as integers at {event.site}", audit)
     if _due(event, source, audit) and (not source.is_floating_point() or bool((source == source.round()).all())):
         _collide(event, source, source.to(out.dtype), audit)
 
@@ -99,7 +99,7 @@ def _collide(event: Op, exact: Tensor, rounded: Tensor, audit: Recorder) -> None
         audit.lineage.mark(event.out, collision)
 
 
-def _used(tensor: Tensor, effect: str, audit: Recorder) -> None:
+def _blame_use(tensor: Tensor, effect: str, audit: Recorder) -> None:
     node = audit.lineage.get(tensor)
     if node is not None:
         audit.blame((node,), effect, Collision)
@@ -111,7 +111,7 @@ def angles(event: Op, audit: Recorder) -> None:
     source = event.inputs[0]
     if event.backward:
         return
-    _used(source, f"used as angles at {event.site}", audit)
+    _blame_use(source, f"used as angles at {event.site}", audit)
     if source.dtype not in _EXACT or not event.readable or not source.numel():
         return
     if not audit.due("DG108", event.site, event.name):

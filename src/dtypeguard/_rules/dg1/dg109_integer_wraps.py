@@ -63,7 +63,7 @@ def integers_wrap(event: Op, audit: Recorder) -> None:
     if name in OUT_OF_PLACE and isinstance(out, Tensor) and out.dtype in INTEGERS and _few_times(event, audit):
         operator = operator_of(event.func)
         if operator.pure:
-            _compare(event, exact(operator, event.func, event.args, event.kwargs), audit)
+            _compare_wide(event, exact(operator, event.func, event.args, event.kwargs), audit)
 
 
 @on("before", RULE, ops=IN_PLACE)
@@ -81,7 +81,7 @@ def integers_changed(event: Op, audit: Recorder) -> None:
     for wide in event.kept or ():
         if isinstance(wide, Tensor) and event.out.dtype in INTEGERS:
             plain = getattr(torch.ops.aten, event.name.rstrip("_"))
-            _compare(event, exact(operator_of(event.func), plain, (wide, *event.args[1:]), event.kwargs), audit)
+            _compare_wide(event, exact(operator_of(event.func), plain, (wide, *event.args[1:]), event.kwargs), audit)
 
 
 def _few_times(event: Op, audit: Recorder) -> bool:
@@ -91,7 +91,7 @@ def _few_times(event: Op, audit: Recorder) -> bool:
     return small and event.readable and not out.is_mps and audit.due("DG109", event.site, event.name)
 
 
-def _compare(event: Op, wide: Tensor, audit: Recorder) -> None:
+def _compare_wide(event: Op, wide: Tensor, audit: Recorder) -> None:
     wrapped = int(outside(operator_of(event.func), event.out, wide).sum())
     if not wrapped or _is_meant(event, audit):
         return
@@ -110,7 +110,8 @@ def _compare(event: Op, wide: Tensor, audit: Recorder) -> None:
 def _wider(dtype: torch.dtype) -> str:
     if dtype is torch.int64:
         return "PyTorch has no wider integer: sort or compare by several columns, or compute with integers of Python"
-    return f"{_FIX}`.{'long' if dtype is torch.int32 else 'int'}()` or `.float()` first"
+    wider = "`.long()`" if dtype is torch.int32 else "`.int()` or `.float()`"  # float32 has no integers above 2**24
+    return f"{_FIX}{wider} first"
 
 
 def _range(dtype: torch.dtype) -> str:
@@ -222,7 +223,7 @@ def mask_used(event: Op, audit: Recorder) -> None:
     else:
         return
     for tensor in found:
-        inverted = _inverted(audit.lineage.get(tensor))
+        inverted = _inversion_behind(audit.lineage.get(tensor))
         if inverted is not None and not inverted.said:
             inverted.said = True
             inverted.suspect.find(audit)
@@ -232,7 +233,7 @@ def _is_mask_of(tensor: Tensor, index: Tensor) -> bool:
     return index.dtype is torch.uint8 or (index.numel() > 2 and index.shape == tensor.shape[: index.ndim])
 
 
-def _inverted(node: Node | None) -> Inverted | None:
+def _inversion_behind(node: Node | None) -> Inverted | None:
     while node is not None and node.op in _COPIES:
         if isinstance(node.cause, Inverted):
             return node.cause

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
@@ -15,10 +16,10 @@ RULE = Rule(
     Severity.ERROR,
     summary="PyTorch refuses an operand because of its dtype.",
     says="`{what}` was refused: {reason}{operands}",
-    fix="cast the operand whose dtype differs: {advice}",
+    fix="{advice}",
     why="PyTorch's message names neither the argument nor where its dtype comes from.",
     safe=("float32_at_birth", "cast_operands", "cast_to_narrow"),
-    unsafe=("convert_model",),
+    unsafe=("out_of_place", "convert_model"),
     sources=(
         "https://github.com/pytorch/pytorch/issues/105243",
         "https://github.com/pytorch/pytorch/issues/102922",
@@ -33,46 +34,99 @@ def _indices(it: Refused) -> list[Operand]:
 
 
 def _conditions(it: Refused) -> list[Operand]:
-    return [o for o in it.integers if o.dtype is not torch.bool]
+    return [o for o in it.operands if o.name != "operand 0" and o.dtype is not torch.bool] or it.integers
 
 
-# What PyTorch says, what to write, and which operands are to blame where it is not the odd one out.
-_SAYS: tuple[tuple[str, str, Callable[[Refused], list[Operand]]], ...] = (
-    (
-        r"result type \w+ can't be cast",
-        "an integer tensor takes no fractions: leave it out, or `.round().to(dtype)` where it is meant",
-        lambda it: it.odd,
+class Says(NamedTuple):
+    """What PyTorch says, the dtype that it wants, what to write, and which operands are to blame."""
+
+    pattern: str
+    wanted: torch.dtype | None
+    advice: str
+    blamed: Callable[[Refused], list[Operand]]
+
+
+_SAYS = (
+    Says(
+        r"dtype Long but expected (Float|Double)", torch.float32, "`.to(torch.float32)` on the targets",
+        lambda it: it.integers,
     ),
-    (r"dtype Long but expected (Float|Double)", "`.to(torch.float32)` on the targets", lambda it: it.integers),
-    (r"to be a boolean tensor|boolean masks", "`.bool()` on the condition or mask", _conditions),
-    (
+    Says(r"to be a boolean tensor|boolean masks", torch.bool, "`.bool()` on the condition or mask", _conditions),
+    Says(
         r"as indices must be|for index|Long but (got|found)|scalar types: Long|be Long or|LongTensor"
         r"|expected scalar type Long",
-        "`.long()` on the indices or class targets",
-        _indices,
+        torch.int64, "`.long()` on the indices or class targets", _indices,
     ),
-    (r"bool tensor", "`~mask` in place of `1 - mask`, or `mask.float()`", lambda it: it.odd),
-)
+    Says(r"bool tensor", None, "`~mask` in place of `1 - mask`, or `mask.float()`", lambda it: it.odd),
+)  # fmt: skip
 
 
 @explains(Turn.MESSAGE)
 def integers_refused(it: Refused) -> bool:
-    for says, advice, blamed in _SAYS:
-        if re.search(says, it.event.reason):
-            return it.tell(RULE, blamed(it), advice=advice)
+    for one in _SAYS:
+        if re.search(one.pattern, it.event.reason):
+            return it.tell(RULE, one.blamed(it), one.wanted, advice=one.advice)
     return False
+
+
+# ---------------------------------------------------------------- results that what is written to cannot hold
+
+_RESULT = re.compile(r"result type (\w+) can't be cast")
+_NAMES = {"Half": torch.float16, "BFloat16": torch.bfloat16, "Double": torch.float64, "ComplexFloat": torch.complex64}
+_OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
+
+
+@explains(Turn.MESSAGE)
+def result_refused(it: Refused) -> bool:
+    found, op = _RESULT.search(it.event.reason), it.event.op or ""
+    if found is None:
+        return False
+    dtype, integers = _NAMES.get(found[1], torch.float32), it.integers
+    if op.startswith("clamp") and op.endswith("_") and integers:
+        return it.tell(RULE, integers[:1], integers[0].dtype, advice="`.long()` on the bounds, which are floats")
+    if op.endswith("_"):
+        wanted = None if found[1] not in _NAMES and found[1] != "Float" else dtype
+        written = f"`x = x.{op[:-1]}(...)` in place of `x.{op}(...)`"
+        if sign := _OPERATORS.get(op):
+            written = f"`x = x {sign} y` in place of `x {sign}= y`"
+        made = f", or `.to(torch.{name_of(wanted)})` where it is made" if wanted else ""
+        advice = f"a tensor keeps its dtype when it is written to: {written}{made}"
+        return it.tell(RULE, it.operands[:1], wanted, advice=advice)
+    what = "the integers" if it.floats else "`out`"
+    return it.tell(RULE, integers, dtype, advice=f"`.to(torch.{name_of(dtype)})` on {what}")
+
+
+# ---------------------------------------------------------------- anything else
+
+_ODD = "cast the operand whose dtype differs: "
 
 
 @explains(Turn.DTYPE)
 def refused(it: Refused) -> bool:
     """Operands of several dtypes, and nothing else."""
     if len(it.floats) == 1 and it.integers:
-        return it.tell(RULE, it.integers, advice=f"`.to(torch.{name_of(next(iter(it.floats)))})`")
-    if len(it.operands) == 1:
-        return it.tell(RULE, advice="`.float()` first")
+        return it.tell(RULE, it.integers, advice=f"{_ODD}`.to(torch.{name_of(next(iter(it.floats)))})`")
+    if len(it.operands) <= 1:
+        wanted, advice = _alone(it.operands[0].dtype if it.operands else _named(it.event.reason))
+        return it.tell(RULE, (), wanted, advice=advice)
     like = next((name_of(o.dtype) for o in it.operands if o not in it.odd), None)
-    advice = f"`.to(torch.{like})`" if like else "cast one side to the dtype of the other"
+    advice = f"{_ODD}`.to(torch.{like})`" if like else "cast one side to the dtype of the other"
     if like and it.odd[0].held:
-        other = f"what it gets: `.to(torch.{name_of(it.odd[0].dtype)})`"
-        advice = f"convert the layer like its model, {advice}, or {other}"
+        other = f"cast what it gets: `.to(torch.{name_of(it.odd[0].dtype)})`"
+        advice = f"convert the layer like its model, `.to(torch.{like})`, or {other}"
     return it.tell(RULE, advice=advice)
+
+
+def _named(reason: str) -> torch.dtype:
+    """The dtype that PyTorch names, of an operand that no variable holds."""
+    half = re.search(r"\b(Half|BFloat16)\b", reason)
+    return _NAMES[half[1]] if half else torch.int64 if "nteger" not in reason else torch.float32
+
+
+def _alone(dtype: torch.dtype) -> tuple[torch.dtype | None, str]:
+    """What is wanted of an operation's only operand, and what to write."""
+    if dtype.is_complex:
+        return None, "`.abs()`, `.real` or `torch.view_as_real(...)` first"
+    if dtype in (torch.float32, torch.float64):
+        return None, "`.bool()` first for a mask, `.long()` for whole numbers"
+    return torch.float32, "`.float()` first"

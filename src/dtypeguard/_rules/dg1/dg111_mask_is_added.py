@@ -57,16 +57,13 @@ class AddedAtOnce(Added):
 @on("added", RULE)
 def mask_added(event: Op, audit: Recorder) -> None:
     """`scores + mask`, of bools, or of floats for many heads or samples."""
-    mask = min(event.inputs, key=lambda tensor: tensor.dtype is not torch.bool) if _has_bools(event) else event.inputs[1]
+    mask = next((tensor for tensor in event.inputs if tensor.dtype is torch.bool), event.inputs[1])
     fits = mask.shape[-1:] == event.out.shape[-1:] and event.out.is_floating_point()
-    if fits and (mask.is_floating_point() or _has_bools(event)) and _zero_and_one(mask, event.site, audit):
+    masks = mask.is_floating_point() or mask.dtype is torch.bool
+    if fits and masks and _zero_and_one(mask, event.site, audit):
         fields = {"module": event.module, "op": event.name}
         added = _added("the mask", mask, "softmax", event.site, audit, **fields)
         audit.lineage.mark(event.out, AddedAtOnce(added.rule, added.site, added.facts, added.fields))
-
-
-def _has_bools(event: Op) -> bool:
-    return any(tensor.dtype is torch.bool for tensor in event.inputs)
 
 
 @on("after", RULE, ops=SOFTMAX)

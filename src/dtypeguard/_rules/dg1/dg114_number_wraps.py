@@ -50,7 +50,7 @@ def compared(event: Op, audit: Recorder) -> None:
     wrong = int((again(event.func, event.args, event.kwargs, widened) != event.out).sum())
     if wrong:
         harm = f", and {wrong} of {event.out.numel()} results are wrong"
-        audit.suspect(RULE, event, source, **_facts(number, source.dtype, harm)).find(audit)
+        audit.suspect(RULE, event, source, **_facts_of(number, source.dtype, harm)).find(audit)
 
 
 _FILLS = "fill_ masked_fill_ index_fill_ scatter_ clamp_ clamp_min_ clamp_max_ masked_fill index_fill scatter".split()
@@ -64,7 +64,7 @@ def filled(event: Op, audit: Recorder) -> None:
         values = [*event.args[1 if event.name.startswith("full") else -1 :], *event.kwargs.values()]
         number = _beyond([value for value in values if type(value) is int], out.dtype)
         if number is not None:
-            audit.suspect(RULE, event, out, **_facts(number, out.dtype)).find(audit)
+            audit.suspect(RULE, event, out, **_facts_of(number, out.dtype)).find(audit)
 
 
 @around(Tensor, "__setitem__", rule=RULE)
@@ -77,7 +77,7 @@ def _assignment(audit: Recorder, original: Callable[..., Any], self: Tensor, key
 
 def _assigned(audit: Recorder, target: Tensor, number: int) -> None:
     site = audit.here()
-    facts = {"what": site.expression or site.source, **_facts(number, target.dtype)}
+    facts = {"what": site.expression or site.source, **_facts_of(number, target.dtype)}
     audit.find(RULE, site, facts=facts, module=audit.module(), op="__setitem__", to_dtype=target.dtype)
 
 
@@ -87,7 +87,7 @@ def _beyond(numbers: list[int], dtype: torch.dtype) -> int | None:
     return next((number for number in numbers if not ends.min <= number <= ends.max), None)
 
 
-def _facts(number: int, dtype: torch.dtype, harm: str = "") -> dict[str, Any]:
+def _facts_of(number: int, dtype: torch.dtype, harm: str = "") -> dict[str, Any]:
     ends = torch.iinfo(dtype)
     return {
         "number": number,

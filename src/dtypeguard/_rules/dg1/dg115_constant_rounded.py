@@ -30,23 +30,23 @@ _FEW = 4  # numbers, which are settings and no data
 def _tensor(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     out = original(*args, **kwargs)
     if isinstance(out, Tensor) and out.dtype in HALF and args and out.numel() <= _FEW:
-        audit.guarded(_compare, audit, args[0], out)
+        audit.guarded(_look_at_data, audit, args[0], out)
     return out
 
 
-def _compare(audit: Recorder, data: Any, out: Tensor) -> None:
+def _look_at_data(audit: Recorder, data: Any, out: Tensor) -> None:
     numbers: list[Any] = [data] if isinstance(data, float) else [*data] if isinstance(data, (list, tuple)) else []
     if readable(out) and all(isinstance(one, (int, float)) for one in numbers):
         site = audit.here()
         fields = {"site": site, "module": audit.module(), "op": "tensor", "bytes": size_of(out)}
-        _judge(audit, numbers, out, site.expression or site.source, fields, alone=isinstance(data, float))
+        _report_rounded(audit, numbers, out, site.expression or site.source, fields, alone=isinstance(data, float))
 
 
 @on("after", RULE, ops=["full", "new_full"])
 def filled(event: Op, audit: Recorder) -> None:
     if isinstance(event.out, Tensor) and event.out.dtype in HALF and event.readable:
         numbers = [value for value in event.args if isinstance(value, float)]
-        _judge(audit, numbers, event.out, event.what, _fields(event))
+        _report_rounded(audit, numbers, event.out, event.what, _fields(event))
 
 
 @on("cast", RULE)
@@ -57,14 +57,14 @@ def narrowed(event: Op, audit: Recorder) -> None:
         return
     node = audit.lineage.get(source)
     if node is not None and node.op == "tensor" and source.is_floating_point():
-        _judge(audit, [float(source)], event.out, event.what, _fields(event))
+        _report_rounded(audit, [float(source)], event.out, event.what, _fields(event))
 
 
 def _fields(event: Op) -> dict[str, Any]:
     return {"site": event.site, "module": event.module, "op": event.name, "bytes": size_of(event.out)}
 
 
-def _judge(
+def _report_rounded(
     audit: Recorder, numbers: list[float], out: Tensor, what: str, fields: dict[str, Any], alone: bool = True
 ) -> None:
     for value in numbers:

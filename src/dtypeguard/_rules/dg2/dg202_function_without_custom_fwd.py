@@ -107,5 +107,5 @@ def _enter(audit: Recorder, cls: type, detail: str, event: Refusal | None = None
     if event is None:
         audit.find(RULE, site, severity=Severity.INFO, **fields)
     else:
-        audit.refuse(event, RULE.id, site, [], **fields)
+        audit.enter_refusal(event, RULE.id, site, [], **fields)
     return True

@@ -45,7 +45,7 @@ def refused(event: Refusal, audit: Recorder) -> None:
         "what": event.caller.expression, "dtype": f"`{wrong.name}` in float32", "reason": event.reason,
         "device": wrong.device.partition(":")[0],
     }  # fmt: skip
-    audit.refuse(
+    audit.enter_refusal(
         event, RULE.id, event.caller, [], module=event.module, op=event.site.function, facts=facts,
         from_dtype=wrong.dtype, bytes=wrong.size, origin=() if wrong.node is None else wrong.node.line(),
     )  # fmt: skip

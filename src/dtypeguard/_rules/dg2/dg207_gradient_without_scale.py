@@ -41,7 +41,7 @@ def _backward(audit: Recorder, original: Callable[..., Any], self: Any, /, *grad
         return original(self, *gradients)
     with Reached(gradients).on() as reached:
         results = original(self, *gradients)
-    audit.guarded(_judge, audit, self, scale, reached, results)
+    audit.guarded(_report_unscaled, audit, self, scale, reached, results)
     return results
 
 
@@ -57,7 +57,7 @@ def _scale_of(audit: Recorder, function: Any) -> float | None:
     return float(scale) if isinstance(scale, Tensor) and readable(scale) and float(scale) != 1 else None
 
 
-def _judge(audit: Recorder, function: Any, scale: float, reached: "Reached", results: Any) -> None:
+def _report_unscaled(audit: Recorder, function: Any, scale: float, reached: "Reached", results: Any) -> None:
     returned = [one for one in (results if isinstance(results, tuple) else (results,)) if isinstance(one, Tensor)]
     cls = function._forward_cls
     for gradient in returned:

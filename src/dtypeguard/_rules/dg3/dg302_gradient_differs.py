@@ -26,7 +26,7 @@ RULE = Rule(
 @on("look", RULE)
 def compare(group: Group) -> None:
     pairs = [(parameter, parameter.grad) for parameter in group.parameters() if parameter.grad is not None]
-    dtypes = [(p, plain(g.dtype), plain(p.dtype)) for p, g in pairs if g.dtype is not p.dtype and not _allowed(p, g)]
+    dtypes = [(p, plain(g.dtype), plain(p.dtype)) for p, g in pairs if g.dtype is not p.dtype and not _is_allowed(p, g)]
     devices = [(p, f"on {g.device}", f"on {p.device}") for p, g in pairs if g.device != p.device]
     for kind, wrong in ("dtype", dtypes), ("device", devices):
         if wrong:
@@ -35,6 +35,6 @@ def compare(group: Group) -> None:
             group.add(RULE, facts, [parameter for parameter, _, _ in wrong], kind=kind, to_dtype=first.dtype)
 
 
-def _allowed(parameter: Tensor, gradient: Tensor) -> bool:
+def _is_allowed(parameter: Tensor, gradient: Tensor) -> bool:
     # None allows any. torch < 2.10: no grad_dtype, gradients have the parameter's; goes with that floor
     return getattr(parameter, "grad_dtype", parameter.dtype) in (None, gradient.dtype)

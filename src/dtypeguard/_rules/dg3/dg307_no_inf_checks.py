@@ -13,14 +13,12 @@ RULE = Rule(
     Severity.ERROR,
     summary="The GradScaler has no gradients to check for infinities.",
     says="{what}, so the scaler has no gradients to check",
-    fix=(
-        "call `{scaler_code}.scale(loss).backward()` on a loss that depends on this optimizer's parameters: no "
-        "`.detach()`, `.item()` or `torch.no_grad()` on its way"
-    ),
+    fix="call `{scaler_code}.{call}` {how}",
     why=(
         "`scaler.step` divides and checks the gradients of the optimizer's parameters. If none has one, "
         'PyTorch raises "No inf checks were recorded for this optimizer", which does not say that the loss '
-        "was detached, or that the optimizer holds other parameters than those that the loss depends on."
+        "was detached, or that the optimizer holds other parameters than those that the loss depends on. "
+        "`scaler.update` needs such a check too, one at least since the last `update`."
     ),
     safe=("attached_loss", "zero_grad_first"),
     sources=(
@@ -29,10 +27,20 @@ RULE = Rule(
 )
 
 
+_SCALE = {
+    "call": "scale(loss).backward()",
+    "how": (
+        "on a loss that depends on this optimizer's parameters: no `.detach()`, `.item()` or `torch.no_grad()` on its "
+        "way"
+    ),
+}
+_UPDATE = {"call": "update()", "how": "once in each iteration, after all optimizers have stepped with the scaler"}
+
+
 @on("scaled", RULE)
 def without_graph(losses: list[Tensor], detached: bool, scaling: Scaling) -> None:
     if detached and not scaling.graphs:  # else it may be for a log, and `step` will tell
-        scaling.find(RULE, "GradScaler.scale", {"what": "the loss is detached"})
+        scaling.find(RULE, "GradScaler.scale", {"what": "the loss is detached", **_SCALE})
 
 
 @on("step", RULE)
@@ -41,4 +49,10 @@ def without_gradients(driven: Driven, stage: OptState, scaling: Scaling) -> None
     several = len(scaling.driven) > 1 and unscales_itself(watched.optimizer)  # torch lets one of several go without
     if stage is not OptState.STEPPED and not several and not watched.has_gradients():
         what = f"no parameter of {watched.title} has a gradient"
-        scaling.find(RULE, "GradScaler.step", {"what": what, "optimizer": watched.title})
+        scaling.find(RULE, "GradScaler.step", {"what": what, "optimizer": watched.title, **_SCALE})
+
+
+@on("unchecked", RULE)
+def without_step(scaling: Scaling) -> None:
+    what = "`update` is called, and no optimizer has stepped with the scaler since it was called last"
+    scaling.find(RULE, "GradScaler.update", {"what": what, **_UPDATE})

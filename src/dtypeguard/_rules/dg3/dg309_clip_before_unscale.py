@@ -88,10 +88,10 @@ def wrote(event: Op, audit: Recorder) -> None:
             parameter = next((parameter for parameter, mine in pairs if mine is gradient), None)
             if parameter is not None:
                 driven.line = event.site
-                _clipped(scaling, driven, parameter, sys._getframe(1))
+                _was_clipped(scaling, driven, parameter, sys._getframe(1))
 
 
-def _clipped(scaling: Scaling, driven: Driven, parameter: Tensor, frame: FrameType) -> None:
+def _was_clipped(scaling: Scaling, driven: Driven, parameter: Tensor, frame: FrameType) -> None:
     """If PyTorch's own clipping wrote to a gradient, it need not be told from what became of all of them."""
     clipped = None if driven.by_hand or scaling.scale == 1 else _clipping(frame)
     if clipped is not None:
@@ -154,7 +154,7 @@ class Clips:
         bound = float(new.abs().max())
         if bound and torch.equal(new, old.clamp(-bound, bound)) and (new.abs() == bound).sum() > 1:
             whole = _factor(old, new)  # where all gradients are alike, a division by a number of tokens does the same
-            if whole is None or (_round(bound) and not _whole(1 / whole)):
+            if whole is None or (_round(bound) and not _is_count(1 / whole)):
                 return None if _round(bound / scale) else (f"to values between -{bound:g} and {bound:g}", bound)
         factors = [_factor(before, after) for before, after, _ in kept]
         factor = factors[0]
@@ -181,7 +181,7 @@ class Clips:
         alike = [before for after, before in seen if abs(after / norm - 1) < 1e-4]
         alike = [before for before in alike if abs(before * factor / norm - 1) > 1e-2]
         seen.append((norm, norm / factor))
-        return (order == 2 and known and _round(norm) and not _whole(1 / factor)) or len(alike) >= 2
+        return (order == 2 and known and _round(norm) and not _is_count(1 / factor)) or len(alike) >= 2
 
 
 def _factor(before: Tensor, after: Tensor) -> float | None:
@@ -191,7 +191,7 @@ def _factor(before: Tensor, after: Tensor) -> float | None:
     return factor if factor and (ratio - factor).abs().max() <= 1e-2 * abs(factor) else None
 
 
-def _whole(number: float) -> bool:
+def _is_count(number: float) -> bool:
     """Whether a divisor counts something: ranks, micro-batches, tokens."""
     return number < 2**17 and abs(number - round(number)) < 1e-3 + 1e-7 * number
 

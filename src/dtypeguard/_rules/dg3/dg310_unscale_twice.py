@@ -12,12 +12,15 @@ RULE = Rule(
     Severity.ERROR,
     summary="`unscale_` is called twice for one optimizer in a step.",
     says="`unscale_` is called a second time on {optimizer} {since}",
-    fix=("with gradient accumulation call `unscale_`, clip, `step` and `update` once, after the last micro-batch"),
+    fix=(
+        "call `update` in each iteration, also in one that skips `step`; with gradient accumulation call `unscale_`, "
+        "clip, `step` and `update` once, after the last micro-batch"
+    ),
     why=(
         "Gradients that are accumulated after `unscale_` are scaled and those before are not. PyTorch "
         "refuses the second call; leaving it out would mix both."
     ),
-    safe=("unscale_once",),
+    safe=("update_always", "unscale_once"),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
         "https://github.com/huggingface/transformers/issues/23935",

@@ -24,15 +24,15 @@ RULE = Rule(
 
 @on("unscale", RULE)
 def unscaled(driven: Driven, stage: OptState, scaling: Scaling) -> None:
-    _again("unscale_", driven, stage, scaling)
+    _report_second_step("unscale_", driven, stage, scaling)
 
 
 @on("step", RULE)
 def stepped(driven: Driven, stage: OptState, scaling: Scaling) -> None:
-    _again("step", driven, stage, scaling)
+    _report_second_step("step", driven, stage, scaling)
 
 
-def _again(method: str, driven: Driven, stage: OptState, scaling: Scaling) -> None:
+def _report_second_step(method: str, driven: Driven, stage: OptState, scaling: Scaling) -> None:
     if stage is OptState.STEPPED:
         facts = {"optimizer": driven.watched.title, "call": f"scaler.{method}"}
         scaling.find(RULE, f"GradScaler.{method}", facts)

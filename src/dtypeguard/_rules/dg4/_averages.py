@@ -85,7 +85,7 @@ class Averages:
 
 def form(audit: Recorder, event: Op, target: Tensor, other: Tensor, decay: float | None) -> tuple[str, float] | None:
     """What the other tensor is, and the share of it that is added; None: no average."""
-    name, made = event.name.removeprefix("_foreach_").strip("_"), _from(audit, target, other)
+    name, made = event.name.removeprefix("_foreach_").strip("_"), _computed_from(audit, target, other)
     if name == "copy":  # `ema.copy_(d * ema + (1 - d) * w)`
         node = audit.lineage.get(other)
         return ("sum", 0.0) if made and node is not None and node.op in ("add", "sub", "lerp") else None
@@ -199,7 +199,7 @@ def _ancestors(audit: Recorder, tensor: Tensor) -> Iterator[Node]:
     return iter(()) if node is None else node.ancestors(most=_NEARBY)
 
 
-def _from(audit: Recorder, target: Tensor, other: Tensor) -> bool:
+def _computed_from(audit: Recorder, target: Tensor, other: Tensor) -> bool:
     """Whether one tensor was computed from another."""
     own = audit.lineage.get(target)
     return own is not None and any(node is own for node in _ancestors(audit, other))

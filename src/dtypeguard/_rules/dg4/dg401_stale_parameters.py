@@ -34,7 +34,7 @@ def strangers(held: Holdings) -> None:
     alone = len(missing) == len(held.trainable)
     for watched, foreign in held.strangers.items():
         gone = [parameter for parameter in foreign if names.had(parameter)]
-        if foreign and (gone or alone or _replaced(foreign, missing, held.stepping)):
+        if foreign and (gone or alone or _were_replaced(foreign, missing, held.stepping)):
             total = sum(1 for _ in watched.parameters())
             lacks = f", and lacks {listed(map(names.of, missing))}" if missing else ""
             facts = {"count": f"{len(foreign)} of {total} parameters", "model": names.title, "missing": lacks}
@@ -43,7 +43,7 @@ def strangers(held: Holdings) -> None:
             return
 
 
-def _replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
+def _were_replaced(foreign: list[Tensor], missing: list[Tensor], stepping: bool) -> bool:
     """Whether the parameters that an optimizer lacks replaced those that it holds, which else may be a loss's own.
 
     A new head has other sizes, and perhaps more layers, but tensors of as many axes. Gradients tell, once there are.

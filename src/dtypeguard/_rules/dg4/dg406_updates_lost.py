@@ -52,7 +52,7 @@ _SURE = 32  # steps until there were so many looks
 def keep(watched: WatchedOptimizer) -> None:
     if watched.now:
         for group in watched.groups():
-            _lost(group).keep(group)
+            _lost_of(group).keep(group)
 
 
 @on("stepped", RULE)
@@ -61,10 +61,10 @@ def compare(watched: WatchedOptimizer) -> None:
     if not watched.now or (skipped is not None and bool(skipped)):
         return
     for group in watched.groups():
-        share, parameters = _lost(group).compare(group)
+        share, parameters = _lost_of(group).compare(group)
         if share >= _MANY and parameters:
             dtype = parameters[0].dtype
-            facts = _facts(group, share, dtype, "")
+            facts = _facts_of(group, share, dtype, "")
             # Somebody else's optimizer may keep what it could not write: it is sure only where nothing moved at all.
             # Norms' weights stay at 1 in every model that is bfloat16 throughout, and it learns nevertheless.
             minor = all(p.ndim < 2 for p in parameters) and any(p.ndim > 1 for p in watched.parameters())
@@ -77,14 +77,14 @@ def compare(watched: WatchedOptimizer) -> None:
 def unsure(watched: WatchedOptimizer) -> None:
     """A short run says what it saw, and how long it takes to be sure."""
     for group in watched.groups():
-        lost, half = _lost(group), _half(group)
+        lost, half = _lost_of(group), _half(group)
         if lost.share >= _LOST and half and watched.steps < _SURE:
             looks = f", in {lost.looks} looks; {_SURE} steps are needed to be sure"
-            facts, seen = _facts(group, lost.share, half[0].dtype, looks), spread(half, _SAMPLED)
+            facts, seen = _facts_of(group, lost.share, half[0].dtype, looks), spread(half, _SAMPLED)
             group.add(RULE, facts, seen, from_dtype=half[0].dtype, severity=Severity.INFO, site=lost.site)
 
 
-def _facts(group: Group, share: float, dtype: torch.dtype, looks: str) -> dict[str, Any]:
+def _facts_of(group: Group, share: float, dtype: torch.dtype, looks: str) -> dict[str, Any]:
     of = len(_half(group))
     sampled = f" ({_SAMPLED} of {of} parameters looked at)" if of > _SAMPLED else ""
     return {"share": share, "found": plain(dtype), "lr": _rate_of(group), "looks": looks, "sampled": sampled}
@@ -149,7 +149,7 @@ class Lost:
         return (share, [p for p, part in stuck if part >= _MANY]) if self._streak >= _STREAK else (0.0, [])
 
 
-def _lost(group: Group) -> Lost:
+def _lost_of(group: Group) -> Lost:
     lost: Lost = group.watched.kept.setdefault((RULE.id, group.number), Lost())
     return lost
 

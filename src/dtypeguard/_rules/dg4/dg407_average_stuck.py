@@ -93,7 +93,7 @@ def _updated(audit: Recorder, event: Op | Averaging, mean: Mean, line: Line, now
         spacings = 1 if share <= _LITTLE else FAR, _HALF / share if share else math.inf
         mean.look(values, source, mean.updates, *spacings)
     if mean in line:
-        _judge(audit, event, line)
+        _report_stuck(audit, event, line)
 
 
 # ---------------------------------------------------------------- by hand
@@ -168,20 +168,22 @@ def _averaging(
             result = original(self, model, *args, **kwargs)
     finally:
         averages.updating -= 1
-    if audit.live:
-        audit.guarded(_look, audit, averages, Averaging(audit.user(), own), self, model)
+    if audit.records_here:
+        audit.guarded(_look_at_means, audit, averages, Averaging(audit.user(), own), self, model)
     return result
 
 
-def _look(audit: Recorder, averages: Averages, event: Averaging, averaged: AveragedModel, model: nn.Module) -> None:
+def _look_at_means(
+    audit: Recorder, averages: Averages, event: Averaging, averaged: AveragedModel, model: nn.Module
+) -> None:
     sources = {name: parameter for parameter, name in named(root_of(model))}
     for tensor, name in named(root_of(averaged.module)):
         known = averages.mean(event.site, tensor, name) if name in sources and tensor.dtype in HALF else None
         if known is not None:
-            _updated(audit, event, *known, tensor, functools.partial(_given, sources[name]))
+            _updated(audit, event, *known, tensor, functools.partial(_goal_of, sources[name]))
 
 
-def _given(source: Tensor, mean: Mean) -> Goal | None:
+def _goal_of(source: Tensor, mean: Mean) -> Goal | None:
     theirs = sample(source)
     return None if theirs is None else (theirs, 0.0, source.data_ptr())
 
@@ -189,7 +191,7 @@ def _given(source: Tensor, mean: Mean) -> Goal | None:
 # ---------------------------------------------------------------- the verdict
 
 
-def _judge(audit: Recorder, event: Op | Averaging, line: Line) -> None:
+def _report_stuck(audit: Recorder, event: Op | Averaging, line: Line) -> None:
     """Once most tensors of a line were looked at equally often."""
     step = max(mean.updates for mean in line)
     done = [mean for mean in line if mean.updates == step]

@@ -34,16 +34,16 @@ _PARTS = 8  # looks until all gradients were asked whether they are finite
 @on("stepping", RULE)
 def before(watched: WatchedOptimizer) -> None:
     if not watched.late:
-        _look(watched)
+        _look_at_gradients(watched)
 
 
 @on("stepped", RULE)
 def after(watched: WatchedOptimizer) -> None:
     if watched.late:
-        _look(watched, stepped=True)
+        _look_at_gradients(watched, stepped=True)
 
 
-def _look(watched: WatchedOptimizer, stepped: bool = False) -> None:
+def _look_at_gradients(watched: WatchedOptimizer, stepped: bool = False) -> None:
     """One element at each step on the CPU, and an eighth of all tensors now and then.
 
     One is enough sooner or later: a parameter that took a NaN makes every gradient NaN.

@@ -67,7 +67,7 @@ def enter_all(audit: Recorder, event: Conversion, found: Iterable[tuple[str, Ten
             _enter(audit, [stays for _, stays in group], event.root, [name for name, _ in group])
 
 
-def _kept(stays: Stays) -> str:
+def _code_to_keep(stays: Stays) -> str:
     """Code that takes a buffer out for the time of a conversion; a whole module of PyTorch's, which wants one dtype."""
     statement = _STATEMENT.match(stays.site.source)
     made, converted = statement.groups() if statement else (None, None)
@@ -91,7 +91,7 @@ def _enter(
     facts = {
         "which": f"{first.kind}{'s' * (len(names) > 1)} {listed(names)}", "module": module, "effect": effect,
         "was": name_of(first.was), "dtype": first.dtype and name_of(first.dtype),
-        "name": re.sub(r"\W+", "_", first.name).strip("_"), "kept": _kept(first), **first.facts,
+        "name": re.sub(r"\W+", "_", first.name).strip("_"), "kept": _code_to_keep(first), **first.facts,
     }  # fmt: skip
     audit.find(
         first.rule, first.site, module=module, facts=facts, severity=severity, again=severity is not None,

@@ -36,11 +36,11 @@ def _setattr(audit: Recorder, original: Callable[..., Any], self: nn.Module, nam
     if audit.local.modules and isinstance(value, Tensor):
         old = (vars(self).get("_buffers") or {}).get(name)
         if old is not None and old.dtype.is_floating_point and old.dtype is not value.dtype:
-            audit.guarded(_replaced, audit, self, name, old.dtype, value)
+            audit.guarded(_buffer_replaced, audit, self, name, old.dtype, value)
     original(self, name, value)
 
 
-def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
+def _buffer_replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, buffer: Tensor) -> None:
     path, size = audit.path_of(module), size_of(buffer)
     stays = Stays(RULE, "buffer", audit.here(), path, name, "forward", was, buffer.dtype, size)
     plain = re.sub(r"\W+", "_", name).strip("_")
@@ -48,7 +48,7 @@ def _replaced(audit: Recorder, module: nn.Module, name: str, was: torch.dtype, b
     if _narrows(was, buffer.dtype):
         advice = f"leave the buffer as it is, and cast a copy where it is used: `{plain} = self.{plain}.to(...)`"
     stays.facts["advice"] = advice
-    if not any(cause.said for cause in _narrowed(audit, buffer)):
+    if not any(cause.said for cause in _narrowed_source(audit, buffer)):
         enter(audit, stays)
     stays.begin(audit, buffer)
 
@@ -62,12 +62,12 @@ def widened_again(event: Op, audit: Recorder) -> None:
     """What was narrowed is wanted in the wider dtype: its digits are gone."""
     source, dtype = event.inputs[0], event.out.dtype
     if dtype.is_floating_point and dtype.itemsize > source.dtype.itemsize:
-        for cause in _narrowed(audit, source):
+        for cause in _narrowed_source(audit, source):
             effect = f"{name_of(dtype)} is made of it at {event.site}, with the digits of {name_of(source.dtype)}"
             cause.blame(audit, effect)
 
 
-def _narrowed(audit: Recorder, tensor: Tensor) -> list[Stays]:
+def _narrowed_source(audit: Recorder, tensor: Tensor) -> list[Stays]:
     """What it was made of that was narrowed in forward."""
     causes = [cause for cause in audit.lineage.causes([tensor], _NEAR) if isinstance(cause, Stays)]
     return [cause for cause in causes if cause.rule is RULE and cause.dtype and _narrows(cause.was, cause.dtype)]

@@ -95,11 +95,11 @@ def _stepping(audit: Recorder, optimizer: Optimizer, args: Any, kwargs: Any) -> 
 def _loading(audit: Recorder, original: Callable[..., Any], self: Optimizer, state_dict: Any) -> Any:
     own = {id(tensor) for state in self.state.values() for tensor in _tensors(state)}
     result = original(self, state_dict)
-    audit.guarded(_compare, audit, self, state_dict, own, audit.user())
+    audit.guarded(_compare_state, audit, self, state_dict, own, audit.user())
     return result
 
 
-def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: set[int], site: Site) -> None:
+def _compare_state(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: set[int], site: Site) -> None:
     """What is there now, with what was saved: an optimizer, or a hook of it, may keep the dtype by itself.
 
     To load its own state is how a program asks for the dtype of parameters that were converted.
@@ -112,7 +112,7 @@ def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: set[in
         for key, value in state_dict["state"].get(number, {}).items():
             loaded = dict(tensors_in(now.get(key), str(key)))
             for path, saved in tensors_in(value, str(key)):
-                example = _lost(saved, loaded[path]) if path in loaded and id(saved) not in own else None
+                example = _worst_number(saved, loaded[path]) if path in loaded and id(saved) not in own else None
                 if example is not None:
                     name = f"{path} of parameter {number}"
                     narrowed.append(Narrowed(name, saved, loaded[path], example, ref))
@@ -120,7 +120,7 @@ def _compare(audit: Recorder, optimizer: Optimizer, state_dict: Any, own: set[in
         audit.state(Loads).all.append(Loaded(ref, type(optimizer).__name__, site, narrowed))
 
 
-def _lost(saved: Tensor, loaded: Tensor) -> tuple[float, float] | None:
+def _worst_number(saved: Tensor, loaded: Tensor) -> tuple[float, float] | None:
     """The number that suffers most, before and after. One small part of the tensors is looked at at a time."""
     floats = saved.dtype.is_floating_point and loaded.dtype.is_floating_point and saved.dtype is not loaded.dtype
     if not floats or saved.shape != loaded.shape or not readable(saved, loaded):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..._core.base.ranks import named
+from ..._core.base.ranks import rank_names
 from ..._core.contract.containers import tensors_in
 from .._kit import Severity, name_of
 
@@ -44,10 +44,10 @@ def brought(way: str, op: str, out: Any, given: Any, size: int, out_sizes: Any =
     """What a call brings; `out` is None where nobody knows it yet, and then like what is given."""
     if way == "like":
         return _like(op, list(tensors_in(given)))
-    gives = takes = _parts(given, 1 if way == "gather" else size, sizes)
+    gives = takes = _list_parts(given, 1 if way == "gather" else size, sizes)
     if out is not None or out_sizes:
-        takes = _parts(given if out is None else out, 1 if way == "scatter" else size, out_sizes)
-    return Brought(op, _text(list(tensors_in(out if op == "scatter" else given))), gives=gives, takes=takes)
+        takes = _list_parts(given if out is None else out, 1 if way == "scatter" else size, out_sizes)
+    return Brought(op, _tensors_text(list(tensors_in(out if op == "scatter" else given))), gives=gives, takes=takes)
 
 
 def _like(op: str, tensors: list[Tensor]) -> Brought:
@@ -55,10 +55,10 @@ def _like(op: str, tensors: list[Tensor]) -> Brought:
     if len(tensors) > _MOST:
         rest = tensors[_MOST:]
         rows.append([f"{len(rest)} more", sum(t.numel() for t in rest), sum(t.nbytes for t in rest), []])
-    return Brought(op, _text(tensors), like=rows)
+    return Brought(op, _tensors_text(tensors), like=rows)
 
 
-def _parts(value: Any, size: int, sizes: Any) -> list[Part] | None:
+def _list_parts(value: Any, size: int, sizes: Any) -> list[Part] | None:
     """Those of a list of tensors, or of one that is cut along its first axis; of a root's, where it is one."""
     tensors = list(tensors_in(value))
     if sizes:
@@ -73,7 +73,7 @@ def _part(tensor: Tensor, divisor: int = 1) -> Part:
     return [name_of(tensor.dtype), elements, elements * tensor.element_size()]
 
 
-def _text(tensors: list[Tensor]) -> str:
+def _tensors_text(tensors: list[Tensor]) -> str:
     texts = [f"{name_of(t.dtype)}[{', '.join(map(str, t.shape))}]" for t in tensors[:_SHOWN]]
     return ", ".join(texts) + f" and {len(tensors) - _SHOWN} more" * (len(tensors) > _SHOWN)
 
@@ -94,7 +94,7 @@ def disagreement(said: dict[int, Brought], ranks: list[int]) -> tuple[str, Sever
         return None
     for giver, one in said.items():
         for taker, other in said.items():
-            gives, takes = _for(one.gives, ranks.index(taker)), _for(other.takes, ranks.index(giver))
+            gives, takes = _part_at(one.gives, ranks.index(taker)), _part_at(other.takes, ranks.index(giver))
             if gives is not None and takes is not None and gives[:2] != takes[:2]:
                 pair = f"rank {giver} sends {gives[0]}[{gives[1]}], of which rank {taker} takes {takes[0]}[{takes[1]}]"
                 whole = len(one.gives or ()) == 1 and len(set(shown.values())) > 1
@@ -102,7 +102,7 @@ def disagreement(said: dict[int, Brought], ranks: list[int]) -> tuple[str, Sever
     return None
 
 
-def _for(parts: list[Part] | None, place: int) -> Part | None:
+def _part_at(parts: list[Part] | None, place: int) -> Part | None:
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else parts[place] if place < len(parts) else None
@@ -122,4 +122,4 @@ def _listed(texts: dict[int, str], verb: str = "has") -> str:
     for rank in sorted(texts):
         holders.setdefault(texts[rank], []).append(rank)
     verbs = verb, {"has": "have", "calls": "call"}[verb]
-    return ", ".join(f"{named(who)} {verbs[len(who) > 1]} {text or 'nothing'}" for text, who in holders.items())
+    return ", ".join(f"{rank_names(who)} {verbs[len(who) > 1]} {text or 'nothing'}" for text, who in holders.items())

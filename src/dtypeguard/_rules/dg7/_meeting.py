@@ -62,15 +62,15 @@ class Meeting:
         if self._alone and self._count & call.number:  # not a power of two
             return
         yield from self.catch_up()
-        yield from self._judge(call, *self._heard(call, min(limit, self._patience)))
+        yield from self._find_disagreement(call, *self._wait_for_ranks(call, min(limit, self._patience)))
 
-    def _heard(self, call: Call, limit: float) -> tuple[dict[int, Brought], bool]:
-        """The same as `_said`, after a while."""
+    def _wait_for_ranks(self, call: Call, limit: float) -> tuple[dict[int, Brought], bool]:
+        """What ranks bring, once they have had time to."""
         began, said, lost, whole = time.monotonic(), {self._rank: call.brought}, False, False
 
         def over() -> bool:
             nonlocal said, lost, whole
-            said, lost = self._said(call)
+            said, lost = self._read_ranks(call)
             whole = lost or len(said) == len(self._ranks)
             return whole or not self._may_come(said, time.monotonic() - began)
 
@@ -88,9 +88,9 @@ class Meeting:
         """Compare what could not be compared before."""
         for _ in range(len(self._pending)):
             call = self._pending.popleft()
-            yield from self._judge(call, *self._said(call))
+            yield from self._find_disagreement(call, *self._read_ranks(call))
 
-    def _judge(self, call: Call, said: dict[int, Brought], lost: bool) -> Iterator[tuple[Call, Any]]:
+    def _find_disagreement(self, call: Call, said: dict[int, Brought], lost: bool) -> Iterator[tuple[Call, Any]]:
         verdict = disagreement(said, self._ranks) if len(said) > 1 else None
         if verdict is not None:
             self._kept.add(call.number % _SLOTS)
@@ -108,11 +108,11 @@ class Meeting:
     def _slot(self, rank: int, number: int) -> str:
         return f"{self._name}/{self._base}/{number % _SLOTS}/{rank}"
 
-    def _said(self, call: Call) -> tuple[dict[int, Brought], bool]:
+    def _read_ranks(self, call: Call) -> tuple[dict[int, Brought], bool]:
         """What ranks bring, and whether some wrote over it since."""
         said, lost = {self._rank: call.brought}, False
         others = {self._slot(rank, call.number): rank for rank in self._ranks if rank != self._rank}
-        for key, value in self._there(others).items():
+        for key, value in self._values_there(others).items():
             number, *row = json.loads(value)
             if number == call.number:
                 said[others[key]] = Brought(*row)
@@ -122,15 +122,15 @@ class Meeting:
     def _may_come(self, said: dict[int, Brought], waited: float) -> bool:
         """Whether the ranks that said nothing yet will speak, as far as can be known."""
         silent = [rank for rank in self._ranks if rank not in said]
-        at = [int(base) for base in self._there(f"{self._name}/at/{rank}" for rank in silent).values()]
+        at = [int(base) for base in self._values_there(f"{self._name}/at/{rank}" for rank in silent).values()]
         if any(base > self._base for base in at):
             self.dead = True
             return False
         earlier = any(base < self._base for base in at)  # an audit that began before this one, or is just ending
-        self._alone = earlier or len(self._there(f"{SIGN}/{rank}" for rank in silent)) < len(silent)
+        self._alone = earlier or len(self._values_there(f"{SIGN}/{rank}" for rank in silent)) < len(silent)
         return not self._alone or waited < grace.seconds
 
-    def _there(self, keys: Iterable[str]) -> dict[str, str]:
+    def _values_there(self, keys: Iterable[str]) -> dict[str, str]:
         return there(self._store(), keys, self._known)
 
 

@@ -88,7 +88,7 @@ def _meetings() -> list[Meeting]:
 
 def _speaks(audit: Recorder) -> bool:
     """Whether it is this one that compares for all: the first of those that take part in this thread."""
-    here = [one for one in _audits if one.live] or _audits  # a thread of torch's own does not know
+    here = [one for one in _audits if one.records_here] or _audits  # a thread of torch's own does not know
     return bool(here) and here[0] is audit and audit.running
 
 
@@ -111,7 +111,7 @@ class _Leave:
             with contextlib.suppress(Exception):  # the rank that keeps the store may be gone
                 meeting.close()
         with contextlib.suppress(Exception):
-            _in().set(f"{_meeting.SIGN}/{dist.get_rank()}", "")
+            _own_room().set(f"{_meeting.SIGN}/{dist.get_rank()}", "")
 
 
 @on("start", RULE)
@@ -135,7 +135,7 @@ def catch_up(audit: Recorder) -> None:
                         _tell(call, verdict)
 
 
-def _in(store: Any = None) -> Any:
+def _own_room(store: Any = None) -> Any:
     """A room of our own in a store; default: in that of the default group."""
     return room("dtypeguard.audit", store)
 
@@ -144,7 +144,7 @@ def _sign() -> None:
     """Let the other ranks know that this one audits."""
     if dist.is_initialized():
         with contextlib.suppress(Exception):  # of a store that is none: those of fake groups
-            _in().set(f"{_meeting.SIGN}/{dist.get_rank()}", "1")
+            _own_room().set(f"{_meeting.SIGN}/{dist.get_rank()}", "1")
 
 
 def _init(audit: Recorder, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,7 @@ def _group(group: Any) -> Meeting | None:
         ranks = dist.get_process_group_ranks(group)
         if len(ranks) > 1 and group._get_backend_name() != "fake":
             base = group._get_sequence_number_for_group()  # backends that do not count raise
-            meeting = Meeting(_in, name, dist.get_rank(), ranks, base)
+            meeting = Meeting(_own_room, name, dist.get_rank(), ranks, base)
         known = _groups[name] = ref(default), meeting
     return known[1]
 
@@ -178,14 +178,14 @@ def _backend(backend: Any) -> Meeting | None:
     return meeting
 
 
-def _made(audit: Recorder, original: Callable[..., Any], self: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+def _new_store(audit: Recorder, original: Callable[..., Any], self: Any, store: Any, *args: Any, **kwargs: Any) -> None:
     original(self, store, *args, **kwargs)
     if _speaks(audit):
         audit.guarded(_made_here, self, store)
 
 
 def _made_here(backend: Any, store: Any) -> None:
-    store = _in(store)
+    store = _own_room(store)
     _backends[backend] = store, None
     store.set(f"{_meeting.SIGN}/{backend.rank()}", "1")
 
@@ -257,4 +257,4 @@ if dist.is_available():
             around(_class, _name, rule=RULE, always=True)(functools.partial(_method, _call))
     for _name in ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL"):
         if isinstance(_kind := getattr(_c10d, _name, None), type):
-            around(_kind, "__init__", rule=RULE, always=True)(_made)
+            around(_kind, "__init__", rule=RULE, always=True)(_new_store)

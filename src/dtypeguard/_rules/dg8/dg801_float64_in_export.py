@@ -136,7 +136,7 @@ def _report(
         "advice": _SOURCES[kind][1].format(name=name),
     }
     stack = sites_in(node.meta.get("stack_trace"), _FRAME)
-    tensor = _held(model, graph.program, name) if kind in ("parameter", "buffer", "constant") else None
+    tensor = _held_tensor(model, graph.program, name) if kind in ("parameter", "buffer", "constant") else None
     audit.find(
         RULE,
         stack[-1] if stack else called,
@@ -150,7 +150,7 @@ def _report(
     )
 
 
-def _held(model: Any, program: Any, name: str) -> Tensor | None:
+def _held_tensor(model: Any, program: Any, name: str) -> Tensor | None:
     """The tensor of that name, as the program holds it."""
     value = model
     for part in name.split("."):

@@ -67,7 +67,7 @@ def bake(source: Any, traced: Any, site: Site, audit: Recorder) -> None:
     graph: Any = traced.inlined_graph
     constants: dict[torch.dtype, dict[str, None]] = {}
     for node, dtype in _constants(graph):
-        if where := _written(node, dtype):
+        if where := _cast_site(node, dtype):
             constants.setdefault(dtype, {})[where] = None
     if not constants:
         return
@@ -103,7 +103,7 @@ def _constants(block: Any) -> Iterator[tuple[Any, torch.dtype]]:
             yield node, _CODES[value]
 
 
-def _written(node: Any, dtype: torch.dtype) -> str | None:
+def _cast_site(node: Any, dtype: torch.dtype) -> str | None:
     """`to at model.py:12`; nothing where the line itself names the dtype, so that it is no work of the trace."""
     users = sites_in(node.sourceRange(), _RANGE)
     name = f"`{node.kind().removeprefix('aten::')}`"
@@ -128,16 +128,16 @@ def _say(audit: Recorder, row: _Baked, dtype: torch.dtype, effect: str) -> None:
 
 
 @around(torch.jit.ScriptModule, "__call__", rule=RULE, always=True)
-def _called(audit: Recorder, _inherited: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def _traced_is_called(audit: Recorder, _inherited: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     row = audit.state(_Traced).rows.get(id(self))
-    if row is not None and row.module() is self and audit.live and not audit.local.paused:
-        audit.guarded(_used, audit, row, [*args, *kwargs.values()])
+    if row is not None and row.module() is self and audit.records_here and not audit.local.paused:
+        audit.guarded(_check_values, audit, row, [*args, *kwargs.values()])
     return nn.Module.__call__(self, *args, **kwargs)
 
 
-def _used(audit: Recorder, row: _Baked, values: list[Any]) -> None:
+def _check_values(audit: Recorder, row: _Baked, values: list[Any]) -> None:
     """Whether a traced module is given what it was not traced with."""
-    _converted(audit, row)
+    _was_converted(audit, row)
     given = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
     if other := given - row.given:
         for dtype in row.constants:
@@ -149,10 +149,10 @@ def _used(audit: Recorder, row: _Baked, values: list[Any]) -> None:
 @on("end", RULE)
 def ends(audit: Recorder) -> None:
     for row in audit.state(_Traced).rows.values():
-        _converted(audit, row)
+        _was_converted(audit, row)
 
 
-def _converted(audit: Recorder, row: _Baked) -> None:
+def _was_converted(audit: Recorder, row: _Baked) -> None:
     """Whether a traced module has other dtypes now."""
     module = row.module()
     if module is None or not row.dtypes:

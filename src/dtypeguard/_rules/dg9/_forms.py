@@ -31,22 +31,22 @@ def rewritten(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 def _better(form: Form) -> Iterator[str]:
     match form:
         case ("log", ("softmax", x, dim)):
-            yield f"torch.log_softmax({_text(x)}, {_text(dim)})"
+            yield f"torch.log_softmax({_write(x)}, {_write(dim)})"
         case ("log", ("sum", ("exp", x), dim)):
-            yield f"torch.logsumexp({_text(x)}, {_text(dim)})"
+            yield f"torch.logsumexp({_write(x)}, {_write(dim)})"
         case ("log", ("sum", ("exp", x))):
             yield f"torch.logsumexp({_operand(x)}.flatten(), 0)"
         case ("div", ("exp", x), ("sum", ("exp", y), dim, *_)) if x == y:
-            yield f"torch.softmax({_text(x)}, {_text(dim)})"
+            yield f"torch.softmax({_write(x)}, {_write(dim)})"
         case ("div", ("exp", x), ("sum", ("exp", y))) if x == y:
-            yield f"torch.softmax({_operand(x)}.flatten(), 0).view_as({_text(x)})"
+            yield f"torch.softmax({_operand(x)}.flatten(), 0).view_as({_write(x)})"
         case ("log", ("add", ("number", 1), x)) | ("log", ("add", x, ("number", 1))):
-            yield f"torch.log1p({_text(x)})"
+            yield f"torch.log1p({_write(x)})"
         case ("sub", ("exp", x), ("number", 1)):
-            yield f"torch.expm1({_text(x)})"
+            yield f"torch.expm1({_write(x)})"
         case ("sqrt", ("add", x, y)):
             if (one := _squared(x)) is not None and (other := _squared(y)) is not None:
-                yield f"torch.hypot({_text(one)}, {_text(other)})"
+                yield f"torch.hypot({_write(one)}, {_write(other)})"
 
 
 def _squared(form: Form) -> Form | None:
@@ -78,16 +78,16 @@ def _form(node: ast.AST) -> Form:
 
 def _operand(form: Form) -> str:
     """An operand of which a method is called."""
-    text = _text(form)
+    text = _write(form)
     return text if text.isidentifier() else f"({text})"
 
 
-def _text(form: Form) -> str:
+def _write(form: Form) -> str:
     """An operand as it is written."""
     match form:
         case ("code" | "number", text):
             return str(text)
         case ("add" | "sub" | "mul" | "div" | "pow" as name, x, y):
             sign = {"add": "+", "sub": "-", "mul": "*", "div": "/", "pow": "**"}[name]
-            return f"{_text(x)} {sign} {_text(y)}"
-    return f"torch.{form[0]}({', '.join(map(_text, form[1:]))})"
+            return f"{_write(x)} {sign} {_write(y)}"
+    return f"torch.{form[0]}({', '.join(map(_write, form[1:]))})"

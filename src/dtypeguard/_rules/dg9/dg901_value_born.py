@@ -28,7 +28,7 @@ RULE = Rule(
         " second also says what a wider dtype has in the value's place. Values that nothing is computed from any more "
         "(masked scores, gradients that a GradScaler throws away) are an info."
     ),
-    unsafe=("stable_form", "widen_operands", "retype_inside", "widen_origins"),
+    unsafe=("stable_form", "layer_in_float32", "widen_operands", "retype_inside", "widen_origins"),
     sources=(
         "https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html#extremal-values",
         "https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling",
@@ -40,6 +40,13 @@ _INSTEAD = {  # functions that overflow in every dtype
     "exp": "softmax, log_softmax and logsumexp subtract the largest value before they call exp: use the one that this "
     "is a part of, or clamp what goes in"
 }
+_CASTS = frozenset(["_to_copy", "copy_"])
+_DIVISOR = "keep the divisor from zero: an epsilon, or float64 for large numbers of which it is the difference"
+_ROOT, _LOG = "an epsilon below the root, or a clamp", "an epsilon below the logarithm, or a clamp"
+_FINITE = {  # what to do about arguments for which there is no finite result
+    **dict.fromkeys(["div", "reciprocal", "true_divide"], _DIVISOR), **dict.fromkeys(["sqrt", "rsqrt"], _ROOT),
+    **dict.fromkeys(["log", "log2", "log10", "log1p"], _LOG),
+}  # fmt: skip
 
 
 @on("harmed", RULE)
@@ -94,5 +101,7 @@ def _advice(harm: Harm) -> str:
         if row.dtype is torch.float16:
             return f"compute it in {wide_of(row)}, or {scale}"
         return f"compute it in {wide_of(row)}, and what goes into it: the digits that keep it finite are lost before"
-    finite = "keep its arguments where the result is finite: an epsilon below a division or a root, a clamp below a log"
+    if row.name in _CASTS:
+        return f"keep in {wide_of(row)} what does not fit, or {scale}"
+    finite = _FINITE.get(row.name.rstrip("_"), "keep its arguments where the result is finite")
     return f"{finite}; or {scale}" if row.dtype is torch.float16 else finite

@@ -1,5 +1,7 @@
 """DG904 decision-flipped."""
 
+import re
+
 from ..._engine.values.rows import Row
 from ..._engine.watch.events import on
 from ..._engine.watch.recorder import Recorder
@@ -27,6 +29,7 @@ RULE = Rule(
 )  # fmt: skip
 
 _TOLERANT = frozenset(["isclose", "allclose", "assert_close"])  # which ask for equality first
+_ROUNDS = re.compile(r"\b(round|floor|ceil|trunc)\b")
 _MANY = 0.2  # of all choices
 _SOME = 0.02  # of the rows of a `topk`
 
@@ -48,8 +51,17 @@ def flipped(row: Row, audit: Recorder) -> None:
         if not sure:
             harm = f"{others} of {rows} rows have other places than in {wide_of(row)}"
         harm += f": {number(was)} instead of {number(is_)}"
-        advice = _integers(row) or keep(row) or f"compute what is compared in {wide_of(row)}"
+        advice = _integers(row) or keep(row) or _computed(row)
     enter(RULE, audit, row, {"harm": harm, "advice": advice}, None, severity=None if sure else Severity.INFO)
+
+
+def _computed(row: Row) -> str:
+    """Where it is computed; a cast to integers compares nothing, it cuts fractions off."""
+    if row.name != "_to_copy":
+        return f"compute what is compared in {wide_of(row)}"
+    if _ROUNDS.search(row.site.source):
+        return f"compute in {wide_of(row)} what is rounded"
+    return f"`.round()` before the cast, where whole numbers are meant; else compute in {wide_of(row)} what is cast"
 
 
 def _integers(row: Row) -> str | None:

@@ -72,10 +72,10 @@ def load(path: str | os.PathLike[str]) -> Baseline:
     rows = data.get("findings")
     if not isinstance(rows, list):
         raise ValueError(f'{file} is no baseline: "findings" is not a list')
-    return Baseline(file, collections.Counter(_read(row, file, number) for number, row in enumerate(rows)))
+    return Baseline(file, collections.Counter(_read_row(row, file, number) for number, row in enumerate(rows)))
 
 
-def _read(row: Any, file: Path, number: int) -> Row:
+def _read_row(row: Any, file: Path, number: int) -> Row:
     if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in _FIELDS):
         raise ValueError(f"{file} is no baseline: findings[{number}] needs the texts {', '.join(_FIELDS)}")
     return tuple(row[key] for key in _FIELDS)
@@ -114,13 +114,13 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
 
 def _row(finding: Any, folder: Path) -> Row:
     """What a finding is known by; empty texts for what it does not have."""
-    facts = finding if isinstance(finding, Mapping) else _facts(finding)
+    facts = finding if isinstance(finding, Mapping) else _row_of(finding)
     values = {key: facts.get(name) for key, name in _FIELDS.items()}
     values["file"] = values["file"] and _portable(values["file"], folder)
     return tuple("" if value is None else str(value).removeprefix("torch.").strip() for value in values.values())
 
 
-def _facts(finding: Finding) -> dict[str, Any]:
+def _row_of(finding: Finding) -> dict[str, Any]:
     """A finding as a row of a report's dict, as far as a baseline needs it."""
     facts = {name: getattr(finding, name, None) for name in _FIELDS.values()}
     place = _SITE.fullmatch(finding.site or "")

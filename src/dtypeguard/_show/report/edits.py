@@ -130,9 +130,9 @@ def blocks_of(file: str, before: str, after: str, was: list[int]) -> Iterator[Bl
 def replacements_of(file: str, before: str, after: str, encoding: str) -> Iterator[Replacement]:
     """The same to the column, in the file as it is before the edit."""
     for a, _, gone, come in _changed(before, after):
-        head = _alike(gone, come)
-        tail = _alike(gone[head:][::-1], come[head:][::-1])
-        ends = [_place(gone[:head], a + 1, encoding), _place(gone[: len(gone) - tail], a + 1, encoding)]
+        head = _common_length(gone, come)
+        tail = _common_length(gone[head:][::-1], come[head:][::-1])
+        ends = [_end_of(gone[:head], a + 1, encoding), _end_of(gone[: len(gone) - tail], a + 1, encoding)]
         yield Replacement(shown(file), *ends[0], *ends[1], come[head : len(come) - tail])
 
 
@@ -144,13 +144,13 @@ def _changed(before: str, after: str) -> Iterator[tuple[int, int, str, str]]:
             yield a, b, "".join(old[a:b]), "".join(new[c:d])
 
 
-def _alike(one: str, other: str) -> int:
+def _common_length(one: str, other: str) -> int:
     """How many characters two texts begin with alike."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _place(text: str, line: int, encoding: str) -> tuple[int, int]:
+def _end_of(text: str, line: int, encoding: str) -> tuple[int, int]:
     """Line and column behind a text that begins with a line."""
     plain = "utf-8" if encoding == "utf-8-sig" else encoding
     return line + text.count("\n"), len(text.rpartition("\n")[2].encode(plain))

@@ -83,7 +83,7 @@ def _row(like: _Like) -> Row:
         [(1.0, float(max(like.size, 2)), _colour(like.gave[0]))],
         _says(like),
         min(like.path.count("."), 6),
-        told=f"{like.path}{many}: {', '.join(_told(like))}",
+        told=f"{like.path}{many}: {', '.join(_cast_lines(like))}",
     )
 
 
@@ -95,7 +95,7 @@ def _says(like: _Like) -> str:
     return (f"{took} → {gave}" if took and took != gave else gave) + inside
 
 
-def _told(like: _Like) -> Iterator[str]:
+def _cast_lines(like: _Like) -> Iterator[str]:
     yield f"{_says(like)}, {human(like.size)}"
     for cast in like.casts[:4]:
         yield f"{cast['kind']} {cast['from_dtype']} → {cast['to_dtype']} at {cast['site'].partition(', in ')[0]}"

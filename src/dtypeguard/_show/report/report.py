@@ -296,7 +296,7 @@ class AuditReport(Drawn, Generic[R]):
         causes = causes_of(rows)
         changes = changes_of(causes)
         numbers = {id(finding): count for count, finding in enumerate(rows)}
-        casts = [{**_fields(cast), **_place(site)} for cast, site in self._recorder.findings.casts()]
+        casts = [{**_fields(cast), **_site_data(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
         diffs = [] if self._edits is None else [edit.data(rows) for edit in self._edits]
         return {
@@ -417,7 +417,7 @@ def _fields(row: Any) -> dict[str, Any]:
     return fields
 
 
-def _place(site: Site) -> dict[str, Any]:
+def _site_data(site: Site) -> dict[str, Any]:
     return {"file": site.file, "line": site.line, "function": site.function, "source": site.source}
 
 

@@ -57,20 +57,20 @@ class Audit:
             raise ValueError("this audit was used already: begin another with dtypeguard.audit(...)")
         self._used = True
         for model in self._models:
-            self._recorder.name(model)
+            self._recorder.register_paths(model)
         self._recorder.start()
         if self._count is not None:
             self._count.begin()
         if self._recorder.values is not None:  # which takes its time
             self._task = task("audit", alone=False)
         self._task.__enter__()
-        _errors.origins.append(self._recorder.origin_here)
+        _errors.origins.append(self._recorder.origin_for_error)
         return self._report
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        _errors.origins.remove(self._recorder.origin_here)
+        _errors.origins.remove(self._recorder.origin_for_error)
         try:
             self._recorder.stop(error)
         finally:

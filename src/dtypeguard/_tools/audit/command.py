@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         if options.json == STDOUT:
             options.format, options.json = "json", None
-        out = _alone(stack) if stands_alone(options) else sys.stdout
+        out = _only_output(stack) if stands_alone(options) else sys.stdout
         process = os.getpid()
         report, status = _audited(program, options)
         if os.getpid() != process:
@@ -115,7 +115,7 @@ def try_files(options: argparse.Namespace, *names: str, streams: Sequence[str] =
         setattr(options, name, file)
 
 
-def _alone(stack: contextlib.ExitStack) -> TextIO:
+def _only_output(stack: contextlib.ExitStack) -> TextIO:
     """Standard output, for one text alone: all that would be written there otherwise goes to standard error.
 
     That is so until the process ends, as exit handlers print too; and for the processes that the program starts.
@@ -284,7 +284,7 @@ def _show(error: BaseException) -> None:
         one = waiting.pop()
         if id(one) not in seen:
             seen.add(id(one))
-            one.__traceback__ = _theirs(one.__traceback__)
+            one.__traceback__ = _frames_of_program(one.__traceback__)
             others = (one.__cause__, one.__context__, *getattr(one, "exceptions", ()))
             waiting += [other for other in others if isinstance(other, BaseException)]
     sys.stdout.flush()
@@ -294,7 +294,7 @@ def _show(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _theirs(trace: types.TracebackType | None) -> types.TracebackType | None:
+def _frames_of_program(trace: types.TracebackType | None) -> types.TracebackType | None:
     ours = False
 
     def unwanted(file: str) -> bool:

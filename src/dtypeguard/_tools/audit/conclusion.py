@@ -57,7 +57,7 @@ def conclude(
     reason = _reason(report, status, new, least, options, known)
     to_file = options.output not in (None, STDOUT)
     edits = [] if mending is None else [*mending.edits, *mending.written]
-    text = _text(report, shown, options, None if to_file else out, edits)
+    text = _format_report(report, shown, options, None if to_file else out, edits)
     notes = [*notes, *([] if mending is None else mending.lines()), *_too_late(options)]
     if stands_alone(options):
         notes.append(report._text(Style.of(sys.stderr), shown))
@@ -85,7 +85,7 @@ def conclude(
     return ended
 
 
-def _text(
+def _format_report(
     report: AuditReport, shown: list[Finding], options: argparse.Namespace, stream: TextIO | None, edits: list[Edit]
 ) -> str:  # fmt: skip
     """What is printed, in the format that was asked for."""

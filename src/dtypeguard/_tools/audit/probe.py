@@ -95,7 +95,7 @@ class _Moved(importlib.abc.MetaPathFinder):
         for finder in sys.meta_path:
             found = None if finder is self else finder.find_spec(name, path, target)
             if found is not None and found.origin and found.has_location:
-                file = self._now(found.origin)
+                file = self._text_now(found.origin)
                 if file == found.origin:
                     return found
                 inner = found.submodule_search_locations
@@ -103,7 +103,7 @@ class _Moved(importlib.abc.MetaPathFinder):
                 return importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
         return None
 
-    def _now(self, file: str) -> str:
+    def _text_now(self, file: str) -> str:
         real = os.path.realpath(file)
         there = os.path.join(self._copy, os.path.relpath(real, self._root)) if inside(real, self._root) else file
         return self._apart.get(real, there if os.path.isfile(there) else file)
@@ -184,14 +184,14 @@ def run(folder: str) -> None:
         "findings": list(report.findings), "status": status, "error": error, "stopped": watch.stopped,
         "raised": [(file, line) for file, line in mine if "site-packages" not in file],
         "operations": report._recorder.operations, "outside": fence.outside,
-        "files": [file for file in loaded if inside(file, copy)],
+        "files": [file for file in loaded if inside(file, copy)], "widened": report._recorder.findings.widened(),
     }  # fmt: skip
     with open(os.path.join(folder, "result"), "wb") as stream:
         pickle.dump(result, stream)
     sys.stdout.flush()
 
 
-def _asked() -> str:
+def _next_line() -> str:
     """The next line of standard input, and no byte behind it."""
     line = b""
     while (byte := os.read(0, 1)) not in (b"", b"\n"):
@@ -207,7 +207,7 @@ def main() -> None:
     """
     pid = -1
     try:
-        while folder := _asked():
+        while folder := _next_line():
             pid = os.fork()
             if not pid:
                 os.setsid()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from ..._core.base.ranks import named, room, wait
+from ..._core.base.ranks import rank_names, room, wait
 from ..._show.report.merged import Merged
 from ..._show.report.report import AuditReport
 
@@ -70,7 +70,8 @@ class Ranks:
             ]
         report._become(own.report(every=[f"rank {rank}" for rank in range(self.size)]))
         if missing:
-            return [f"the report of {self.size} ranks; nothing came from {named(sorted(missing))} within {limit:.0f} s"]
+            silent = rank_names(sorted(missing))
+            return [f"the report of {self.size} ranks; nothing came from {silent} within {limit:.0f} s"]
         return [f"the report of all {self.size} ranks"]
 
     @staticmethod

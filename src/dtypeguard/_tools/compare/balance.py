@@ -20,8 +20,8 @@ class Balance:
 
     def __init__(self, savings: Savings, units: Units) -> None:
         parts: dict[int, float] = {}
-        for key, share in savings.parts.items():
-            mask = Reach(*key).saved(savings.narrow)
+        for reach, share in savings.reaches():
+            mask = reach.saved(savings.narrow)
             parts[mask] = parts.get(mask, 0.0) + share
         doors: dict[tuple[int, int], float] = {}
         for (key, around), cost in savings.doors.items():
@@ -39,20 +39,20 @@ class Balance:
 
     def saved(self, names: Iterable[str]) -> float:
         """The share of the error² that is saved by keeping these modules."""
-        saved, doors = self._kept(names)
+        saved, doors = self._saved_and_doors(names)
         return float(self._shares[saved].sum() - self._costs[doors].sum())
 
     def rest(self, names: Iterable[str]) -> float:
         """What is left of it, at least: where errors cancel, keeping one of both does not."""
-        return self._left(*self._kept(names))
+        return self._share_left(*self._saved_and_doors(names))
 
-    def _left(self, saved: Tensor, doors: Tensor) -> float:
+    def _share_left(self, saved: Tensor, doors: Tensor) -> float:
         left = float(self._shares[~saved].clamp(min=0).sum() + self._costs[doors].sum())
         return min(left / self._whole, 1.0) if self._whole else 1.0
 
     def correct(self, name: str, saved: float) -> None:
         """A run has shown what keeping a module saves: its shares are scaled by it."""
-        rows, doors = self._kept([name])
+        rows, doors = self._saved_and_doors([name])
         own, cost = float(self._shares[rows].sum()), float(self._costs[doors].sum())
         if own > 0:
             self._shares[rows] *= min(max((saved + cost) / own, 0.0), _LIKELY)
@@ -60,7 +60,7 @@ class Balance:
 
     def learn(self, names: Iterable[str], others: Iterable[str], more: float) -> None:
         """Runs have shown how much more some modules save than others do: what only they save is scaled by it."""
-        saved, others_saved = self._kept(names)[0], self._kept(others)[0]
+        saved, others_saved = self._saved_and_doors(names)[0], self._saved_and_doors(others)[0]
         new, gone = saved & ~others_saved, others_saved & ~saved
         own, theirs = (float(self._shares[rows].clamp(min=0).sum()) for rows in (new, gone))
         if own > 0:
@@ -129,7 +129,7 @@ class Balance:
         """What keeping modules meets: shares, doors that they reach, doors that are in them."""
         return self._any(self._saved, names), self._any(self._reached, names), self._any(self._within, names)
 
-    def _kept(self, names: Iterable[str]) -> tuple[Tensor, Tensor]:
+    def _saved_and_doors(self, names: Iterable[str]) -> tuple[Tensor, Tensor]:
         """Which shares are saved, and which doors round."""
         saved, reached, within = self._state(list(names))
         return saved, reached & ~within
@@ -152,7 +152,7 @@ class _Gains:
     @property
     def rest(self) -> float:
         """What is left of the error²."""
-        return self._balance._left(self._saved, self._reached & ~self._around)
+        return self._balance._share_left(self._saved, self._reached & ~self._around)
 
     def keep(self, column: int) -> None:
         """Keep one more."""

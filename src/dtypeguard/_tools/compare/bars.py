@@ -63,7 +63,7 @@ def words_of(data: dict[str, Any]) -> dict[str, str]:
     return {name: data.get("arithmetic", name) if name == "arithmetic" else name for name in PARTS}
 
 
-def told(row: dict[str, Any], words: Mapping[str, str]) -> str:
+def share_text(row: dict[str, Any], words: Mapping[str, str]) -> str:
     """A share with its parts: `9.4 %: weights 3 %, arithmetic 6.4 %`."""
     parts = ", ".join(f"{words[name]} {share(row[name])}" for name in PARTS if abs(row[name]) >= LEAST)
     return share(sum(row[name] for name in PARTS)) + (f": {parts}" if parts else "")

@@ -70,12 +70,12 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if not hasattr(value, "__dict__") or isinstance(value, nn.Module | type) or callable(value):
         return value
     try:
-        return copy.deepcopy(value, {id(tensor): function(tensor) for tensor in _held(value, set())})
+        return copy.deepcopy(value, {id(tensor): function(tensor) for tensor in _tensors_in_attributes(value, set())})
     except Exception:
         return value
 
 
-def _held(value: Any, seen: set[int]) -> Iterator[Tensor]:
+def _tensors_in_attributes(value: Any, seen: set[int]) -> Iterator[Tensor]:
     """The tensors in the attributes of an object, and in those of what it holds."""
     if isinstance(value, Tensor):
         yield value
@@ -86,4 +86,4 @@ def _held(value: Any, seen: set[int]) -> Iterator[Tensor]:
             vars(value).values() if parts is None and hasattr(value, "__dict__") else (p for _, p in parts or ())
         ):
             if isinstance(part, Tensor | list | tuple | dict) or hasattr(part, "__dict__"):
-                yield from _held(part, seen)
+                yield from _tensors_in_attributes(part, seen)

@@ -15,13 +15,14 @@ from ..._show.svg import Chart
 from ..formats.table import Format
 from .formatted import Formatted, reasons
 from .gradients import Gradients, gradients_of
-from .keep import Search, error_of
+from .keep import Search
 from .measure import Measured, measure
 from .mixing import Choice, Option, choices
 from .pictures import of_formats
 from .placed import Placed
 from .result import Comparison
 from .text import percent
+from .trials import output_error
 
 RUNS = 5
 _CAUTION = 1.2  # with each run that has failed, of the square of the error
@@ -47,11 +48,11 @@ class FormatSearch(Search):
         self.found, self._saved = found, dict[str, float]()
         super().__init__(subject, found)
 
-    def _finite(self, found: Measured) -> Measured:
+    def _finite(self, found: Measured) -> tuple[tuple[str, ...], Measured]:
         self.must = frozenset(found.beyond)
         with self._subject.rounding(self._without(self.must)):
             self.found = measure(self._subject, self._subject.lowered)
-        return self.found
+        return (), self.found
 
     def _without(self, names: Iterable[str]) -> dict[str, Format]:
         kept, every = {*names}, self._subject.assigned(self._subject.formats[0])
@@ -69,6 +70,12 @@ class FormatSearch(Search):
         alone, error = self.found.alone.get(name), self.found.error
         return share if alone is None or not error else (share + (alone / error) ** 2) / 2
 
+    def suspects(self, stage: object = None) -> list[str]:
+        return []
+
+    def through(self, name: str) -> str:
+        return ""  # results are not wider
+
     def reorder(self, saved: dict[str, float]) -> None:
         """What was measured; what is left is that of all others, as one."""
         others = [name for name in self.leaves if name not in saved]
@@ -85,7 +92,7 @@ class FormatSearch(Search):
 def error_with(subject: Formatted, assigned: Mapping[str, Format]) -> float:
     """The error of the outputs with these formats, by modules."""
     with subject.rounding(assigned):
-        return error_of(subject, subject.low_outputs(subject.copy(), subject.dtype))
+        return output_error(subject, subject.low_outputs(subject.copy(), subject.dtype))
 
 
 class FormatComparison(Comparison):
@@ -153,7 +160,7 @@ class FormatComparison(Comparison):
         data = self.to_dict()
         return *parts_of(data, self.title), *parts_of_formats(data)
 
-    def _told(self) -> Iterator[str]:
+    def _kept_lines(self) -> Iterator[str]:
         """Other formats, what stays, gradients, and what was chosen."""
         for title, other in self.by_format.items():
             if other is not self:
@@ -197,7 +204,7 @@ class FormatComparison(Comparison):
         self._check(error, bits)
         self._subject.check_unchanged()
         with torch.inference_mode(False), task("keep"):
-            placed = self._place(error, bits)
+            placed = self._choose(error, bits)
         self._placed = placed
         return placed
 
@@ -214,7 +221,7 @@ class FormatComparison(Comparison):
                 "of it that comes before"
             )
 
-    def _place(self, error: float | None, bits: float | None) -> Placed:
+    def _choose(self, error: float | None, bits: float | None) -> Placed:
         subject, count = self._subject, sum(held.count for held in self._subject.weights.values())
         front = self._choices()
         if bits is not None and front[0].cost > bits * count:

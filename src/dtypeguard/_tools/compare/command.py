@@ -30,9 +30,9 @@ def run(options: argparse.Namespace) -> int:
         for name, what in (("keep", "the error"), ("bits", "the average")):
             if (value := getattr(options, name)) is not None and not value > 0:
                 raise ValueError(f"--{name} {value}: {what} must be positive")
-        model, batch = _made(options)
+        model, batch = _model_and_batch(options)
         result: Any = compare(model, batch, **_low(options))
-        kept = _kept(result, options)
+        kept = _keep(result, options)
     except (TypeError, ValueError) as error:
         raise Usage(str(error)) from error
     print(result)
@@ -80,7 +80,7 @@ def _recipe(options: argparse.Namespace) -> tuple[str, str] | None:
     return tool, writable(path)
 
 
-def _kept(result: Any, options: argparse.Namespace) -> Any:
+def _keep(result: Any, options: argparse.Namespace) -> Any:
     """What was found for `--keep` or `--bits`; the error where there is nothing."""
     if options.keep is None and options.bits is None:
         return None
@@ -92,7 +92,7 @@ def _kept(result: Any, options: argparse.Namespace) -> Any:
         return refusal
 
 
-def _made(options: argparse.Namespace) -> tuple[Any, Any]:
+def _model_and_batch(options: argparse.Namespace) -> tuple[Any, Any]:
     """The model and its batch."""
     model, batch = both_by(options.model, options.batch)
     if batch is None:

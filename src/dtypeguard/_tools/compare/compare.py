@@ -116,13 +116,13 @@ def compare(
         except REFUSALS as error:
             if isinstance(error, CompareError):
                 raise
-            raise _refused(subject, error) from error
+            raise _refusal(subject, error) from error
         if isinstance(subject, Formatted):
             return in_formats(subject, found)
-        return Comparison(subject, found, _born(subject) if found.spoilt or found.overflown else ())
+        return Comparison(subject, found, _births(subject) if found.spoilt or found.overflown else ())
 
 
-def _refused(subject: Subject, error: Exception) -> CompareError:
+def _refusal(subject: Subject, error: Exception) -> CompareError:
     """The refusal of an operation as an audit names it."""
     name, told = type(subject.model).__name__, f"{type(error).__name__}: {error}".partition("\n")[0]
     for number, batch in enumerate(subject.batches):
@@ -135,20 +135,20 @@ def _refused(subject: Subject, error: Exception) -> CompareError:
                 f"compare: {name} does not run on {given} as it is, before any conversion: {type(own).__name__}: {own}"
                 + (read_as(batch.given) if isinstance(own, TypeError) else "")
             )
-    for finding in _audited(subject, None):
+    for finding in _findings_of(subject, None):
         if finding.severity == "error":
             told = f"{finding.site}: {finding.message}" + (f"\n  {finding.fix}" if finding.fix else "")
             break
     return CompareError(f"compare: {name} does not run in {subject.title}\n  {told}")
 
 
-def _born(subject: Subject) -> tuple[str, ...]:
+def _births(subject: Subject) -> tuple[str, ...]:
     """Where values that are not finite are born."""
-    found = [finding for finding in _audited(subject, True) if finding.rule in _BORN and finding.severity != "info"]
+    found = [finding for finding in _findings_of(subject, True) if finding.rule in _BORN and finding.severity != "info"]
     return tuple(f"{finding.site}: {finding.message}" for finding in found)
 
 
-def _audited(subject: Subject, values: Any) -> list[Any]:
+def _findings_of(subject: Subject, values: Any) -> list[Any]:
     model = subject.lowered()
     with contextlib.suppress(Exception), audit(values=values) as report, torch.no_grad():
         subject.run(model, 0, subject.batches[0].to(subject.dtype))
@@ -171,8 +171,8 @@ def _subject(
         )
     if attention and formats is None:
         raise TypeError("compare: attention= is for format=: in a dtype or a region all of attention is compared")
-    dtype = None if dtype is None else _one("dtype", dtype, _LOW)
-    region = None if region is None else _one("region", region, HALF)
+    dtype = None if dtype is None else _as_dtype("dtype", dtype, _LOW)
+    region = None if region is None else _as_dtype("region", region, HALF)
     if loss is not None and not callable(loss):
         raise TypeError(f"compare: `loss` is {indefinite(type(loss).__name__)}: pass a function of the output")
     compiled, model = compiling(model), root_of(model)
@@ -190,7 +190,7 @@ def _subject(
     return subject
 
 
-def _one(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
+def _as_dtype(option: str, value: Any, legal: Iterable[torch.dtype]) -> torch.dtype:
     low = dtype_of(value, option)
     if low not in legal:
         *most, last = sorted(map(str, legal))
@@ -244,7 +244,7 @@ def _check_width(subject: Subject) -> None:
             f"compare: {model} has {name_of(held)} parameters already, so its digits are lost: pass the model in "
             "float32, as it was before it was converted"
         )
-    gained = _gained(subject)
+    gained = _distance_from_wide(subject)
     raise CompareError(
         f"compare: dtype={subject.low} is wider than the {name_of(held)} parameters of {model}: nothing is lost. "
         f"In {name_of(subject.low)} its outputs change by {gained:.2g} of their norm, which is the error of computing "
@@ -252,7 +252,7 @@ def _check_width(subject: Subject) -> None:
     )
 
 
-def _gained(subject: Subject) -> float:
+def _distance_from_wide(subject: Subject) -> float:
     """How far the model's outputs are from those that it has in the wider dtype."""
     own = [p.dtype for p in subject.model.parameters() if p.dtype in FLOATING]
     distance = size = 0.0

@@ -33,13 +33,13 @@ def formats_of(data: dict[str, Any], ids: Mapping[str, str]) -> dict[str, Any] |
         "rows": list(_rows(data, ids)),
         "stays": _stays(data),
         "gradients": _gradients(data),
-        "chosen": None if placed is None else _chosen(placed, data["wide"], _named(data)),
+        "chosen": None if placed is None else _chosen_table(placed, data["wide"], _by_name(data)),
     }
 
 
 def parts_of_formats(data: dict[str, Any]) -> tuple[Any, ...]:
     """What a notebook's cell shows of formats, behind what it shows of any comparison."""
-    placed, gradients, titles = data["placed"], _gradients(data), _named(data)
+    placed, gradients, titles = data["placed"], _gradients(data), _by_name(data)
     alone = (
         (f"`{row['title']}`", *("stays" if bar["why"] else bar["says"] for bar in row["bars"]), row["chosen"])
         for row in _rows(data, {})
@@ -49,25 +49,25 @@ def parts_of_formats(data: dict[str, Any]) -> tuple[Any, ...]:
         table("output error that a layer alone makes", ("layer", *titles, "chosen"), alone, "layer"),
         _stays(data),
         None if gradients is None else folded(f"gradients: error {number(float(data['gradient']))}", gradients),
-        *(() if placed is None else _parts(placed, data["wide"])),
+        *(() if placed is None else _placed_parts(placed, data["wide"])),
     )
 
 
 def parts_of_placed(data: dict[str, Any]) -> tuple[Any, ...]:
     """What shows which formats modules go to, from `Placed.to_dict()`."""
     count = len(data["formats"])
-    return f"formats for {count} module{'s' * (count != 1)}", *_parts(data, "the model's dtype")
+    return f"formats for {count} module{'s' * (count != 1)}", *_placed_parts(data, "the model's dtype")
 
 
-def _parts(placed: dict[str, Any], wide: str) -> Iterator[Any]:
+def _placed_parts(placed: dict[str, Any], wide: str) -> Iterator[Any]:
     gradient = None if placed["gradient"] is None else f"gradients {number(float(placed['gradient']))}"
     said = (f"error {number(float(placed['error']))}", f"{placed['bits']:.3g} bits a weight", gradient)
     yield facts(badge("chosen", "info"), *filter(None, said), f"verified by {runs_of(placed['runs'])}")
-    yield _chosen(placed, wide)
+    yield _chosen_table(placed, wide)
     yield listed(placed["notes"])
 
 
-def _named(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _by_name(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The comparison of each format, by its name."""
     return {data["format"]: data, **data["by_format"]}
 
@@ -80,7 +80,7 @@ def _broken(title: str) -> "Markup":
     return markup(":<wbr>").join(title.split(":"))
 
 
-def _key(title: str, titles: Iterable[str]) -> "Markup":
+def _format_label(title: str, titles: Iterable[str]) -> "Markup":
     """The name of a format with its colour, if it has one."""
     for place, one in enumerate(titles):
         if one == title:
@@ -90,11 +90,11 @@ def _key(title: str, titles: Iterable[str]) -> "Markup":
 
 def _overview(data: dict[str, Any]) -> "Markup | None":
     """One row for each format."""
-    formats = _named(data)
+    formats = _by_name(data)
     placed: list[str] = [] if data["placed"] is None else [*data["placed"]["formats"].values()]
     rows = (
         (
-            _key(title, formats),
+            _format_label(title, formats),
             f"{format_of(title).bits:.4g}",
             number(float(one["error"])),
             "" if one["gradient"] is None else number(float(one["gradient"])),
@@ -109,7 +109,7 @@ def _overview(data: dict[str, Any]) -> "Markup | None":
 def _stays(data: dict[str, Any]) -> "Markup | None":
     """Which modules stay, by the reason, and in which formats."""
     found: dict[tuple[str, str], list[str]] = {}
-    for title, one in _named(data).items():
+    for title, one in _by_name(data).items():
         for name, why in one["stays"].items():
             found.setdefault((name, why), []).append(title)
     rows: dict[tuple[str, tuple[str, ...]], list[str]] = {}
@@ -120,7 +120,7 @@ def _stays(data: dict[str, Any]) -> "Markup | None":
     return table("", head, ((_names(some, names), ", ".join(of), why) for (why, of), some in rows.items()))
 
 
-def _chosen(placed: dict[str, Any], wide: str, titles: Iterable[str] = ()) -> "Markup | None":
+def _chosen_table(placed: dict[str, Any], wide: str, titles: Iterable[str] = ()) -> "Markup | None":
     """Which modules go to which format."""
     formats, stays = placed["formats"], placed["stays"]
     rows: dict[tuple[str, str], list[str]] = {}
@@ -130,7 +130,7 @@ def _chosen(placed: dict[str, Any], wide: str, titles: Iterable[str] = ()) -> "M
         if name not in formats:
             rows.setdefault((wide, stays.get(name, "")), []).append(name)
     names = [*formats, *placed["names"], *stays]
-    cells = ((_key(to, titles), _names(some, names), why) for (to, why), some in rows.items())
+    cells = ((_format_label(to, titles), _names(some, names), why) for (to, why), some in rows.items())
     return table("", ("chosen", "modules", ""), cells)
 
 
@@ -142,12 +142,12 @@ def _gradients(data: dict[str, Any]) -> "Markup | None":
     """The error of each parameter's gradient, by formats, the largest in the first one on top."""
     if data["gradients"] is None:
         return None
-    found = [one["gradients"] or {} for one in _named(data).values()]
+    found = [one["gradients"] or {} for one in _by_name(data).values()]
     names = dict.fromkeys(name for errors in found for name in errors)
     cells = (
         (f"`{name}`", *(number(float(errors[name])) if name in errors else "" for errors in found)) for name in names
     )
-    return table("", ("parameter", *map(_broken, _named(data))), cells, "parameter")
+    return table("", ("parameter", *map(_broken, _by_name(data))), cells, "parameter")
 
 
 # --- bars ---------------------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def _gradients(data: dict[str, Any]) -> "Markup | None":
 
 def _rows(data: dict[str, Any], ids: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """One row for each layer that has products, with a bar for each format: the largest error first."""
-    formats, placed = _named(data), data["placed"]
+    formats, placed = _by_name(data), data["placed"]
     kinds = {layer["name"]: layer["kind"] for layer in data["layers"]}
-    errors = {title: dict(_alone(one)) for title, one in formats.items()}
+    errors = {title: dict(_errors_alone(one)) for title, one in formats.items()}
     stays = [name for one in formats.values() for name in one["stays"]]
     chosen: dict[str, str] = {}
     if placed is not None:
@@ -184,7 +184,7 @@ def _rows(data: dict[str, Any], ids: Mapping[str, str]) -> Iterator[dict[str, An
             "kind": kinds.get(name, ""),
             "share": None,
             "bars": [bar(place, title, name) for place, title in enumerate(formats)],
-            "chosen": chosen.get(name) and _key(chosen[name], formats),
+            "chosen": chosen.get(name) and _format_label(chosen[name], formats),
             "stays": chosen.get(name) == data["wide"],
         }
         for name in names
@@ -192,7 +192,7 @@ def _rows(data: dict[str, Any], ids: Mapping[str, str]) -> Iterator[dict[str, An
     yield from sorted(rows, key=lambda row: -max(bar["rank"] for bar in row["bars"]))
 
 
-def _alone(one: dict[str, Any]) -> Iterator[tuple[str, float]]:
+def _errors_alone(one: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """What each layer alone makes of the outputs, of those that are in the format."""
     for layer in one["layers"]:
         if layer["alone"] is not None and layer["name"] not in one["stays"]:

@@ -45,7 +45,7 @@ class Formatted(Subject):
     gradients: Loss | None = None
     given: torch.dtype = torch.float32
 
-    instead = "put it into a module"  # with a format, `loss=` is for gradients
+    advice = "put it into a module"  # with a format, `loss=` is for gradients
     widens = False
 
     def __post_init__(self) -> None:

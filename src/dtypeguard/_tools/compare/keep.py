@@ -1,35 +1,49 @@
-"""The cheapest modules that must stay in float32 for an error: chosen by shares, and verified by running them."""
+"""The cheapest modules that must stay in float32 for an error: chosen by shares and by runs, and verified by a run."""
 
-import functools
 import math
-import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from .balance import Balance, cover, measured
 from .borders import keep_wide
 from .kept import Kept
-from .measure import INPUTS, Measured, distance, measure
-from .reach import Modules
+from .measure import INPUTS, Measured, measure
 from .subject import REFUSALS, Subject
 from .text import folded, percent
-from .units import Units, within
+from .trials import Trials
+from .units import within
 
 RUNS = 5
+CURVED = 16  # runs, where the error is not linear
+_BEFORE = CURVED - RUNS - 1  # of these, before shares are followed
 _CAUTION = 1.5  # with each run that has failed
-_REPAIRS = 8  # of one run that operations refuse
 _AHEAD = 3  # layers that are run to find the first
+_STAGES = 3  # sets beside which shares are measured again
+_MOST = 0.5  # of the error²: what the modules of a stage save at least
+_DENSE = 2.0  # times the share of parameters that several modules hold: what they save at least, to be a stage
+_LITTLE = 0.02  # of the parameters: a set that holds less is cheap enough
+_NEAR = 3.0  # times the target: an error that is expected of a set that is worth a run
+_OTHERS = 10.0  # times its own share: that of another module, from which on a layer saves what is that one's
 _CURVE = 20  # points
-_SPREAD = 0.5  # of the parameters: a set that holds more hardly pays, unless it saves nearly all of the error
-_NEARLY = 0.1  # of the error
+_SPREAD = 0.5  # of the parameters: a set that holds more hardly pays
 _BATCH = 0.5  # of the error²: what its rounding makes of the error if it is told
 
 
-class Search:
+@dataclass(slots=True)
+class Stage:
+    """Modules that are kept in any case, and the shares of the error that is left beside them."""
+
+    names: tuple[str, ...]
+    found: Measured
+    balance: Balance
+
+
+class Search(Trials):
     """Which modules must stay in float32.
 
     Attributes:
@@ -39,27 +53,27 @@ class Search:
     enough: ClassVar[float] = 1.0
 
     def __init__(self, subject: Subject, found: Measured) -> None:
-        self._subject, self._found, self.runs = subject, found, 0
-        self.units = Units(found.modules, found.courses, found.bits)
-        self._must: tuple[str, ...] = ()  # without which values are lost
-        self._errors: dict[tuple[tuple[str, ...], bool], float] = {}  # that were measured; with the batch as given
-        self._told: list[str] = []  # of the compiled model
-        self._tried: set[tuple[str, ...]] = set()  # in this search
-        self._as_given = True  # whether the program takes the batch as it was given
-        self._cast: list[str] = []  # modules of which a run has shown that they refuse float32
-        self._ran: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}  # what was cast in each run
-        if found.spoilt:
-            found = self._finite(found)
-        self._balance = Balance(found.savings, self.units)
+        super().__init__(subject, found)
+        must: tuple[str, ...] = ()
+        if found.spoilt:  # first of all keep those without which values are lost
+            must, found = self._finite(found)
+        self._stages = [Stage(must, found, Balance(found.savings, self.units))]
+        self._stage = self._stages[0]
+        self._curved = False  # whether runs tell what layers save, as shares do not
 
-    def _finite(self, found: Measured) -> Measured:
-        """First of all keep those modules whose values float16 does not hold; then shares are measured with them."""
+    def _finite(self, found: Measured) -> tuple[tuple[str, ...], Measured]:
+        """Those modules whose values float16 does not hold, and the shares with them in float32."""
         masks = [reach.saved(0) for reach, _ in found.overflows]
-        self._must = self.units.closed(cover(masks, self.units))
+        names = self.units.closed(cover(masks, self.units))
+        return names, self._beside(names)
+
+    def _beside(self, names: tuple[str, ...]) -> Measured:
+        """The shares of the error with some modules in float32."""
+        narrow, cast = self._ran.get(names, ((), ()))
 
         def kept() -> nn.Module:
             model = self._subject.copy()
-            keep_wide(model, self._must, (), self._subject.dtype)
+            keep_wide(model, names, narrow, self._subject.dtype, cast)
             return model
 
         again = measure(self._subject, kept)
@@ -75,7 +89,7 @@ class Search:
 
     def saved(self, name: str) -> float:
         """The share of the error² that keeping a module saves, as shares tell it."""
-        return self._balance.saved(self.units.closed([name]))
+        return self._stages[0].balance.saved(self.units.closed([name]))
 
     def lead(self) -> dict[str, float]:
         """What those layers really save that shares put first, until none that follows is expected to save more."""
@@ -87,87 +101,221 @@ class Search:
             error = self.trial([name])
             found[name] = 1 - (error / self._found.error) ** 2 if math.isfinite(error) else -math.inf
         for name, saved in found.items():
-            self._balance.correct(name, saved)
+            self._stages[0].balance.correct(name, saved)
         return found
+
+    def suspects(self, stage: Stage | None = None) -> list[str]:
+        """The layers that are run first where shares do not tell: those of the largest share, and that saves most."""
+        stage = stage or self._stages[0]
+        own = dict.fromkeys(self.leaves, 0.0)
+        for part in stage.found.parts.values():
+            if part.module in own:
+                own[part.module] += part.share
+        left = [name for name in self.leaves if not any(within(name, other) for other in stage.names)]
+        gains = {name: stage.balance.saved(self.units.closed([*stage.names, name])) for name in left}
+        causes = sorted(left, key=lambda name: -abs(own[name]))[: _AHEAD - 1]
+        return list(dict.fromkeys([*causes, *sorted(left, key=lambda name: -gains[name])]))[:_AHEAD]
+
+    def through(self, name: str) -> str:
+        """The module whose share a layer saves by what it returns in float32, if that is nearly all that it saves."""
+        savings, bits = self._found.savings, self.units.bits.get(name, 0)
+        innermost = list(self._found.bits)
+        shares: dict[str, float] = {}
+        for reach, share in savings.reaches():
+            if reach.saved(savings.narrow) & bits and reach.inside > 0:
+                where = innermost[reach.inside.bit_length() - 1]
+                shares[where] = shares.get(where, 0.0) + share
+        own = sum(abs(share) for where, share in shares.items() if within(where, name))
+        others = {where: abs(share) for where, share in shares.items() if not within(where, name)}
+        most = max(others, key=lambda where: others[where], default="")
+        return most if others.get(most, 0.0) > _OTHERS * own else ""
 
     def reorder(self, saved: dict[str, float]) -> None:
         """Take the modules by what they were measured to save."""
-        self._balance = Balance(measured(saved, self.units), self.units)
-
-    def trial(self, names: Iterable[str]) -> float:
-        """The error with these modules, and those that share parameters with them, in float32, and the batch in the low
-        dtype, unless one of them takes it.
-        """
-        return self._error(self.units.closed(names), as_given=False)
-
-    def _error(self, names: tuple[str, ...], as_given: bool) -> float:
-        key = names, as_given
-        if key not in self._errors:
-            self._errors[key] = self._measured(names, as_given)
-        return self._errors[key]
+        self._stages[0].balance = Balance(measured(saved, self.units), self.units)
+        self._curved = True
 
     # ------------------------------------------------------------ sets
 
     def run(self, target: float) -> Kept | None:
         """The cheapest modules that are found to reach an error; None if no run has reached it.
 
-        Shares tell where to look; each run corrects them by what it has measured.
+        Shares tell where to look; each run corrects them by what it has measured. Where they do not explain the error,
+        it begins with the sets that were run: the cheapest that reaches it, then those that save most of it, beside
+        which shares are measured again.
 
         Raises:
             CompareError: if the error is in the batch, and keeping modules does not help.
         """
-        self.runs, names = 0, self._must
+        self.runs, self._stage = 0, self._stages[0]
         self._tried.clear()
         self._told.clear()
+        names = self._stage.names
         base = self._attempt(names, target) if names else self._found.error
         if base <= target:
-            return self._kept(names, base, base, 1.0)
+            return self._as_kept(names, base, base, 1.0)
         best: tuple[str, ...] | None = None
-        reached = base
-        start, failed = self._balance.rest(names) or 1.0, 0
-        slack = 1.0  # an error that was measured, over the expected
+        if self._curved:
+            best, base = self._deepen(self._known(target), base, target)
+        best, slack = self._descend(best, base, target)
+        if best is None:
+            return None
+        best = self._shrunk(best, base * slack, target)
+        return self._as_kept(best, self._tried[best], base, slack)
+
+    def _known(self, target: float, best: tuple[str, ...] | None = None) -> tuple[str, ...] | None:
+        """The cheapest of the sets that were run and reach the error, if it is cheaper than another."""
+        for names in sorted(self._reaching(target), key=self.units.price):
+            if self.runs >= _BEFORE:
+                break
+            if not self._cheaper(names, best) or self._attempt(names, target) <= target:
+                return names if self._cheaper(names, best) else best
+        return best
+
+    def _reaching(self, target: float) -> list[tuple[str, ...]]:
+        return [names for names, error in self.facts().items() if error <= target and names not in self._tried]
+
+    def _cheaper(self, names: tuple[str, ...], best: tuple[str, ...] | None) -> bool:
+        return best is None or self.units.price(names) < self.units.price(best)
+
+    def _deepen(
+        self, best: tuple[str, ...] | None, base: float, target: float
+    ) -> tuple[tuple[str, ...] | None, float]:  # fmt: skip
+        """Go on to the modules that save most of the error, until shares explain what is left beside them.
+
+        Returns:
+            The cheapest set that reaches the error, and the error of the stage.
+        """
+        for depth in range(1, _STAGES + 1):
+            enough = best is not None and self.units.share(best) <= _LITTLE
+            if self._stage.found.linear or enough or self.runs + _AHEAD > _BEFORE:
+                break
+            if depth == len(self._stages):
+                names = self._worth(self._stage)
+                best = self._known(target, best)
+                if names is None or not self._cheaper(names, best) or not self._measure(names):
+                    break
+            following = self._stages[depth]
+            if not self._cheaper(following.names, best):
+                break
+            error = self._attempt(following.names, target)
+            if error <= target:
+                return following.names, base
+            self._stage, base = following, error
+        return best, base
+
+    def _worth(self, stage: Stage) -> tuple[str, ...] | None:
+        """The cheapest set with all of a stage that saves most of what is left beside it; suspects are run."""
+        suspects = [self.units.closed([*stage.names, name]) for name in self.suspects(stage)]
+        for names in suspects:
+            self.runs += (names, self._given(names, self._as_given)) not in self._errors
+            self._error(names, self._as_given)
+        facts = self.facts()
+        base = facts[stage.names] if stage.names else self._found.error
+        worth = []
+        for names, error in facts.items():
+            if names == stage.names or "" in names or not all(self._in(name, names) for name in stage.names):
+                continue
+            saved = 1 - (error / base) ** 2
+            dense = saved >= _DENSE * (self.units.share(names) - self.units.share(stage.names))
+            if saved >= _MOST and (dense or names in suspects):
+                worth.append(names)
+        return min(worth, key=self.units.price, default=None)
+
+    def _measure(self, names: tuple[str, ...]) -> bool:
+        """Add a stage, if there are shares with these modules in float32."""
+        try:
+            found = self._beside(names)
+        except REFUSALS:
+            return False
+        if found.shared and not found.lost:
+            self._stages.append(Stage(names, found, Balance(found.savings, self.units)))
+        return found.shared and not found.lost
+
+    def _in(self, name: str, names: Iterable[str]) -> bool:
+        return any(within(name, other) for other in names)
+
+    def _descend(
+        self, best: tuple[str, ...] | None, base: float, target: float
+    ) -> tuple[tuple[str, ...] | None, float]:  # fmt: skip
+        """Look for a cheaper set by the shares of a stage, each of which a run corrects.
+
+        Returns:
+            The cheapest set that reaches the error, and an error that was measured, over the expected.
+        """
+        first, balance = self._stage.names, self._stage.balance
+        start, failed, slack = balance.rest(first) or 1.0, 0, 1.0
         before: tuple[tuple[str, ...], float] | None = None
-        while self.runs < RUNS:
+        last = self.runs + RUNS if self._curved else RUNS
+        while self.runs < last and (best is None or self.units.share(best) > _LITTLE):
             level = start * (target / (base * slack)) ** 2
             if best is None:
-                names = self._next(level)
+                names = self._next(level, target, self.runs == last - 1)
                 self._check_batch(names, start * (target / base) ** 2, target)
             else:
-                names = self.units.closed(self._balance.cheapest(level, self._must) or best)
-                if names in self._tried or self.units.price(names) >= self.units.price(best):
+                names = self.units.closed(balance.cheapest(level, first) or best)
+                if names in self._tried or not self._cheaper(names, best):
                     break
             error = self._attempt(names, target)
-            expected = base * math.sqrt(self._balance.rest(names) / start)
+            expected = base * math.sqrt(balance.rest(names) / start)
             if error <= target:
-                best, reached = names, error
+                best = names
             else:
                 failed += 1
             left = start * (error / (base * slack)) ** 2
             if before is not None and math.isfinite(left):
-                self._balance.learn(names, before[0], before[1] - left)
-                expected = base * math.sqrt(self._balance.rest(names) / start)
+                balance.learn(names, before[0], before[1] - left)
+                expected = base * math.sqrt(balance.rest(names) / start)
             before = (names, left) if math.isfinite(left) else before
             if math.isfinite(error) and error and expected:
                 slack = error / expected * (1.0 if error <= target else _CAUTION ** (failed - 1))
             elif error > target:
                 slack *= 2.0
-        return None if best is None else self._kept(best, reached, base, slack)
+        return best, slack
 
-    def _next(self, level: float) -> tuple[str, ...]:
+    def _next(self, level: float, target: float, last: bool) -> tuple[str, ...]:
         """What to try: the cheapest modules that should reach a level; if they did not, all; at last the model."""
-        if self.runs < RUNS - 1:
-            found = self._balance.cheapest(level, self._must)
-            for names in (found, self.units.outermost()):
-                if names is not None and (closed := self.units.closed(names)) not in self._tried:
-                    return closed
+        if not last:
+            found = self._stage.balance.cheapest(level, self._stage.names)
+            likely = [] if found is None else [self.units.closed(found)]
+            for several in ([*likely, *self._reaching(target)], [self.units.closed(self.units.outermost())]):
+                untried = [names for names in several if names not in self._tried]
+                if untried:
+                    return min(untried, key=self.units.price)
         return self.units.closed([""])
+
+    def _shrunk(self, best: tuple[str, ...], base: float, target: float) -> tuple[str, ...]:
+        """Without those modules that runs show not to be needed, the dearest first."""
+        first, balance, linear = self._stage.names, self._stage.balance, self._stage.found.linear
+        start = balance.rest(first) or 1.0
+        for name in sorted(best, key=lambda one: -self.units.price([one])):
+            others = self.units.closed(other for other in best if other != name)
+            if self.runs >= (CURVED if self._curved else RUNS) or self.units.share([name]) <= _LITTLE:
+                break
+            if (
+                not others
+                or others in self._tried
+                or self._in(name, self._stages[0].names)
+                or not self._cheaper(others, best)
+            ):
+                continue
+            likely = base * math.sqrt(balance.rest(others) / start) <= _NEAR * target
+            if (likely if linear else self._open(others, target)) and self._attempt(others, target) <= target:
+                best = others
+        return best
+
+    def _open(self, names: tuple[str, ...], target: float) -> bool:
+        """Whether no run with more modules has missed the error."""
+        return not any(
+            error > target and all(self._in(name, others) for name in names) for others, error in self.facts().items()
+        )
 
     def _check_batch(self, names: tuple[str, ...], level: float, target: float) -> None:
         """Raises CompareError where most of the model would be kept for the sake of the batch alone."""
-        share = sum(part.share for part in self._found.parts.values() if part.module == INPUTS)
+        share = sum(part.share for part in self._stage.found.parts.values() if part.module == INPUTS)
         if self._subject.dtype is None or share < _BATCH or self.units.share(names) <= _SPREAD:
             return
-        found = self._balance.cheapest(level + share, self._must)
+        found = self._stage.balance.cheapest(level + share, self._stage.names)
         others = None if found is None else self.units.closed(found)
         if others is None or self.units.price(others) > _SPREAD * self.units.price(names):
             return
@@ -179,11 +327,11 @@ class Search:
             f"kept{rest}"
         )
 
-    def _kept(self, names: tuple[str, ...], error: float, base: float, slack: float) -> Kept:
+    def _as_kept(self, names: tuple[str, ...], error: float, base: float, slack: float) -> Kept:
         share, low = self.units.share(names), self._subject.dtype
         notes = [*self._told]
-        if share > _SPREAD and error > _NEARLY * self._found.error:
-            notes.append(f"the error is spread over the model: {percent(share)} of its parameters are kept for this")
+        if share > _SPREAD:
+            notes.append(f"more than half of the model is kept: {percent(share)} of its parameters")
         cost = share, self.units.bytes(names, None if low is None else low.itemsize)
         return Kept(
             names, error, self.runs, low, *self._ran.get(names, ((), ())), *cost, tuple(self.curve(base, slack)),
@@ -191,87 +339,25 @@ class Search:
         )  # fmt: skip
 
     def curve(self, base: float, slack: float = 1.0) -> list[tuple[float, float]]:
-        """Shares of the parameters, and the errors that are expected of keeping them."""
-        start = self._balance.rest(self._must) or 1.0
-        points = list(self._balance.steps(self._must))
-        points = [*points[: -1 : max(1, math.ceil(len(points) / _CURVE))], *points[-1:]]
-        later = [(self.units.share(names), base * slack * math.sqrt(rest / start)) for names, rest in points]
-        return [(self.units.share(self._must), base), *later]
-
-    # ------------------------------------------------------------ runs
-
-    def _attempt(self, names: tuple[str, ...], target: float) -> float:
-        self.runs += 1
-        self._tried.add(names)
-        error = self._error(names, as_given=self._as_given)
-        return max(error, self._compiled(names)) if error <= target else error
-
-    def _compiled(self, names: tuple[str, ...]) -> float:
-        """The error of a compiled model with these modules in float32; 0 where it was not compiled."""
-        subject = self._subject
-        if subject.compiled is None:
-            return 0.0
-        if not all(draws.none for draws in subject.draws):
-            self._told.append("the model draws random numbers, so the error was measured without torch.compile")
-            return 0.0
-        model = subject.copy()
-        keep_wide(model, names, self._ran[names][0], subject.dtype, self._ran[names][1])
-        dtype = None if self._as_given else subject.dtype
-        try:
-            return error_of(subject, subject.compiled_outputs(subject.compiled(model), dtype))
-        except Exception as refusal:
-            told = f"{type(refusal).__name__}: {refusal}".partition("\n")[0]
-            self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
-            return 0.0
-
-    def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
-
-    def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
-        """The error with these modules in float32; inf if the model refuses to run so.
-
-        A program may ask for the dtype of what it gets, so not all that becomes float32 is known before a run. Where an
-        operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
-        a kept module is in it, that one casts its result.
-        """
-        savings, bits = self._found.savings, self._found.bits
-        for _ in range(_REPAIRS):
-            given = as_given or any(bits[name] & savings.taken for name in names)
-            narrow, cast = self._narrow(names), tuple(name for name in self._cast if not self._holds(name, names))
-            self._ran[names] = narrow, cast
-            model = self._subject.copy()
-            keep_wide(model, names, narrow, self._subject.dtype, cast)
-            stack = Modules(model, doors=False)
-            try:
-                return error_of(self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype))
-            except REFUSALS:
-                at = stack.refused
-            if as_given:
-                as_given = self._as_given = False
-                continue
-            inner = [name for name in names if at and within(name, at)]
-            if at and not inner and at not in self._cast:
-                kind = type(self._found.modules[at])
-                self._cast += [name for name, module in self._found.modules.items() if type(module) is kind]
-            elif set(inner or names) <= set(narrow):
-                break
-            else:
-                savings.taken = bits[""]
-                savings.narrow |= functools.reduce(operator.or_, (bits[name] for name in inner or names))
-        return math.inf
-
-    def _holds(self, name: str, names: Iterable[str]) -> bool:
-        """Whether one of several modules is in a module, or around it."""
-        return any(within(other, name) or within(name, other) for other in names)
+        """Shares of the parameters, and the errors that are expected of keeping them, or were measured."""
+        first, balance, facts = self._stage.names, self._stage.balance, self.facts()
+        start = balance.rest(first) or 1.0
+        steps = list(balance.steps(first))
+        steps = [*steps[: -1 : max(1, math.ceil(len(steps) / _CURVE))], *steps[-1:]]
+        points = [(self.units.share(names), error) for names, error in facts.items() if math.isfinite(error)]
+        points += [(self.units.share(first), base)] * (first not in facts)
+        if not self._stages[0].names:
+            points.append((0.0, self._found.error))
+        for names, rest in steps:
+            if self.units.closed(names) not in facts:
+                points.append((self.units.share(names), base * slack * math.sqrt(rest / start)))
+        return list(_falling(points))
 
 
-def error_of(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
-    """The error of what a model returns for each batch."""
-    square = size = 0.0
-    for number, low in enumerate(outputs):
-        apart = distance(low, subject.reference(number), subject.instead)
-        if apart.lost:
-            return math.inf
-        square += apart.square
-        size += apart.size
-    return math.sqrt(square / size) if size else 0.0
+def _falling(points: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Those points of a curve that have less error than all with less."""
+    least = math.inf
+    for share, error in sorted(points):
+        if error < least:
+            least = error
+            yield share, error

@@ -32,7 +32,8 @@ class Kept(Drawn):
         cast: modules of the rest whose inputs are cast to the low dtype, as they refuse float32 beside it.
         parameters: the share of the model's parameters that stay in float32.
         bytes: their share of the bytes of all parameters, of the model as it is kept.
-        curve: what other sets would cost and give: shares of the parameters, and the errors that are expected.
+        curve: what other sets would cost and give: shares of the parameters, and the errors that are expected, or
+            were measured.
         notes: what limits the result.
     """
 

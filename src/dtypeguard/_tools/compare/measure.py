@@ -12,18 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from ..._core.base.errors import CompareError
-from ..._engine.values.graph import added, exactly, halfway, product
+from ..._engine.values.graph import error_tensor, midpoint, product, without_error
 from ..._engine.values.rows import Row
 from ..._engine.watch.sites import Site
 from .reach import Modules, Reach, Savings
 from .subject import Subject
-from .trace import NOWHERE, WEIGHTS, Course, Trace, named
+from .trace import NOWHERE, WEIGHTS, Course, Trace, named_tensors
 
 INPUTS = "(inputs)"
 _LINEAR = 0.9, 1.1  # shares that explain the error
-_OTHER = 0.5  # of the error: one of the model as it is against float64, from which on that is no reference
-_FAR = 1e-3  # and at least so much
-_BACKWARDS, _FEW, _MANY = (2, 4), 8, 32  # from random signs: more where there are a few samples to be a mean of
+# If the model's own error against float64 exceeds half the measured error, and 1e-3, float64 is not used as reference.
+_OTHER, _FAR = 0.5, 1e-3
+# Backward passes with random signs, whose squares `power` sums over samples, below 8 over the many features: the fewer
+# terms are in the sum, the more passes it takes.
+_PASSES, _PASSES_OF_FEW, _FEW = 2, 4, range(8, 32)
 DECIDED = 0.1  # of the error, from which on derivatives do not tell what a layer saves
 
 
@@ -124,8 +126,13 @@ class Distance:
     integers: bool
     left_out: int = 0  # values that are not finite in the reference
 
+    @property
+    def relative(self) -> float:
+        """The error, as a share of the reference's norm."""
+        return math.sqrt(self.square / self.size) if self.size else 0.0
 
-def distance(low: Sequence[Tensor], reference: Sequence[Tensor], instead: str = "pass loss=, a function") -> Distance:
+
+def distance(low: Sequence[Tensor], reference: Sequence[Tensor], advice: str = "pass loss=, a function") -> Distance:
     """The error of outputs: of floating tensors all values as one vector; of others the values that differ.
 
     Args:
@@ -136,14 +143,14 @@ def distance(low: Sequence[Tensor], reference: Sequence[Tensor], instead: str = 
     """
     if not low:
         raise CompareError(
-            f"compare: the model returns no tensors, so there is nothing to compare: {instead} that makes "
+            f"compare: the model returns no tensors, so there is nothing to compare: {advice} that makes "
             "a tensor of what it returns"
         )
     if [tensor.shape for tensor in low] != [tensor.shape for tensor in reference]:
         shapes = [[tuple(tensor.shape) for tensor in several] for several in (low, reference)]
         raise CompareError(
             f"compare: in the low dtype the outputs have the shapes {shapes[0]}, in the reference {shapes[1]}: "
-            f"decisions in the model differ; {instead} that makes one number of them"
+            f"decisions in the model differ; {advice} that makes one number of them"
         )
     floating = any(_inexact(tensor) for tensor in low)
     errors: list[Tensor] = []
@@ -194,7 +201,7 @@ class _Measurement:
     def __init__(self, subject: Subject, model: nn.Module, copies: bool) -> None:
         self.subject, self.model, self._copies = subject, model, copies
         self.found = Measured()
-        self._exact = dict(named(subject.model))
+        self._exact = dict(named_tensors(subject.model))
         self._square = self._size = 0.0
 
     def run(self) -> Measured:
@@ -229,9 +236,9 @@ class _Measurement:
         trace.shadow.memory.forget()
         found.operations += trace.operations
         found.opaque.update(trace.blind)
-        apart = distance(low, subject.reference(number), subject.instead)
+        apart = distance(low, subject.reference(number), subject.advice)
         if number == 0:
-            apart = self._referred(low, apart)
+            apart = self._choose_reference(low, apart)
         reference = subject.reference(number)
         subject.forget()  # the backward needs the room
         found.lost += apart.lost
@@ -253,9 +260,9 @@ class _Measurement:
         found.beyond |= trace.beyond
         self._decided(trace, low, shadows, reference)
 
-    def _referred(self, low: list[Tensor], apart: Distance) -> Distance:
+    def _choose_reference(self, low: list[Tensor], apart: Distance) -> Distance:
         """The error of the first batch: against float64, unless the model as it is is nearly as far from that."""
-        own, error = self._own(), math.sqrt(apart.square / apart.size) if apart.size else 0.0
+        own, error = self._error_in_own_dtype(), apart.relative
         comparable = not apart.lost and not apart.integers and self.subject.precision is torch.float64
         if comparable and max(_OTHER * error, _FAR) < own < math.inf:
             self.subject.refer_to_own(own)
@@ -281,8 +288,8 @@ class _Measurement:
             found.refused = f"{error}".partition("\n")[0]
             return
         products = [
-            0.0 if gradient is None or (value := added(low, exact.detach())) is None else 2 * product(gradient, value)
-            for gradient, low, exact in zip(gradients, leaves.low, leaves.exact, strict=True)
+            0.0 if grad is None or (value := error_tensor(low, exact.detach())) is None else 2 * product(grad, value)
+            for grad, low, exact in zip(gradients, leaves.low, leaves.exact, strict=True)
         ]
         if not math.isfinite(sum(delta.share for delta in trace.shadow.deltas) + sum(products)):
             found.overflown = True
@@ -309,13 +316,13 @@ class _Measurement:
         if trace.doors:
             self._doors(trace, outputs)
         if not self.subject.widens:
-            self._powers(trace, outputs, leaves)
+            self._errors_alone(trace, outputs, leaves)
 
-    def _powers(self, trace: Trace, outputs: list[Tensor], leaves: "_Leaves") -> None:
+    def _errors_alone(self, trace: Trace, outputs: list[Tensor], leaves: "_Leaves") -> None:
         """What each module alone makes of the outputs: shares have the products with all other errors in them."""
         trace.shadow.quiet, trace.samples = True, next((len(out) for out in outputs if out.ndim), 1)
         generator = torch.Generator().manual_seed(0)
-        count = _BACKWARDS[_FEW <= trace.samples < _MANY]
+        count = _PASSES_OF_FEW if trace.samples in _FEW else _PASSES
         for last in range(count):
             torch.autograd.grad(
                 outputs, leaves.exact, _signs(outputs, generator), allow_unused=True,
@@ -337,10 +344,10 @@ class _Measurement:
     def _wide(self, name: str) -> nn.Module:
         return copy.deepcopy(self.subject.model.get_submodule(name))
 
-    def _own(self) -> float:
+    def _error_in_own_dtype(self) -> float:
         """The error of the model as it is, for the first batch: the reference may be another program."""
         apart = distance(self.subject.own(), self.subject.reference(0))
-        return math.inf if apart.lost else math.sqrt(apart.square / apart.size) if apart.size else 0.0
+        return math.inf if apart.lost else apart.relative
 
     def _decided(self, trace: Trace, out: list[Tensor], shadows: list[Tensor], reference: list[Tensor]) -> None:
         """What choices that come out otherwise cost: the wider values go on with the model's own."""
@@ -351,7 +358,7 @@ class _Measurement:
         share = 0.0
         for tensor, shadow, error, other in zip(out, shadows, apart.errors, reference, strict=True):
             if _inexact(tensor):
-                gap = exactly(tensor, shadow.detach()).to(error.dtype) - other.to(error.dtype)
+                gap = without_error(tensor, shadow.detach()).to(error.dtype) - other.to(error.dtype)
                 share += float((error * torch.where(gap.isfinite(), gap, 0)).sum())
         count = sum(flipped.values())
         for row, times in flipped.items():
@@ -393,7 +400,7 @@ class _Leaves:
     def of_model(self, model: nn.Module, exact: dict[str, Tensor]) -> None:
         """Parameters are leaves; the errors of buffers are charged where they meet one."""
         seen: set[int] = set()
-        for name, tensor in named(model):
+        for name, tensor in named_tensors(model):
             if not isinstance(tensor, nn.Parameter):
                 self._trace.shadow.seed(tensor, exact[name])
             elif _inexact(tensor) and id(tensor) not in seen:
@@ -413,9 +420,9 @@ class _Leaves:
     def _add(self, name: str | None, low: Tensor, exact: Tensor, given: Tensor) -> None:
         wide = self._trace.shadow.memory.wider.get(low.dtype, low.dtype)
         leaf = exact.detach().to(low.device, wide, copy=exact.is_inference())
-        value = added(low, leaf)
+        value = error_tensor(low, leaf)
         if value is not None:
-            leaf = halfway(leaf, value)
+            leaf = midpoint(leaf, value)
         leaf.requires_grad_()
         self._trace.shadow.seed(given, leaf)
         self.names.append(name)

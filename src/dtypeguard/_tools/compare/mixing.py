@@ -54,14 +54,14 @@ def choices(options: Mapping[str, Sequence[Option]]) -> list[Choice]:
     for name, several in options.items():
         each = torch.tensor([(one.cost, one.damage) for one in several], dtype=torch.float64)
         cost, damage = ((front[:, None] + own).flatten() for front, own in zip((costs, damages), each.T, strict=True))
-        kept = _front(cost, damage)
+        kept = _pareto_front(cost, damage)
         costs, damages = cost[kept], damage[kept]
         steps.append((name, several, kept // len(several), kept % len(several)))
     pairs = enumerate(zip(costs.tolist(), damages.tolist(), strict=True))
     return [Choice(cost, damage, steps, place) for place, (cost, damage) in pairs]
 
 
-def _front(cost: Tensor, damage: Tensor) -> Tensor:
+def _pareto_front(cost: Tensor, damage: Tensor) -> Tensor:
     """The places of the choices that are better than all that are as cheap; where these are many, one of each few."""
     order = damage.sort(stable=True).indices
     order = order[cost[order].sort(stable=True).indices]

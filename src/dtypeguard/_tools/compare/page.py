@@ -35,7 +35,7 @@ def render(data: dict[str, Any]) -> str:
         "total": sums,
         "strip": strip,
         "first": next((slot for slot in strip["slots"] if slot["first"]), None),
-        "kept": _kept(data, rows),
+        "kept": _kept_layers(data, rows),
         "picture": drawn(of_formats(data) if formats else of_comparison(data)),
         "shares": not formats and len(data["curve"]) > 1,
         "formats": formats,
@@ -109,7 +109,7 @@ def _folded(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return {"all": rows, "shown": rows[:shown], "rest": rest, "share": sum(row["share"] or 0.0 for row in rest)}
 
 
-def _kept(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _kept_layers(data: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What stays in float32, with the rows of these layers."""
     kept: dict[str, Any] | None = data["kept"]
     if kept is None:

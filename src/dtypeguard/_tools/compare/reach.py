@@ -8,7 +8,7 @@ refuse such a tensor beside the others, the result of that module has to be cast
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,16 @@ class Savings:
         key = (reach.inside, reach.outside, reach.edge), inside
         self.doors[key] = self.doors.get(key, 0.0) + cost
 
+    def reaches(self) -> Iterator[tuple[Reach, float]]:
+        """The shares, each with what would save it."""
+        return ((Reach(*key), share) for key, share in self.parts.items())
+
     def scale(self, factor: float) -> None:
         self.parts = {key: share * factor for key, share in self.parts.items()}
         self.doors = {key: cost * factor for key, cost in self.doors.items()}
 
 
-def _steps(values: Tensor, dtype: torch.dtype) -> Tensor:
+def _rounding_steps(values: Tensor, dtype: torch.dtype) -> Tensor:
     """What rounding does to each value, on average: a dtype's step there over the root of 12."""
     powers = (values.float().view(torch.int32) & _EXPONENT).view(torch.float32)  # of two, below the values
     return powers * (torch.finfo(dtype).eps / math.sqrt(12))
@@ -101,7 +105,7 @@ class Door:
     def tell(self, gradient: Tensor | None, values: Tensor) -> None:
         """What rounding values costs, by a gradient that random signs at the outputs have given."""
         if self.asked[0] and self.rounds and gradient is not None:
-            self.cost = float((gradient.float() * _steps(values, self.low)).square().sum(dtype=torch.float64))
+            self.cost = float((gradient.float() * _rounding_steps(values, self.low)).square().sum(dtype=torch.float64))
 
 
 @dataclass(eq=False, slots=True)
@@ -199,7 +203,7 @@ class Reaches:
         ref, reach = self._of.get(storage._cdata, (None, _NOWHERE))
         return reach if ref is not None and ref() is storage else _NOWHERE
 
-    def _put(self, tensor: Tensor, reach: Reach) -> None:
+    def _set_reach(self, tensor: Tensor, reach: Reach) -> None:
         storage = tensor.untyped_storage()
         self._of[storage._cdata] = weakref.ref(storage), reach
 
@@ -212,26 +216,26 @@ class Reaches:
         written = {tensor.untyped_storage()._cdata for tensor in inputs}
         outside = perhaps = 0
         if not modules.door:
-            outside, perhaps = self._met(op, args, kwargs, inputs)
+            outside, perhaps = self._modules_behind(op, args, kwargs, inputs)
             casts = op.name == "_to_copy" or self.casts(op)
             if casts and any(tensor.dtype in HALF for tensor in out):
                 outside, perhaps = 0, outside | perhaps
         for tensor in out:
             if tensor.untyped_storage()._cdata in written:  # it keeps its dtype
                 old = self.of(tensor)
-                self._put(tensor, Reach(old.inside | inside, old.outside, 0, old.perhaps))
+                self._set_reach(tensor, Reach(old.inside | inside, old.outside, 0, old.perhaps))
             else:
-                self._put(tensor, Reach(inside, outside, 0, perhaps))
+                self._set_reach(tensor, Reach(inside, outside, 0, perhaps))
 
     def returned(self, name: str, tensor: Tensor) -> None:
         bit, reach = self._modules.bits[name], self.of(tensor)
-        self._put(tensor, Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps))
+        self._set_reach(tensor, Reach(reach.inside, reach.outside | bit, reach.edge | bit, reach.perhaps))
 
     def casts(self, op: Operator) -> bool:
         """Whether autocast casts the inputs of an operation."""
         return not self._modules.doors and op.name.startswith(_PRODUCTS)
 
-    def _met(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
+    def _modules_behind(self, op: Operator, args: Any, kwargs: Any, inputs: Sequence[Tensor]) -> tuple[int, int]:
         """The modules outside whose results make the result of an operation float32, surely and perhaps."""
         inside, reaches = self._modules.inside, [self.of(tensor) for tensor in inputs]
         sure = together = 0
@@ -271,7 +275,7 @@ class Reaches:
                 if taken and tensor.dtype in HALF
             }
             try:
-                op.func(*_replaced(args, wider), **dict(zip(kwargs, _replaced(kwargs.values(), wider), strict=True)))
+                op.func(*_exchange(args, wider), **dict(zip(kwargs, _exchange(kwargs.values(), wider), strict=True)))
             except REFUSALS:
                 self._accepts[key] = False
             else:
@@ -279,7 +283,7 @@ class Reaches:
         return self._accepts[key]
 
 
-def _replaced(values: Iterable[Any], new: dict[int, Tensor]) -> list[Any]:
+def _exchange(values: Iterable[Any], new: dict[int, Tensor]) -> list[Any]:
     return [
-        _replaced(value, new) if isinstance(value, (list, tuple)) else new.get(id(value), value) for value in values
+        _exchange(value, new) if isinstance(value, (list, tuple)) else new.get(id(value), value) for value in values
     ]

@@ -25,7 +25,10 @@ from .text import COLUMNS, LARGE, bars, folded, percent, runs_of, site_of, title
 _SHOWN = 8  # layers of a printed comparison
 _LEAST = 0.005  # a share below is printed as 0
 _GROWS = 1.5
-_OWN, _OWN_SHARE = 1e-3, 0.1  # an error of the model in its own dtype that is told, and as a share of the low dtype's
+# The model's error in its own dtype is noted from 1e-3 and 10 % of the low dtype's error on.
+_OWN, _OWN_SHARE = 1e-3, 0.1
+_ALIKE = 0.5  # of what another layer saves
+_CUT = 24  # letters of a layer's name in the row of another
 _CANCEL = 2.0  # times what shares explain, from which on they are said to cancel
 
 
@@ -47,6 +50,8 @@ class Layer(Row):
         kind: the name of its class.
         lines: where it computes, as `file:line`, the line with the largest share first.
         alone: in a format, the error that this module alone would make; else None.
+        through: the layer whose error is nearly all of what this one saves, as that one computes in float32 too when it
+            gets a float32 result; else "".
     """
 
     name: str
@@ -60,6 +65,7 @@ class Layer(Row):
     lines: tuple[str, ...] = ()
     measured: bool = False
     alone: float | None = None
+    through: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +107,14 @@ class Comparison(Drawn):
         explained (float | None): the sum of the shares, 1.0 = all of the error; None if there are no shares.
         linear (bool): whether shares tell what layers save: they explain 0.9 to 1.1 of the error, and choices less than
             0.1.
-        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept; of those that
-            cannot be kept,
-            or have others in them, what they compute themselves counts.
+        layers (list[Layer]): one `Layer` for each module, first the one that saves most if it is kept, but after the
+            layer whose error that is (`through`); of those that cannot be kept, or have others in them, what they
+            compute themselves counts.
         lines (list[Line]): one `Line` for each line, the largest share first.
         parameters (dict[str, float]): the share of each parameter that is stored in the low dtype, by its name.
         curve (list[tuple[float, float]]): pairs of a share of the parameters in float32 and the error that is expected
-            of it, from nothing to all that helps; empty if the shares do not tell it. After `keep` it is that of what
-            is kept.
+            of it, or was measured, from nothing to all that helps; empty if the shares do not tell it. After `keep` it
+            is that of what is kept.
         depth (list[str]): the names of the modules that return floating tensors, in the order in which they return.
         reference (torch.dtype): the dtype of the reference.
         runs (int): how often the model has run, forward, in any dtype.
@@ -136,13 +142,13 @@ class Comparison(Drawn):
         if search is not None and self.linear:
             measured = search.lead()
         elif search is not None and len(search.leaves) > 1:
-            measured, self.bisected = bisect(search.trial, search.leaves, found.error)
+            measured, self.bisected = bisect(search.trial, search.leaves, found.error, search.suspects())
             search.reorder(measured)
         self.layers: list[Layer] = list(_layers(found, search, measured, self.linear))
         self.lines: list[Line] = list(_lines(found))
         self.parameters: dict[str, float] = dict(sorted(found.parameters.items(), key=lambda item: -abs(item[1])))
         self.depth: list[str] = [name for name, course in found.courses.items() if course.size or course.lost]
-        self.notes: list[str] = list(self._limits())
+        self.notes: list[str] = list(self._notes())
 
     @property
     def runs(self) -> int:
@@ -167,7 +173,8 @@ class Comparison(Drawn):
         """Find modules that must stay in float32 for the outputs to have at most this error: those with few parameters.
 
         The shares tell where to look, and the model is run with these modules in float32, at most 5 times; it gets the
-        batch in the dtype in which it was passed. The result has been run.
+        batch in the dtype in which it was passed. Where the error is not linear, what was run tells where to look, and
+        it takes at most 16 runs. The returned choice was verified by a run.
 
         Args:
             error: the largest that is wanted, relative to the outputs' norm: 0.01 is one percent.
@@ -227,7 +234,7 @@ class Comparison(Drawn):
         first = next((name for name in self.depth if name and self._found.courses[name].error > LARGE), None)
         return said if first is None else f"{said}, first above 1 % at {first}"
 
-    def _limits(self) -> Iterator[str]:
+    def _notes(self) -> Iterator[str]:
         found = self._found
         measured = f"; what keeping a layer saves was measured by {self.bisected} runs" if self.bisected else ""
         if not found.shared and found.error and not found.lost:
@@ -269,7 +276,7 @@ class Comparison(Drawn):
             count = sum(found.flipped.values())
             yield f"{count} choice{'s' * (count > 1)} come{'s' * (count == 1)} out otherwise, most at {row}"
 
-    def _told(self) -> Iterator[str]:
+    def _kept_lines(self) -> Iterator[str]:
         """The lines behind the notes: what is kept."""
         kept = self._kept
         if kept is None:
@@ -283,7 +290,7 @@ class Comparison(Drawn):
             yield f"note: {note}"
 
     def __str__(self) -> str:
-        return "\n".join(_text(self))
+        return "\n".join(_report_lines(self))
 
     def __repr__(self) -> str:
         return f"<Comparison {self.title}: {self.verdict()}>"
@@ -347,9 +354,17 @@ def _layers(
         kind = "" if name == INPUTS else type(found.modules[name]).__name__
         error = course.error if course is not None and (course.size or course.lost) else None
         alone = found.alone.get(name)
-        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured, alone))
+        through = search.through(name) if search is not None and saves else ""
+        rows.append(Layer(name, share, *sums, saves, error, kind, tuple(lines), name in measured, alone, through))
     leaves = set() if search is None else set(search.leaves)
-    yield from sorted(rows, key=lambda row: -_rank(row, row.name in leaves))
+    ranks = {row.name: _rank(row, row.name in leaves) for row in rows}
+    yield from sorted(rows, key=lambda row: _place_of(row, ranks))
+
+
+def _place_of(row: Layer, ranks: Mapping[str, float]) -> tuple[float, bool]:
+    """A layer that saves another one's error comes after that, unless it saves much more."""
+    rank, cause = ranks[row.name], ranks.get(row.through, 0.0) if row.through else 0.0
+    return (-min(rank, cause), True) if cause > _ALIKE * rank else (-rank, False)
 
 
 def _rank(row: Layer, leaf: bool) -> float:
@@ -388,12 +403,12 @@ def _sum(parts: Iterable[Part]) -> tuple[float, float, float]:
     )  # fmt: skip
 
 
-def _text(result: Comparison) -> Iterator[str]:
+def _report_lines(result: Comparison) -> Iterator[str]:
     yield from wrapped(f"{result.title}: {result.verdict()}")
     for line in result.born:
         yield from wrapped(f"  {line}")
     yield from _rows(result) if result.explained is not None else _curve(result)
-    for line in (*(f"note: {note}" for note in result.notes), *result._told()):
+    for line in (*(f"note: {note}" for note in result.notes), *result._kept_lines()):
         yield from wrapped(line)
 
 
@@ -404,22 +419,22 @@ def _rows(result: Comparison) -> Iterator[str]:
         if abs(layer.share or 0) >= _LEAST or (layer.name in alone and (layer.saves or 0) >= _LEAST)
     ][:_SHOWN]  # fmt: skip
     told = [
-        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _place(layer))
+        (_saves(layer), _share(layer.share), titled(layer.name), _parts(layer, result.arithmetic), _first_place(layer))
         for layer in shown
     ]
     told.insert(0, ("saves", "share", "", "", ""))
-    saves, least, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
-    room = COLUMNS - saves - least - parts - place - 10
+    saves, share_width, names, parts, place = (max(len(row[n]) for row in told) for n in range(5))
+    room = COLUMNS - saves - share_width - parts - place - 10
     if names > room:  # a name that can be pasted is worth more than a line, which `lines` has
         told, room = [(*row[:4], "") for row in told], room + place
     width = min(room, names)
     for saved, share, name, of, where in told:
         named = f"{_cut(name, width):<{width}}  {of:<{parts}}  {where}"
-        yield f"  {saved:>{saves}}  {share:>{least}}  {named}".rstrip()
+        yield f"  {saved:>{saves}}  {share:>{share_width}}  {named}".rstrip()
     others = len(result.layers) - len(shown)
     if others:
         rest = sum(layer.share or 0 for layer in result.layers) - sum(layer.share or 0 for layer in shown)
-        yield f"  {'':>{saves}}  {_share(rest):>{least}}  {others} other layer{'s' * (others > 1)}"
+        yield f"  {'':>{saves}}  {_share(rest):>{share_width}}  {others} other layer{'s' * (others > 1)}"
 
 
 def _curve(result: Comparison) -> Iterator[str]:
@@ -453,10 +468,13 @@ def _saves(layer: Layer) -> str:
 
 def _parts(layer: Layer, arithmetic: str) -> str:
     parts = {"weights": layer.weights, arithmetic: layer.arithmetic, "decisions": layer.decisions}
-    return ", ".join(f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST)
+    told = [f"{name} {round(100 * value)}" for name, value in parts.items() if abs(value) >= _LEAST]
+    if layer.through and (layer.saves or 0) >= _LEAST:
+        told.append(f"{_cut(titled(layer.through), _CUT)} gets float32")
+    return ", ".join(told)
 
 
-def _place(layer: Layer) -> str:
+def _first_place(layer: Layer) -> str:
     return layer.lines[0].rpartition(os.sep)[2] if layer.lines else ""
 
 

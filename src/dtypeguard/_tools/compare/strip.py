@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .bars import bar, number, scale_of, short, told, words_of
+from .bars import bar, number, scale_of, share_text, short, words_of
 from .measure import INPUTS
 from .text import LARGE, titled
 
@@ -97,7 +97,7 @@ def _says(slot: dict[str, Any], wide: str, words: Mapping[str, str]) -> str:
     if slot["error"] is not None:
         said.append(f"error of its output: {number(slot['error'])}")
     if row is not None and row["share"] is not None:
-        said.append(f"share: {told(row, words)}")
+        said.append(f"share: {share_text(row, words)}")
     if slot["kept"]:
         said.append(f"stays in {wide}")
     return "\n".join(said)

@@ -47,7 +47,7 @@ class Subject:
     runs: int = 0
     precision: torch.dtype = torch.float64
     apart: float | None = None
-    instead: ClassVar[str] = "pass loss=, a function"  # how other tensors than the model's are compared
+    advice: ClassVar[str] = "pass loss=, a function"  # how other tensors than the model's are compared
     widens: ClassVar[bool] = True  # whether keeping a module in float32 has others compute in float32 too
     _references: dict[int, list[Tensor]] = field(default_factory=dict)
     _wide: nn.Module | None = None

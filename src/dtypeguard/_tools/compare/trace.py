@@ -18,7 +18,7 @@ from ..._core.base.progress import tell
 from ..._core.contract.containers import children, tensors_in
 from ..._engine.operands import native, operands, shadowed
 from ..._engine.ops import Operator, Way, operator_of
-from ..._engine.values.graph import Graph, added, recording
+from ..._engine.values.graph import Graph, error_tensor, recording
 from ..._engine.values.measure import error_of
 from ..._engine.values.memory import ShadowStorage
 from ..._engine.values.rows import Row, Rows
@@ -99,7 +99,7 @@ class Trace(Mode):
         self.reached = torch.zeros((), requires_grad=True)
         self.beyond: set[str] = set()
         self.samples, self.powers = 0, defaultdict[str, float](float)
-        modules.entered, modules.left = self._entered, self._left
+        modules.entered, modules.left = self._module_entered, self._module_returned
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
@@ -134,10 +134,10 @@ class Trace(Mode):
         out = func(*args, **kwargs)
         self.operations += 1
         with self._looking():
-            self._seen(op, args, kwargs, given, inputs, out, writing, row_of)
+            self._operation_ran(op, args, kwargs, given, inputs, out, writing, row_of)
         return out
 
-    def _seen(
+    def _operation_ran(
         self, op: Operator, args: Any, kwargs: Any, given: list[Tensor], inputs: list[Tensor], out: Any,
         writing: Writing | None, row_of: RowOf,
     ) -> None:  # fmt: skip
@@ -191,7 +191,7 @@ class Trace(Mode):
     def _weigh(self, name: str, out: Tensor, exact: Tensor) -> None:
         """What a module adds to a tensor is asked for by backwards from random signs."""
         held = self.shadow.memory.get(out) if shadowed(out) else None
-        value = None if held is None or not held.buffer.requires_grad else added(out, exact)
+        value = None if held is None or not held.buffer.requires_grad else error_tensor(out, exact)
         if held is None or value is None or held.buffer.shape != out.shape:
             return
         value = value.bfloat16()  # a power needs few digits
@@ -235,13 +235,13 @@ class Trace(Mode):
         running = self.modules.running
         opened = []
         if self.reaches.casts(op) and not (running and running[-1].typed):
-            opened = [one for tensor in inputs if (one := self._open(tensor, self.modules.inside, True, below=True))]
+            opened = [one for tensor in inputs if (one := self._door_of(tensor, self.modules.inside, True, below=True))]
         try:
             yield
         finally:
-            _close(opened)
+            _close_doors(opened)
 
-    def _open(self, tensor: Tensor, inside: int, rounds: bool, below: bool) -> Opened | None:
+    def _door_of(self, tensor: Tensor, inside: int, rounds: bool, below: bool) -> Opened | None:
         """Where a tensor of the low dtype would have to be rounded, if modules outside had made it float32."""
         held = self.shadow.memory.get(tensor) if shadowed(tensor) else None
         if held is None or not held.buffer.requires_grad or tensor.dtype is not self._low:
@@ -257,32 +257,32 @@ class Trace(Mode):
 
     # ------------------------------------------------------------ modules
 
-    def _entered(self, call: Running) -> None:
+    def _module_entered(self, call: Running) -> None:
         if not call.typed:
             return
         with self._looking():
             for tensor in {id(one): one for one in tensors_in((call.args, call.kwargs))}.values():
                 self._overflow(tensor, Reach(inside=call.inside))
-                one = self._open(tensor, call.inside, self.modules.doors, below=False)
+                one = self._door_of(tensor, call.inside, self.modules.doors, below=False)
                 if one is not None:
                     call.doors.append(one[-1])
                     call.opened.append(one)
 
-    def _left(self, call: Running, result: Any) -> None:
+    def _module_returned(self, call: Running, result: Any) -> None:
         with self._looking():
-            _close(call.opened)
+            _close_doors(call.opened)
             for tensor in tensors_in(result):
                 if shadowed(tensor) and self._widens:
                     self.reaches.returned(call.name, tensor)
                     self._reach(tensor)
-        if call.blind and not self._whole(call, result):
+        if call.blind and not self._run_whole(call, result):
             around = self.modules.running[-1] if self.modules.running else None
             inside = not all(map(native, tensors_in((call.args, call.kwargs, result))))
             (around.blind if around is not None and inside else self.blind).extend(call.blind)
         with self._looking():
             self._course(call.name, result)
 
-    def _whole(self, call: Running, result: Any) -> bool:
+    def _run_whole(self, call: Running, result: Any) -> bool:
         """Run a module once more as a whole, since nobody knows what an operation in it does."""
         module = self._wide(call.name)
         if (module.training and any(map(_drops_out, module.modules()))) or not _repeats((call.args, call.kwargs)):
@@ -293,14 +293,14 @@ class Trace(Mode):
 
         def shadow_of(tensor: Tensor) -> Tensor:
             held = memory.get(tensor) if shadowed(tensor) else None
-            return self._own(tensor) if held is None else held.like(tensor)
+            return self._wide_values(tensor) if held is None else held.like(tensor)
 
         low = self.modules.of[call.name]
-        weights = dict(named(low))
+        weights = dict(named_tensors(low))
         try:
             runs = []
-            for of in (shadow_of, self._own):
-                with self._alone(), torch.set_grad_enabled(of is shadow_of):
+            for of in (shadow_of, self._wide_values):
+                with self._without_modes(), torch.set_grad_enabled(of is shadow_of):
                     state = {name: of(tensor) for name, tensor in weights.items()}
                     given = mapped(call.args, of), mapped(call.kwargs, of)
                     runs.append(list(tensors_in(torch.func.functional_call(module, state, *given))))
@@ -318,12 +318,12 @@ class Trace(Mode):
         return True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _without_modes(self) -> Iterator[None]:
         """In here runs code of the model's, which may bring tensors of subclasses: no mode is on, and no autocast."""
         with private.without_modes(), private.without_keys(private.AUTOCAST):
             yield
 
-    def _own(self, tensor: Tensor) -> Tensor:
+    def _wide_values(self, tensor: Tensor) -> Tensor:
         """The program's values in the wider dtype."""
         return tensor.detach().to(self.shadow.memory.wider.get(tensor.dtype, tensor.dtype), copy=True)
 
@@ -360,7 +360,7 @@ def power(gradient: Tensor, value: Tensor, samples: int) -> float:
     return found if math.isfinite(found) else 0.0
 
 
-def _close(opened: list[Opened]) -> None:
+def _close_doors(opened: list[Opened]) -> None:
     """Reads that come later do not go through a door; what was written meanwhile stays."""
     for held, before, within, _ in reversed(opened):
         if held.buffer is within:
@@ -380,7 +380,7 @@ def _line(frame: FrameType | None) -> Site:
     return NOWHERE if torch_own is None else site_of(torch_own)
 
 
-def named(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The parameters and buffers of a model, under each of their names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)

@@ -19,7 +19,7 @@ def within(name: str, other: str) -> bool:
     return name == other or inside(name, other)
 
 
-def _around(name: str) -> list[str]:
+def _names_around(name: str) -> list[str]:
     """The names of all modules around one, the model's first."""
     parts = name.split(".") if name else []
     return [".".join(parts[:n]) for n in range(len(parts))]
@@ -45,7 +45,7 @@ class Units:
             for name, module in modules.items() if name in called
         }  # fmt: skip
         self.names = [name for name, held in self._held.items() if held]
-        self._holders = {name: [other for other in _around(name) if self._held.get(other)] for name in self.names}
+        self._holders = {name: [other for other in _names_around(name) if self._held.get(other)] for name in self.names}
         self._parts: dict[str, list[str]] = {}
         for name, holders in self._holders.items():
             for other in holders:
@@ -60,7 +60,7 @@ class Units:
 
     def parameters(self, names: Iterable[str]) -> int:
         """How many parameters several modules hold."""
-        return sum(p.numel() for p in self._of(names).values())
+        return sum(p.numel() for p in self._parameters_of(names).values())
 
     def share(self, names: Iterable[str]) -> float:
         """The share of the model's parameters that several modules hold."""
@@ -68,7 +68,7 @@ class Units:
 
     def bytes(self, names: Iterable[str], narrower: int | None) -> float:
         """The share of the parameters' bytes that several modules hold, if those of others take so many each."""
-        kept = self._of(names)
+        kept = self._parameters_of(names)
         wide = sum(p.nbytes for p in kept.values())
         rest = sum(p.numel() * (narrower or p.itemsize) for key, p in self._all.items() if key not in kept)
         return wide / max(wide + rest, 1)
@@ -100,7 +100,7 @@ class Units:
         """Those that are in no other but the model itself."""
         return [name for name in self.names if name and not any(self._holders[name])]
 
-    def _of(self, names: Iterable[str]) -> dict[int, nn.Parameter]:
+    def _parameters_of(self, names: Iterable[str]) -> dict[int, nn.Parameter]:
         return {key: p for name in names for key, p in self._held[name].items()}
 
     def _shared(self) -> dict[str, list[str]]:

@@ -91,7 +91,7 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
         guarded=held,
         enforced=signed(type(root).forward) is not None and not held,
         shallow=shallow_by(root, told),
-        parameters=_counted(root),
+        parameters=_parameters_by_dtype(root),
         options=told,
         modules=modules,
         later=tuple(later),
@@ -99,7 +99,7 @@ def describe(model: nn.Module, /, **options: Unpack[GuardOptions]) -> Descriptio
     )
 
 
-def _counted(root: nn.Module) -> dict[torch.dtype, tuple[str, ...]]:
+def _parameters_by_dtype(root: nn.Module) -> dict[torch.dtype, tuple[str, ...]]:
     """The names of parameters by their dtype, the dtype of most of them first."""
     names: dict[torch.dtype, tuple[str, ...]] = {}
     for name, tensor in root.named_parameters():
@@ -125,16 +125,16 @@ class _Reader:
         """A module that a guard with these options checks."""
         contract = contract_for(module, Key(options, None))
         self.contracts.append(contract)
-        return self._held(path, module, contract, "border" if options.border else "guard")
+        return self._describe_module(path, module, contract, "border" if options.border else "guard")
 
     def enforced(self, there: set[str]) -> Iterator[HeldModule]:
         """The modules whose forward `enforce` checks, with a guard or without."""
         for path, module in self._root.named_modules():
             found = signed(type(module).forward) if path not in there else None
             if found is not None and not found[1].guarded:
-                yield self._held(path, module, found[1], "enforce")
+                yield self._describe_module(path, module, found[1], "enforce")
 
-    def _held(self, path: str, module: nn.Module, contract: Contract, by: str) -> HeldModule:
+    def _describe_module(self, path: str, module: nn.Module, contract: Contract, by: str) -> HeldModule:
         anchor = find_anchor(contract, (module,))
         device = None if anchor is None else anchor.device
         facts = None if anchor is None else (anchor.dtype, device, anchor.accepts)

@@ -13,7 +13,7 @@ from ..._core.doors.forward import Options
 from ..._show.result import Result
 from ..._show.text import number
 from .held import HeldArgument, HeldModule
-from .words import demands, folded, held, listed, row, shown, some
+from .words import demands, folded, held_line, listed, row, shown, some
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,7 +79,7 @@ class Description(Result):
         for module, paths in self.groups():
             yield ""
             yield from folded(self.title(module, paths))
-            yield from folded(f"  {held(module)}", "    ")
+            yield from folded(f"  {held_line(module)}", "    ")
             rows = [*demands(module)]
             width = min(22, max((len(name) for name, _ in rows), default=0) + 2)
             for name, text in rows:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..._show.fragment import badge, facts, folded, joined, listed, plain, table
-from .words import demands, held, shown
+from .words import demands, held_line, shown
 
 
 def parts_of(description: Any) -> tuple[Any, ...]:
@@ -34,7 +34,7 @@ def _groups(description: Any) -> Iterator[dict[str, Any]]:
         several = len(paths) > 1
         yield {
             "title": description.title(module, paths),
-            "held": held(module),
+            "held": held_line(module),
             "demands": list(demands(module)),
             "paths": shown(paths, None) if several else [],
         }

@@ -15,7 +15,7 @@ _COLUMNS = 78
 _FEW = 6  # rows of paths
 
 
-def held(module: HeldModule) -> str:
+def held_line(module: HeldModule) -> str:
     """What a module's inputs are held to, in a line."""
     place = "on any device" if module.device is None else f"on {module.device}"
     if module.dtype is None:

@@ -127,26 +127,26 @@ def _first(calls: Calls, tapes: tuple[Tape, Tape], rows: list[Gradient], least: 
     found: dict[Key, Point] = {}
     for key, (match, keys) in calls.items():
         mine, its = tapes[1].passages[key], tapes[0].passages[keys[0]]
-        inner, outer = (_apart(mine, its, place) for place in (0, 1))
+        inner, outer = (_gradient_distance(mine, its, place) for place in (0, 1))
         own = wrong[match.b].apart if match.b in wrong else 0.0
         if outer is not None and outer <= min(max(least, limit * 1e-3), limit) and max(inner or 0.0, own) > limit / 2:
             found[key] = Point(
                 match, key, BACKWARD, mine.site, max(inner or 0.0, own), least, (0.0, 0.0), (0.0, 0.0), 0.0
             )
-    outside = {parent for key in found for parent in _above(key, tapes[1].passages)}
+    outside = {parent for key in found for parent in _modules_above(key, tapes[1].passages)}
     left = [key for key in found if key not in outside]
     last = max(left, key=lambda key: tapes[1].passages[key].times[1], default=None)
     return None if last is None else found[last]
 
 
-def _above(key: Key, passages: Mapping[Key, Passage]) -> Iterator[Key]:
+def _modules_above(key: Key, passages: Mapping[Key, Passage]) -> Iterator[Key]:
     parent = passages[key].parent
     while parent is not None:
         yield parent
         parent = passages[parent].parent
 
 
-def _apart(mine: Passage, its: Passage, place: int) -> float | None:
+def _gradient_distance(mine: Passage, its: Passage, place: int) -> float | None:
     """The distance of the gradients of what a call got, or returned; None where neither has any."""
     if any(where == place for where, _ in its.grads) and not any(where == place for where, _ in mine.grads):
         return math.inf

@@ -223,8 +223,8 @@ def part(a: Recorded, b: Recorded, names: Names) -> Found:
         pair = a.model.digests.get(match.a[0]), b.model.digests.get(match.b)
         if None not in pair and pair[0] != pair[1]:
             states[match.b] = ["its weights differ"]
-    if not any(point.another for point in ends):  # where only something inside differs, it does not stand for the other
-        points = [point for point in points if not point.another]
+    if not any(point.differs for point in ends):  # where only something inside differs, it does not stand for the other
+        points = [point for point in points if not point.differs]
     if not (a.wide and b.wide):
         notes.append("one of them did not run in float64: another function looks like rounding that is worse")
     errors = max(p.errors[0] for p in ends), max(p.errors[1] for p in ends)

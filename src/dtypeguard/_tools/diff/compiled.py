@@ -37,7 +37,7 @@ class Compiled:
             self.verdict = "another function"
         elif worse(*(roundings(error, self._unit) for error in self.errors)) == "b":
             self.verdict = "b rounds worse" if side.name == "b" else "a rounds worse"
-        self.where: str | None = self._found() if self.verdict == "another function" else None
+        self.where: str | None = self._find_module() if self.verdict == "another function" else None
 
     def _run(self, paths: Sequence[str]) -> list[Tensor]:
         """The outputs with some modules compiled."""
@@ -57,7 +57,7 @@ class Compiled:
     def _wrong(self, outputs: list[Tensor]) -> bool:
         return not between(outputs, self._wide) <= BITS * self._least
 
-    def _found(self) -> str | None:
+    def _find_module(self) -> str | None:
         """The innermost module that is wrong when it alone is compiled, by halves."""
         tape = Tape()
         self.side.run(self.side.copy(), tape, None)

@@ -76,7 +76,7 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
             raise ValueError("diff: a capture has no gradients: loss= needs two models")
         else:
             records = [side if isinstance(side, Recorded) else recorded(side) for side in (first, second)]
-            made = _made(first, second, part(records[0], records[1], names))
+            made = _result_of(first, second, part(records[0], records[1], names))
         if not draws.same:
             made.notes.append("the programs draw random numbers at different places, and differ by these too")
         mask = _mask(given)
@@ -104,7 +104,7 @@ def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
     behind: Point | None = None
     if a.loss is not None:
         grads, behind = gradients(a, b, found.calls, found.values, found.precision)
-    made = _made(a, b, found, behind)
+    made = _result_of(a, b, found, behind)
     for side in (a, b):
         if side.compiled is not None:
             compiled = Compiled(side, found)
@@ -115,7 +115,7 @@ def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
     return made
 
 
-def _made(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
+def _result_of(a: Side | Recorded, b: Side | Recorded, found: Found, behind: Point | None = None) -> ProgramDiff:
     rows, where, verdict = rows_of(found, b.model if isinstance(b, Side) else None, behind)
     made = ProgramDiff((a.title, b.title), rows, where, verdict, found)
     made.runs = tuple(side.runs if isinstance(side, Side) else 0 for side in (a, b))

@@ -104,7 +104,7 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
             taken.add(path)
 
     if names is not None:
-        for path, other in _mapped(a, b, names):
+        for path, other in _names_mapped(a, b, names):
             take(path, other, "names")
     for path in a.kinds:
         if path in b.kinds and a.sizes(path) == b.sizes(path):
@@ -125,7 +125,7 @@ def matched(a: Model, b: Model, names: Names) -> Calls:
     return {key: calls[key] for key in b.passages if key in calls}
 
 
-def _mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
+def _names_mapped(a: Model, b: Model, names: Any) -> Iterator[tuple[str, str]]:
     """What the caller says: a function of names, or patterns with stars."""
     used: set[str] = set()
     for path in a.kinds:
@@ -189,7 +189,7 @@ def _by_weights(a: Model, b: Model, taken: set[str], done: set[str]) -> Iterator
     used: set[str] = set()
     for path, weight in other.items():
         for turned in (False, True)[: weight.ndim]:
-            parts = _parts(_keys(weight, turned, dtype), table, used)
+            parts = _find_rows(_keys(weight, turned, dtype), table, used)
             if parts is None:
                 continue
             paths = list(dict.fromkeys(part for part, _ in parts))
@@ -217,7 +217,9 @@ def _turned(parts: list[tuple[str, int]], path: str) -> bool:
     return next(row for part, row in parts if part == path) < 0
 
 
-def _parts(keys: list[int], table: Mapping[int, list[tuple[str, int]]], used: set[str]) -> list[tuple[str, int]] | None:
+def _find_rows(
+    keys: list[int], table: Mapping[int, list[tuple[str, int]]], used: set[str]
+) -> list[tuple[str, int]] | None:
     """Where each row is; of equal rows those of the module that has the most, in turn."""
     found, count = [], defaultdict[str, int](int)
     for key in dict.fromkeys(keys):

@@ -1,6 +1,5 @@
 """Both programs run, as they are and in float64, and are compared wherever both have the same tensor."""
 
-import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,14 +43,14 @@ class Point:
     distance: float
 
     @property
-    def another(self) -> bool:
+    def differs(self) -> bool:
         """Whether more than rounding differs."""
         return not self.apart <= self.bound
 
     @property
     def worse(self) -> str:
         """Which of the two rounds worse, or nothing."""
-        return "" if self.another else worse(*self.roundings)
+        return "" if self.differs else worse(*self.roundings)
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Found:
         states: of each module of b, what it holds that a does not.
         precision: of the reference.
         outputs: of a and b, as they are and in the wide dtype.
-        values: what one program has rounded, as the other has it.
+        values: for weights that one program stores rounded, the other program's value.
         output_roundings: how many roundings of each number the errors of the outputs are.
         dtypes: in which a and b compute, where these are two; each one's roundings are those to its own.
     """
@@ -107,20 +106,21 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         calls = matched(*models, names)
         alone = unmatched(*models, calls)
         loose = tuple([path for path in own if model.shapes[path]] for own, model in zip(alone, models, strict=True))
-        states = _shared(*models, {match for match, _ in calls.values()}, values)
-    growth = dict(_grown(calls, *tapes))
+        states = _compare_weights(*models, {match for match, _ in calls.values()}, values)
+    growth = dict(_growth(calls, *tapes))
     tapes[1].passages.clear()
     notes: list[str] = []
-    precision, free = _free(sides, values, calls if modules else {})
+    precision, free = _on_own_inputs(sides, values, calls if modules else {})
     points: list[Point] = []
     if modules:
         try:
-            points = _forced(sides, calls, tapes[0], values, precision, states)
-            regions = _regions(calls, points, free, b, loose)
-            if regions:  # what stands for each other computes other things, that come to the same
-                calls = {key: call for key, call in calls.items() if key not in regions}
-                points = _forced(sides, calls, tapes[0], values, precision, states)
-            _blur(points, {calls[parent][0].b for parent in regions.values()} | _around(calls, loose), b)
+            points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
+            fused = _fused_calls(calls, points, free, b, loose)
+            if fused:  # modules that compute different things but together give the same result
+                calls = {key: call for key, call in calls.items() if key not in fused}
+                points = _on_inputs_of_a(sides, calls, tapes[0], values, precision, states)
+            around = {calls[parent][0].b for parent in fused.values()} | _around_unmatched(calls, loose)
+            _loosen_bounds(points, around, b)
         except Exception as error:  # of what is matched, and is not alike
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             notes.append(f"only the outputs are compared: with what a's modules return, b does not run ({told})")
@@ -129,27 +129,17 @@ def measure(a: Side, b: Side, names: Names) -> Found:
         points = list(_points(calls, Tape({ROOT: a.whole(outs[0])}), Tape({ROOT: b.whole(outs[1])}), *free,
                               torch.finfo(precision).eps))  # fmt: skip
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
-    reference = ends[any(point.another for point in points)]
+    reference = ends[any(point.differs for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
     unit = units_of(outs, ends[0])
     felt = roundings(errors[0], unit[0]), roundings(errors[1], unit[1])
     return Found(
-        calls,
-        points,
-        errors,
-        between(outs[1], outs[0]),
-        growth,
-        alone,
-        states,
-        precision,
-        felt,
-        [*outs, *ends],
-        values,
-        notes,
-    )
+        calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
+        states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
+    )  # fmt: skip
 
 
-def _free(
+def _on_own_inputs(
     sides: tuple[Side, Side], values: tuple[Values, Values], calls: Calls
 ) -> tuple[torch.dtype, tuple[Tape, Tape]]:
     """Both in the widest dtype in which both run, on their own inputs.
@@ -174,7 +164,7 @@ def _wide(sides: tuple[Side, Side], values: tuple[Values, Values], precision: to
           tape: Tape | None) -> tuple[Tape, Tape]:  # fmt: skip
     """What both programs do in a wide dtype, on their own inputs or on those of a tape of a's."""
     made = Tape(), Tape()
-    for side, one, held, paths, given in zip(sides, made, values, _paths(calls), _given(calls, tape), strict=True):
+    for side, one, held, paths, given in zip(sides, made, values, _paths(calls), _overrides(calls, tape), strict=True):
         side.run(side.wide(precision, held), one, paths, given, Wide(precision, apart=tape is not None))
     return made
 
@@ -184,7 +174,7 @@ def _paths(calls: Calls) -> tuple[set[str], set[str]]:
     return {key[0] for _, keys in calls.values() for key in keys}, {key[0] for key in calls}
 
 
-def _given(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
+def _overrides(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
     """What the calls of a and of b are to get and to return, as a has it."""
     kept = {key for _, keys in calls.values() for key in keys}
 
@@ -197,11 +187,11 @@ def _given(calls: Calls, tape: Tape | None) -> tuple[Given, Given]:
     return of_a, of_b
 
 
-def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values], precision: torch.dtype,
-            states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
+def _on_inputs_of_a(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Values, Values],
+                    precision: torch.dtype, states: dict[str, list[str]]) -> list[Point]:  # fmt: skip
     """Both programs with a's tensors."""
     low = Tape()
-    sides[1].run(sides[1].copy(), low, _paths(calls)[1], _given(calls, tape)[1])
+    sides[1].run(sides[1].copy(), low, _paths(calls)[1], _overrides(calls, tape)[1])
     wide = _wide(sides, values, precision, calls, tape)
     for key, (match, keys) in calls.items():
         if len(keys) == 1 and key in low.passages and not key[1]:
@@ -212,7 +202,7 @@ def _forced(sides: tuple[Side, Side], calls: Calls, tape: Tape, values: tuple[Va
     return list(_points(calls, tape, low, *wide, torch.finfo(precision).eps))
 
 
-def _around(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
+def _around_unmatched(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
     """The innermost modules of b around weights that have no partner."""
     pairs = {match.b: match for match, _ in calls.values()}
     found = set()
@@ -225,38 +215,35 @@ def _around(calls: Calls, loose: tuple[list[str], ...]) -> set[str]:
     return found
 
 
-def _blur(points: list[Point], blurred: Collection[str], b: Side) -> None:
-    """Weights that were computed from others are rounded once: no less can be told from that."""
-    spacing = max((torch.finfo(p.dtype).eps for p in b.weights), default=0.0)
+def _loosen_bounds(points: list[Point], blurred: Collection[str], b: Side) -> None:
+    """Fused weights carry one extra rounding; smaller differences say nothing."""
+    spacing = b.spacing
     for point in points:
         if point.match.b in blurred:
             point.bound = max(point.bound, spacing)
 
 
-def _regions(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
-             loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
+def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: Side,
+                 loose: tuple[list[str], ...]) -> dict[Key, Key]:  # fmt: skip
     """The calls that differ inside of a module whose results, on its own inputs, do not; with the call of that module.
 
-    So it is where weights of several modules are one: a norm in a convolution. Weights that were computed from others
-    are rounded: so much of what differs inside may differ in the result.
+    So it is where weights of several modules are one: a norm in a convolution. Fused weights carry one extra rounding,
+    and so much of what differs inside may differ in the result.
 
     Args:
         loose: modules of a, and of b, that have weights and stand for none of the other.
     """
-    spacing = max((torch.finfo(p.dtype).eps for p in b.weights), default=0.0)
-    found = {}
+    found, spacing = {}, b.spacing
     for point in points:
-        parent = free[1].passages[point.key].parent if point.another and point.key in free[1].passages else None
+        parent = free[1].passages[point.key].parent if point.differs and point.key in free[1].passages else None
         if parent is None or parent not in calls or any(one not in free[0].passages for one in calls[parent][1]):
             continue
         paths = calls[parent][1][0][0], parent[0]
         if not any(not path or one.startswith(f"{path}.") for path, own in zip(paths, loose, strict=True)
                    for one in own):  # fmt: skip
             continue
-        mine, its = free[1].passages[parent], expected(calls[parent], free[0])[1]
-        pairs = paired(mine.outputs, its)
-        apart = max((distance(dict(mine.outputs)[name], its[n][1]) for name, n in pairs.items()), default=math.inf)
-        if apart <= min(point.apart, 1e3) * spacing:
+        apart = _farthest(free[1].passages[parent].outputs, expected(calls[parent], free[0])[1])
+        if apart is not None and apart <= min(point.apart, 1e3) * spacing:
             found[point.key] = parent
     return found
 
@@ -281,8 +268,13 @@ def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
 
 def between(mine: list[Tensor], other: list[Tensor]) -> float:
     """The largest distance of tensors of two results."""
-    pairs = paired([(str(n), t) for n, t in enumerate(mine)], [(str(n), t) for n, t in enumerate(other)])
-    return max((distance(mine[int(n)], other[m]) for n, m in pairs.items()), default=0.0)
+    return _farthest([(str(n), t) for n, t in enumerate(mine)], [(str(n), t) for n, t in enumerate(other)]) or 0.0
+
+
+def _farthest(mine: Named, other: Named) -> float | None:
+    """The largest distance of tensors that stand for each other; None if there are none."""
+    own = dict(mine)
+    return max((distance(own[name], other[n][1]) for name, n in paired(mine, other).items()), default=None)
 
 
 def expected(call: tuple[Match, tuple[Key, ...]], tape: Tape) -> tuple[Named, Named]:
@@ -352,15 +344,14 @@ def unmatched(a: Model, b: Model, calls: Calls) -> tuple[list[str], list[str]]:
     )
 
 
-def _grown(calls: Calls, a: Tape, b: Tape) -> Iterator[tuple[str, float]]:
+def _growth(calls: Calls, a: Tape, b: Tape) -> Iterator[tuple[str, float]]:
     for key, call in calls.items():
-        mine, its = dict(b.passages[key].outputs), expected(call, a)[1]
-        pairs = paired(b.passages[key].outputs, its)
-        if pairs:
-            yield key[0], max(distance(mine[name], its[n][1]) for name, n in pairs.items())
+        apart = _farthest(b.passages[key].outputs, expected(call, a)[1])
+        if apart is not None:
+            yield key[0], apart
 
 
-def _shared(a: Model, b: Model, matches: set[Match], values: tuple[Values, Values]) -> dict[str, list[str]]:
+def _compare_weights(a: Model, b: Model, matches: set[Match], values: tuple[Values, Values]) -> dict[str, list[str]]:
     """What differs in what modules hold. Values that one program has rounded are given to both in float64."""
     found: dict[str, list[str]] = {}
     for match in matches:

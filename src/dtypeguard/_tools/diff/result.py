@@ -248,7 +248,7 @@ def rows_of(
             continue
         point = first if first is not None and first.match == match else max(points, key=_weight)
         row = DiffRow(
-            name=match.b, a=match.a, how=match.how, verdict=_of(point), at=point.before,
+            name=match.b, a=match.a, how=match.how, verdict=_verdict_of(point), at=point.before,
             site=_line(point, modules.get(match.b)), apart=point.apart, bound=point.bound,
             error_a=point.errors[0], error_b=point.errors[1], roundings=point.roundings, adds=point.distance,
             outputs=found.growth.get(match.b), state=tuple(found.states.get(match.b, ())),
@@ -260,7 +260,7 @@ def rows_of(
 
 
 def _verdict(found: Found) -> tuple[Verdict, Point | None]:
-    another = next((point for point in found.points if point.another), None)
+    another = next((point for point in found.points if point.differs), None)
     if another is not None:
         return "another function", another
     sides = {side: next((p for p in found.points if p.worse == side), None) for side in "ab"}
@@ -275,8 +275,8 @@ def _verdict(found: Found) -> tuple[Verdict, Point | None]:
     return "rounding", None
 
 
-def _of(point: Point) -> Verdict:
-    if point.another:
+def _verdict_of(point: Point) -> Verdict:
+    if point.differs:
         return "another function"
     if point.worse:
         return "a rounds worse" if point.worse == "a" else "b rounds worse"
@@ -285,7 +285,7 @@ def _of(point: Point) -> Verdict:
 
 def _weight(point: Point) -> tuple[Any, ...]:
     more = abs(point.roundings[1] - point.roundings[0])
-    return point.another, point.apart if point.another else 0.0, bool(point.worse), more, point.distance
+    return point.differs, point.apart if point.differs else 0.0, bool(point.worse), more, point.distance
 
 
 def _added(row: DiffRow) -> tuple[bool, float, bool, float]:

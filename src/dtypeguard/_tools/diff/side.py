@@ -70,6 +70,11 @@ class Side:
         return type(self.model).__name__ + (" (compiled)" if self.compiled else "")
 
     @property
+    def spacing(self) -> float:
+        """That of the coarsest weights at 1."""
+        return max((torch.finfo(weight.dtype).eps for weight in self.weights), default=0.0)
+
+    @property
     def weights(self) -> list[Tensor]:
         """The floating parameters."""
         return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]

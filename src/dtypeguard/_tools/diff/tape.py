@@ -131,7 +131,7 @@ class Wires:
         for path, module in walk(model):
             name = unwrapped(path)
             if paths is None or name in paths:
-                before, after = self._before(name), self._after
+                before, after = self._on_call(name), self._on_return
                 self._hooks.append(module.register_forward_pre_hook(before, with_kwargs=True))
                 self._hooks.append(module.register_forward_hook(after, with_kwargs=True))
 
@@ -144,7 +144,7 @@ class Wires:
             for hook in self._hooks:
                 hook.remove()
 
-    def _before(self, name: str) -> Callable[..., Any]:
+    def _on_call(self, name: str) -> Callable[..., Any]:
         @_bare
         def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
             number = self._count[name] = self._count.get(name, -1) + 1
@@ -187,7 +187,7 @@ class Wires:
         return before
 
     @_bare
-    def _after(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+    def _on_return(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
         passage, replaced = self._open.pop()
         passage.bounds = passage.bounds[0], self._bound()
         passage.times = passage.times[0], self._tick()
@@ -265,20 +265,20 @@ def kind_of(tensor: Tensor) -> str:
 
 def paired(mine: Named, other: Named) -> dict[str, int]:
     """Which tensor of another list stands for which of mine: by name, else in order; of one kind and size."""
-    if len(mine) == len(other) and all(_fits(a, b) for (_, a), (_, b) in zip(mine, other, strict=True)):
+    if len(mine) == len(other) and all(_may_pair(a, b) for (_, a), (_, b) in zip(mine, other, strict=True)):
         return {name: n for n, (name, _) in enumerate(mine)}
     found, left = {}, dict(enumerate(other))
     for same in (True, False):
         for name, tensor in mine:
             if name not in found:
-                fits = (n for n, (its, b) in left.items() if _fits(tensor, b) and (its == name or not same))
+                fits = (n for n, (its, b) in left.items() if _may_pair(tensor, b) and (its == name or not same))
                 if (place := next(fits, None)) is not None:
                     found[name] = place
                     del left[place]
     return found
 
 
-def _fits(a: Tensor, b: Tensor) -> bool:
+def _may_pair(a: Tensor, b: Tensor) -> bool:
     return kind_of(a) == kind_of(b) and a.numel() == b.numel() and _packed(a) == _packed(b)
 
 

@@ -65,7 +65,7 @@ class DryrunCell(Result):
 
     def __str__(self) -> str:
         region = "no autocast" if self.region is None else f"autocast {name_of(self.region)}"
-        return f"parameters {named(self.parameters)}, inputs {named(self.inputs)}, {region}"
+        return f"parameters {dtype_title(self.parameters)}, inputs {dtype_title(self.inputs)}, {region}"
 
     def _data(self) -> dict[str, Any]:
         return vars(self)
@@ -79,7 +79,7 @@ class DryrunCell(Result):
         return parts_of_cell(self)
 
 
-def named(dtype: torch.dtype | None) -> str:
+def dtype_title(dtype: torch.dtype | None) -> str:
     return "as given" if dtype is None else name_of(dtype)
 
 
@@ -168,13 +168,13 @@ class Runner:
                 outcome.error = error
             else:
                 outcome.outputs = tuple(leaf.dtype for _, leaf in flat(result) if isinstance(leaf, torch.Tensor))
-        outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {named(c.from_dtype)} to "
-                                              f"{named(c.to_dtype)}" for c in casts()))  # fmt: skip
+        outcome.repairs = tuple(dict.fromkeys(f"`{c.argument}` of {c.function} from {dtype_title(c.from_dtype)} to "
+                                              f"{dtype_title(c.to_dtype)}" for c in casts()))  # fmt: skip
         outcome.modules = {path: tuple(dtypes) for path, dtypes in imagining.modules.items()}
         outcome.births = imagining.births.lines(recorder)
         if outcome.error is not None:
             outcome.finding = _refusal(recorder)
-            outcome.text = _told(outcome.error, outcome.finding)
+            outcome.text = _error_text(outcome.error, outcome.finding)
         return outcome
 
 
@@ -189,7 +189,7 @@ def _refusal(recorder: Recorder) -> Finding | None:
     return dataclasses.replace(found[0]) if found else None
 
 
-def _told(error: Exception, finding: Finding | None) -> str:
+def _error_text(error: Exception, finding: Finding | None) -> str:
     """The exception with its line; with the operands and the lines of their dtypes, where that is known."""
     if finding is not None:
         lines = finding.origin if len(finding.origin) > 1 else ()  # one alone is in the message

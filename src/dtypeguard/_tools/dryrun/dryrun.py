@@ -75,7 +75,7 @@ def dryrun(
     original, root = Original(model), root_of(model)
     asked = read("dtypes", _DTYPES if dtypes is None else dtypes, FLOATING)
     regions = read("region", _REGIONS if region is None else region, _REGIONS)
-    place = _place(device)
+    place = _as_device(device)
     with unheard(), apart(), aside():
         inputs = _inputs(root, batch)
         anchor = anchor_of(root)
@@ -152,7 +152,7 @@ def _drawn(root: nn.Module, name: str, signature: inspect.Signature) -> Inputs:
     return bound
 
 
-def _place(device: torch.device | str | None) -> torch.device:
+def _as_device(device: torch.device | str | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     place = torch.device(device)

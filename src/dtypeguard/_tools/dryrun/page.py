@@ -15,22 +15,22 @@ def matrix_of(found: Any, outputs: Callable[[Any], str]) -> Matrix:
     """A table as a picture."""
     single, rows = len(found.columns()) == 1, dict[tuple[str, str], list[Cell]]()
     for cell in found:  # with inputs of one kind, the regions stand across
-        key = _named(cell.parameters), "" if single or cell.region is None else f"autocast {_named(cell.region)}"
+        key = _title(cell.parameters), "" if single or cell.region is None else f"autocast {_title(cell.region)}"
         drawn = Cell(_COLOURS[cell.status], cell.status, outputs(cell), f"{cell}: {cell.status}")
         rows.setdefault(key, []).append(drawn)
     there = {cell.status for cell in found}
     keys = [(colour, status) for status, colour in _COLOURS.items() if status in there]
-    regions = [_named(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
-    columns, across = (regions, "autocast") if single else (list(map(_named, found.columns())), "inputs")
+    regions = [_title(region, "no region") for region in dict.fromkeys(cell.region for cell in found)]
+    columns, across = (regions, "autocast") if single else (list(map(_title, found.columns())), "inputs")
     lines = [(*key, cells) for key, cells in rows.items()]
     return Matrix(f"{found.module}: in which dtypes does it run?", columns, lines, across, "parameters", keys)
 
 
 def parts_of(found: Any, statuses: Mapping[Any, str]) -> tuple[Any, ...]:
     """What shows a table."""
-    head = ("parameters", "region", *(f"inputs {_named(dtype)}" for dtype in found.columns()))
+    head = ("parameters", "region", *(f"inputs {_title(dtype)}" for dtype in found.columns()))
     rows = [
-        (_named(parameters), _named(region, "-"), *map(_status, cells)) for parameters, region, cells in found.rows()
+        (_title(parameters), _title(region, "-"), *map(_status, cells)) for parameters, region, cells in found.rows()
     ]
     there, computed = {cell.status for cell in found}, (*found.computes(), *found.born())
     return (
@@ -57,5 +57,5 @@ def _status(cell: Any) -> Any:
     return joined(badge(cell.status, _KINDS[cell.status]), *dict.fromkeys(cell.outputs))
 
 
-def _named(dtype: Any, nothing: str = "as given") -> str:
+def _title(dtype: Any, nothing: str = "as given") -> str:
     return nothing if dtype is None else name_of(dtype)

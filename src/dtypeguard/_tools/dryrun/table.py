@@ -12,7 +12,7 @@ from ..._show.chips import short
 from ..._show.result import Drawn
 from ..._show.svg import Matrix
 from ..._show.text import number
-from .cells import DryrunCell, Status, named
+from .cells import DryrunCell, Status, dtype_title
 
 Dtype = torch.dtype | FloatName | None
 # What became of a cell, and what the legend says.
@@ -55,8 +55,8 @@ class DryrunTable(Drawn):
         found = next((c for c in self.cells if (c.parameters, c.inputs, c.region) == wanted), None)
         if found is None:
             kinds = zip(("parameters", "inputs", "region"), zip(*map(_key, self.cells), strict=True), strict=True)
-            there = "; ".join(f"{kind} {', '.join(map(_said, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
-            raise KeyError(f"no cell has {', '.join(map(_said, wanted))}; there are {there}")
+            there = "; ".join(f"{kind} {', '.join(map(_dtype_text, dict.fromkeys(dtypes)))}" for kind, dtypes in kinds)
+            raise KeyError(f"no cell has {', '.join(map(_dtype_text, wanted))}; there are {there}")
         return found
 
     def assert_runs(self, parameters: Dtype, inputs: Dtype = None, region: Dtype = None) -> None:
@@ -124,9 +124,11 @@ class DryrunTable(Drawn):
 
     def _matrix(self) -> Iterator[str]:
         yield ""
-        yield _line("parameters", "region", *(named(dtype) for dtype in self.columns()))
+        yield _line("parameters", "region", *(dtype_title(dtype) for dtype in self.columns()))
         for parameters, region, cells in self.rows():
-            yield _line(named(parameters), _said(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells))
+            yield _line(
+                dtype_title(parameters), _dtype_text(region, "-"), *(f"{c.status} {outputs(c)}".strip() for c in cells)
+            )
 
     def _legend(self) -> Iterator[str]:
         there = {cell.status for cell in self.cells}
@@ -137,7 +139,7 @@ class DryrunTable(Drawn):
         """For each status but `runs`, the lines that are to blame, what is raised there, and what a guard casts."""
         for status in list(STATUSES)[1:]:
             cells = [cell for cell in self.cells if cell.status == status]
-            groups = _grouped((_place(cell), cell) for cell in cells)
+            groups = _grouped((_sort_key(cell), cell) for cell in cells)
             lines = []
             for _, found in groups:
                 first, *more = (found[0].error or "").split("\n")
@@ -157,13 +159,13 @@ class DryrunTable(Drawn):
         for cell in own:
             groups = _grouped((dtypes, path) for path, dtypes in cell.modules.items())
             lines = [f"{', '.join(map(name_of, dtypes)):<20}{', '.join(_some(paths))}" for (dtypes,), paths in groups]
-            yield f"modules under autocast {_said(cell.region)}, {named(cell.parameters)} parameters", lines
+            yield f"modules under autocast {_dtype_text(cell.region)}, {dtype_title(cell.parameters)} parameters", lines
 
     def born(self) -> Iterator[tuple[str, list[str]]]:
         """By the dtype of parameters, the lines at which other dtypes are born, without autocast."""
         cells = [c for c in self.cells if c.region is None and c.births and c.inputs in (c.parameters, None)]
         for cell in cells:
-            yield f"born inside, {named(cell.parameters)} parameters", _some(list(cell.births))
+            yield f"born inside, {dtype_title(cell.parameters)} parameters", _some(list(cell.births))
 
 
 def outputs(cell: DryrunCell) -> str:
@@ -175,7 +177,7 @@ def _key(cell: DryrunCell) -> tuple[torch.dtype | None, ...]:
     return cell.parameters, cell.inputs, cell.region
 
 
-def _place(cell: DryrunCell) -> tuple[Any, ...]:
+def _sort_key(cell: DryrunCell) -> tuple[Any, ...]:
     place = (cell.error or "").partition(": ")[0] if cell.finding is None else cell.finding.site
     return place, bool(cell.finding)
 
@@ -184,7 +186,7 @@ def _dtype(value: Any) -> torch.dtype | None:
     return None if value is None else dtype_of(value, "dtype")
 
 
-def _said(dtype: torch.dtype | None, nothing: str = "None") -> str:
+def _dtype_text(dtype: torch.dtype | None, nothing: str = "None") -> str:
     return nothing if dtype is None else name_of(dtype)
 
 

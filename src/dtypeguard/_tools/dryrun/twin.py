@@ -42,7 +42,7 @@ class Original:
     def twin(self, ghosts: Ghosts, device: torch.device) -> nn.Module:
         """A model that shares nothing with the user's, without a guard, and in the user's dtypes."""
         memo: dict[int, Any] = {}
-        for tensor in _held(self._root):
+        for tensor in _all_tensors(self._root):
             if type(tensor) is nn.Parameter:
                 data = tensor.detach().clone() if self._few else _ghost(ghosts, tensor, device)
                 twin = memo[id(tensor)] = nn.Parameter(data, tensor.requires_grad)
@@ -67,7 +67,7 @@ def _ghost(ghosts: Ghosts, tensor: Tensor, device: torch.device) -> Tensor:
     return ghosts.of(tensor.detach(), device=device if tensor.is_meta else tensor.device)
 
 
-def _held(root: nn.Module) -> Iterator[Tensor]:
+def _all_tensors(root: nn.Module) -> Iterator[Tensor]:
     """Parameters, buffers, and tensors that are plain attributes."""
     for module in root.modules():
         for table in (module._parameters, module._buffers, vars(module)):

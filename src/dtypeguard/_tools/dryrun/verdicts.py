@@ -96,7 +96,7 @@ def _ask(func: Any, leaves: list[Any], spec: Any, region: Region, values: Any) -
     def made(size: _Size, dtype: Callable[[torch.dtype], torch.dtype], device: str | None = None) -> Any:
         def change(leaf: Any) -> Any:
             if isinstance(leaf, Tensor):
-                return _made(leaf, size, values, dtype(leaf.dtype), device)
+                return _question_tensor(leaf, size, values, dtype(leaf.dtype), device)
             if isinstance(leaf, torch.dtype):
                 return dtype(leaf)
             if isinstance(leaf, torch.device):
@@ -171,7 +171,7 @@ def is_about_dtypes(error: Exception) -> bool:
     return re.search(r"not implemented for|dtype|[Ee]xpected .* type", str(error)) is not None
 
 
-def _made(tensor: Tensor, size: _Size, values: Any, dtype: torch.dtype, device: Any) -> Tensor:
+def _question_tensor(tensor: Tensor, size: _Size, values: Any, dtype: torch.dtype, device: Any) -> Tensor:
     """A tensor for a question: ones, and zeros for integers, which may be indices."""
     device = tensor.device if device is None else device
     number = 1 if dtype.is_floating_point or dtype.is_complex else 0

@@ -53,10 +53,10 @@ def region_per_item(place: Place, at: At) -> Iterator[Candidate]:
     made = region.with_changes(body=cst.IndentedBlock([*body[:-1], kept]), leading_lines=())  # type: ignore[list-item]
     parts = [made, cst.parse_statement("yield item")]
     whole = parts if loop is None else [loop.with_changes(body=cst.IndentedBlock(parts))]  # type: ignore[arg-type]
-    yield [_written(source, region, whole)]  # type: ignore[arg-type]
+    yield [_rewrite(source, region, whole)]  # type: ignore[arg-type]
 
 
-def _written(source: Source, statement: Node, nodes: list[Statement], last: Node | None = None) -> Change:
+def _rewrite(source: Source, statement: Node, nodes: list[Statement], last: Node | None = None) -> Change:
     """Statements in place of others, with their indentation; strings of several lines stay as they are."""
     indent = source.indent(statement)
     shell: list[Statement] = [cst.If(cst.Name("_"), cst.IndentedBlock(nodes, indent=indent))] if indent else nodes
@@ -94,4 +94,4 @@ def _restored(place: Place, at: At, there: bool) -> Iterator[Candidate]:
         code = source.text[slice(*source.lines(back[0]))].strip() if back else code
         last = cst.Finally(cst.IndentedBlock([cst.parse_statement(code)]))
         tried = cst.Try(body=cst.IndentedBlock(inner), finalbody=last)  # type: ignore[arg-type]
-        yield [_written(source, inner[0], [tried], back[0] if back else inner[-1])]
+        yield [_rewrite(source, inner[0], [tried], back[0] if back else inner[-1])]

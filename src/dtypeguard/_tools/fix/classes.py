@@ -90,6 +90,23 @@ def norms_in_float32(place: Place, at: At) -> Iterator[Candidate]:
 
 
 @move
+def layer_in_float32(place: Place, at: At) -> Iterator[Candidate]:
+    """Computes a linear layer in float32, and leaves its parameters as they are."""
+    source, call = at.source, at.node
+    made = source.call_behind(call.func) if isinstance(call, cst.Call) else None
+    if made is None or source.called(made) != "Linear" or not isinstance(call, cst.Call) or len(call.args) != 1:
+        return
+    function = next((name for name, module in source.modules.items() if module == "torch.nn.functional"), None)
+    layer, value = source.code(call.func), source.closed(call.args[0].value)
+    said = [arg for arg in made.args[2:] if arg.keyword is None or arg.keyword.value == "bias"]
+    biased = source.code(said[0].value) if said else "True"
+    parts = [value, f"{layer}.weight", *([f"{layer}.bias"] if biased == "True" else [])]
+    written = ", ".join(f"{part}.float()" for part in parts)
+    if biased in ("True", "False"):
+        yield [source.replace(call, f"{function or f'{source.torch()}.nn.functional'}.linear({written})")]
+
+
+@move
 def convert_model(place: Place, at: At) -> Iterator[Candidate]:
     """Converts the whole model before it is called."""
     name = at.node.func.value if isinstance(at.node, cst.Call) and isinstance(at.node.func, cst.Name) else ""

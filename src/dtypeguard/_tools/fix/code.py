@@ -28,6 +28,7 @@ _FACTORIES = frozenset(
     hamming_window""".split()
 )
 _OF_MODULES = ("parameters", "named_parameters", "state_dict", "load_state_dict", "train", "eval", "modules")
+_TENSORS = ("Tensor", "Parameter", "Buffer")
 _SHARING = frozenset("from_numpy as_tensor asarray frombuffer from_dlpack".split())
 SUMS = frozenset("sum mean prod cumsum cumprod var std norm logsumexp".split())
 WIDER_INTEGER = {torch.uint8: torch.int32, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int64}
@@ -89,14 +90,14 @@ def move(function: Move) -> Move:
 # ---------------------------------------------------------------- casts
 
 
-def named(dtype: torch.dtype, source: Source) -> str:
+def dtype_code(dtype: torch.dtype, source: Source) -> str:
     """`torch.float32`, by the file's own name for torch."""
     return f"{source.torch() or 'torch'}.{name_of(dtype)}"
 
 
 def spelt(dtype: torch.dtype, source: Source) -> str:
     """`.half()`, or `.to(torch.int16)` for a dtype without a method."""
-    return f".{CASTS[dtype]}()" if dtype in CASTS else f".to({named(dtype, source)})"
+    return f".{CASTS[dtype]}()" if dtype in CASTS else f".to({dtype_code(dtype, source)})"
 
 
 def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
@@ -108,7 +109,7 @@ def cast(at: At, dtype: torch.dtype, text: str | None = None) -> Candidate:
         said = dtype_argument(source, node)
         if said is not None:
             whole = dtype is torch.float64 and not _says_float(source, node)
-            return [source.replace(said.value, named(torch.float32 if whole else dtype, source))]
+            return [source.replace(said.value, dtype_code(torch.float32 if whole else dtype, source))]
         if is_cast(source, node) and not node.args and dtype in CASTS and isinstance(node.func, cst.Attribute):
             return [source.replace(node.func.attr, CASTS[dtype])]
     return source.after(node, text or spelt(dtype, source))
@@ -138,14 +139,16 @@ def retyped(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
     if isinstance(node, cst.Call):
         inner = source.on(node)
         if is_cast(source, node) and inner is not None:
+            if is_module(At(source, inner)):
+                return  # what converts a model converts all of it
             if source.shared(node):
-                yield [_without_cast(source, inner, node, f".to({named(dtype, source)}, copy=True)")]
+                yield [_without_cast(source, inner, node, f".to({dtype_code(dtype, source)}, copy=True)")]
             else:
                 yield [_without_cast(source, inner, node)]
         elif source.called(node) in _SHARING and any(source.root(arg.value) in source.written for arg in node.args):
             return  # it must go on to share the memory of what is written to
         elif source.called(node) in _FACTORIES and source.torch() and dtype_argument(source, node) is None:
-            yield [add_argument(source, node, f"dtype={named(dtype, source)}")]
+            yield [add_argument(source, node, f"dtype={dtype_code(dtype, source)}")]
             return
     yield cast(at, dtype)
 
@@ -195,7 +198,7 @@ def operands(at: At) -> list[At]:
         case cst.UnaryOperation():
             found = [node.expression]
         case cst.Call():
-            receiver = source.on(node)
+            receiver = source.on(node) if hasattr(torch.Tensor, source.called(node)) else None  # else it is a module
             found = [*([] if receiver is None else [receiver]), *(arg.value for arg in node.args if not arg.star)]
             found = found[1:] if source.called(node).endswith("_") else found  # in place
         case cst.Tuple() | cst.List():
@@ -214,12 +217,17 @@ def operands(at: At) -> list[At]:
 
 
 def is_module(at: At) -> bool:
-    """Whether a name stands for a module, which a cast would convert in place, for all."""
+    """Whether a name stands for a module, which a cast would convert in place, for all; no tensor is ever called."""
     source, code = at.source, at.source.code(at.node)
     if not isinstance(at.node, cst.Name) and not of_self(at.node):
         return False
     called = [source.code(call.func) for call in source.of(cst.Call)]
-    return any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
+    made = source.called(source.call_behind(at.node) or at.node)
+    return (
+        code in called
+        or any(one in (f"{code}.{method}" for method in _OF_MODULES) for one in called)
+        or (made[:1].isupper() and not made.endswith(_TENSORS))
+    )
 
 
 def used(at: At) -> list[At]:
@@ -298,11 +306,21 @@ def origins(at: At, depth: int = 3) -> list[At]:
 
 
 def casts_in(at: At, wide: torch.dtype) -> list[At]:
-    """The casts and factories with a dtype in an expression that may have lost what `wide` keeps, outer ones first."""
+    """The casts and factories with a dtype in an expression that may have lost what `wide` keeps, outer ones first.
+
+    Not those that have given digits: without them there would be fewer, the same in the wider dtype.
+    """
     source = at.source
-    calls = list(source.below(at.node, cst.Call))
+    calls = [call for call in source.below(at.node, cst.Call) if not _widens(source, call)]
     floating = ["half", "bfloat16", "float"] if wide is torch.float64 else ["half", "bfloat16"]
     return [At(source, call) for call in calls if source.called(call) in floating or _says_float(source, call)]
+
+
+def _widens(source: Source, call: cst.Call) -> bool:
+    """Whether a cast is to float32 or float64, at a line where floats became wider."""
+    code = source.code(call).rpartition(".")[2]
+    wide = source.called(call) in ("float", "double") or code.startswith(("float32", "float64"))
+    return wide and is_cast(source, call) and source.range(call).end.line in source.widened
 
 
 def _says_float(source: Source, call: cst.Call) -> bool:

@@ -162,7 +162,7 @@ class Mending:
         chosen = [edit for edit in self.edits if (edit.safe or self._options.unsafe_fixes) and not edit.installed]
         for edit in list(chosen):
             for file in edit.after:
-                if reason := _kept(file):
+                if reason := _why_kept(file):
                     self.notes.append(f"{shown(file)} is not written: {reason}")
                     chosen = [one for one in chosen if file not in one.after]
         if not chosen:
@@ -225,7 +225,7 @@ def _unlike(first: "Run", control: "Run") -> str:
     return ""
 
 
-def _kept(file: str) -> str:
+def _why_kept(file: str) -> str:
     """Why a file is left as it is."""
     if not os.stat(file).st_mode & 0o222 or not os.access(file, os.W_OK):  # the first also for root
         return "it may only be read"

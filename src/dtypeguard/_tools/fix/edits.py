@@ -62,7 +62,8 @@ def said(move: str) -> str:
 def unproven(report: AuditReport) -> list[Edit]:
     """What may be written for the findings of a report, best guesses that nobody has run."""
     data = functools.partial(since, report.began)
-    return searched(Run(list(report.findings)), None, lambda file: installed(file) is None, data=data)[0]
+    first = Run(list(report.findings), widened=tuple(report._recorder.findings.widened()))
+    return searched(first, None, lambda file: installed(file) is None, data=data)[0]
 
 
 def since(began: float, file: str) -> bytes:

@@ -57,11 +57,24 @@ def cast_operands(place: Place, at: At) -> Iterator[Candidate]:
     targets = [finding.to_dtype, finding.from_dtype, torch.float32]
     if not floating:
         targets = [finding.to_dtype, torch.float32, torch.int64, torch.bool]
-    elif finding.to_dtype not in FLOATING:  # indices; what is written among integers would lose its fraction
-        targets = [torch.int64 if finding.to_dtype is None else None]
+    elif finding.to_dtype not in FLOATING:  # a mask, or indices
+        targets = [finding.to_dtype or torch.int64]
+    others = _siblings(at)
     for dtype in dict.fromkeys(targets):
         if dtype is not None and dtype is not torch.float64:
             yield from each_and_all([cast(part, dtype) for part in parts])
+            yield joined([cast(part, dtype) for part in others])
+    if finding.from_dtype in HALF and finding.to_dtype is torch.float32 and isinstance(at.node, cst.BaseExpression):
+        for text in [*in_function(at), spelt(finding.from_dtype, at.source)]:  # and back, for what goes on with it
+            yield joined([*(cast(part, torch.float32) for part in parts), at.source.after(at.node, text)])
+
+
+def _siblings(at: At) -> list[At]:
+    """What all calls of a line compute with that call the same, where they are several."""
+    source, name = at.source, at.source.called(at.node)
+    calls = [call for call in source.below(source.statement(at.node), cst.Call) if name and source.called(call) == name]
+    nested = any(source.inside(one, other) for one in calls for other in calls if one is not other)
+    return [part for call in calls for part in used(At(source, call))] if len(calls) > 1 and not nested else []
 
 
 def _like_layers(at: At) -> list[str]:
@@ -189,7 +202,7 @@ def narrow_origins(place: Place, at: At) -> Iterator[Candidate]:
 
 
 def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
-    for one in [other for found in origins(at) for other in _parts(found)]:
+    for one in [other for found in origins(at) for other in _operands_of(found)]:
         yield from kept_as_it_is(one)
         calls = casts_in(one, torch.float64 if dtype is torch.float64 else torch.float32)
         for call in calls:
@@ -198,7 +211,7 @@ def _origins_as(at: At, dtype: torch.dtype) -> Iterator[Candidate]:
             yield from retyped(one, dtype)
 
 
-def _parts(at: At) -> list[At]:
+def _operands_of(at: At) -> list[At]:
     """An expression; of a comprehension what it makes; nothing for a model that an optimizer trains."""
     node = at.node
     parent = next((one for one in at.source.up(node) if isinstance(one, cst.Assign)), None)
@@ -227,6 +240,6 @@ def keep_result(place: Place, at: At) -> Iterator[Candidate]:
     """Keeps the result of the cast."""
     source, call = at.source, at.node
     target = source.on(call) if isinstance(call, cst.Call) and isinstance(source.parents[call], cst.Expr) else None
-    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.kept(target)):
+    if isinstance(target, cst.Attribute | cst.Subscript) or (isinstance(target, cst.Name) and source.is_read(target)):
         begin = source.extent(call)[0]
         yield [Change(source.file, begin, begin, f"{source.code(target)} = ")]

@@ -11,7 +11,15 @@ Given = tuple[cst.BaseExpression, int | None]  # a value, or the part of it by i
 
 
 class Source(Text):
-    """The syntax of one file, and its names."""
+    """The syntax of one file, and its names.
+
+    Attributes:
+        widened: the lines at which floats are cast to wider ones.
+    """
+
+    def __init__(self, file: str, text: str, widened: frozenset[int] = frozenset()) -> None:
+        super().__init__(file, text)
+        self.widened = widened
 
     @functools.cached_property
     def modules(self) -> dict[str, str]:
@@ -114,7 +122,7 @@ class Source(Text):
                     elif whole is not None:
                         yield whole
 
-    def kept(self, name: cst.Name) -> bool:
+    def is_read(self, name: cst.Name) -> bool:
         """Whether what is assigned to a variable at a place is read later, and is the function's own."""
         scope, begin = self.scope(name), self.extent(name)[1]
         own = [target for target, _, where in self._assigned if where is scope and self._bare(target) == name.value]
@@ -139,7 +147,7 @@ class Source(Text):
     def _drawn(self, loop: cst.For) -> list[str]:
         return [one.value for one in self.below(loop.target, cst.Name)]
 
-    def made(self, name: Node) -> cst.Call | None:
+    def call_behind(self, name: Node) -> cst.Call | None:
         """The call that made what a name holds, behind functions of the file."""
         functions = {function.name.value for function in self.of(cst.FunctionDef)}
         calls = [value for value in self.definitions(name) if isinstance(value, cst.Call)]

@@ -16,9 +16,9 @@ from .code import (
     Place,
     add_argument,
     cast,
+    dtype_code,
     each_and_all,
     move,
-    named,
     names_in,
     operands,
     origins,
@@ -78,14 +78,21 @@ def bool_mask(place: Place, at: At) -> Iterator[Candidate]:
                 return
 
 
+_INVERTED = re.compile(r"\(*(~|1(\.0?)?\s*-|\w+\.logical_not\()|.*\.logical_not\(\)")
+
+
 def _hides(mask: At) -> bool | None:
     """Whether a 1 in a mask hides a place, as its name or what it is made of says; None where nothing does."""
-    code = mask.source.code(mask.node)
-    made = " ".join(one.source.code(one.node) for one in origins(mask))
-    if "tril" in made or "!=" in made or re.search(r"attention_mask|valid|keep", code):
-        return False
-    if "triu" in made or "==" in made or re.search(r"pad|causal|hid", code):
-        return True
+    code, inverted = mask.source.code(mask.node), False
+    for text in [code, *(one.source.code(one.node) for one in origins(mask))]:
+        inverted ^= bool(_INVERTED.match(text))
+        for hides, words in (False, ("tril", "!=")), (True, ("triu", "==")):
+            if any(word in text for word in words):
+                return hides is not inverted
+    inverted = bool(_INVERTED.match(code))
+    for hides, names in (False, r"attention_mask|valid|keep"), (True, r"pad|causal|hid"):
+        if re.search(names, code):
+            return hides is not inverted
     return None
 
 
@@ -125,9 +132,22 @@ def wider_integers(place: Place, at: At) -> Iterator[Candidate]:
         and isinstance(node, cst.BinaryOperation)
         and isinstance(node.operator, cst.Add | cst.Multiply)
     ):
-        back = f".clamp({limits.min}, {limits.max}).to({named(dtype, source)})" if dtype is not None else ""
+        back = f".clamp({limits.min}, {limits.max}).to({dtype_code(dtype, source)})" if dtype is not None else ""
         yield from ([*cast(part, place.wide), *source.after(node, back)] for part in parts)
     yield from each_and_all([cast(part, place.wide) for part in parts])
+
+
+@move
+def out_of_place(place: Place, at: At) -> Iterator[Candidate]:
+    """Makes a new tensor, where the dtype of the old one does not hold the result."""
+    source = at.source
+    for one in source.below(source.statement(at.node), cst.AugAssign):
+        made = source.call_behind(one.target) if isinstance(one.target, cst.Name) else None
+        if made is not None and isinstance(one.target, cst.Name) and source.is_read(one.target):
+            sign = source.module.code_for_node(one.operator).strip().removesuffix("=")
+            plain = isinstance(one.value, cst.BaseNumber)
+            name, value = one.target.value, source.code(one.value) if plain else source.closed(one.value)
+            yield [source.replace(one, f"{name} = {name} {sign} {value}")]
 
 
 @move
@@ -145,7 +165,8 @@ def near_equal(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def whole_division(place: Place, at: At) -> Iterator[Candidate]:
     """Divides in integers."""
-    for one in at.source.below(at.node, cst.BinaryOperation):
+    whole = "//" in place.finding.fix  # else floats are divided, which `//` would make others of
+    for one in at.source.below(at.node, cst.BinaryOperation) if whole else ():
         if isinstance(one.operator, cst.Divide):
             yield [at.source.replace(one.operator, "//")]
 

@@ -1,5 +1,6 @@
 """Which edits help: candidates are tried by running the program with them, the audit judges."""
 
+import contextlib
 import difflib
 import itertools
 import math
@@ -51,6 +52,7 @@ class Run:
         operations: how many operations it ran.
         outside: what it tried to write outside of its copy.
         files: the files of the working tree that it has loaded.
+        widened: the lines, file and number, at which it casts floats to wider ones.
     """
 
     findings: list[Finding]
@@ -62,6 +64,7 @@ class Run:
     operations: int = 0
     outside: str = ""
     files: tuple[str, ...] = ()
+    widened: tuple[tuple[str, int], ...] = ()
 
     @property
     def bad(self) -> list[Finding]:
@@ -97,11 +100,11 @@ class State:
             own = [change for change in changes if change.file == file]
             texts[file] = apply(before, own)
             compile(texts[file], file, "exec", dont_inherit=True)
-            lines[file] = _moved(before, texts[file], lines.get(file))
+            lines[file] = _first_lines(before, texts[file], lines.get(file))
         return State(texts, lines)
 
 
-def _moved(before: str, after: str, known: list[int] | None) -> list[int]:
+def _first_lines(before: str, after: str, known: list[int] | None) -> list[int]:
     """For each line of a text which line it was in the one before, and so in the first."""
     old, new = before.split("\n"), after.split("\n")
     found: list[int] = []
@@ -154,20 +157,21 @@ class Search:
         named = [spot.file for finding in self.last.findings for spot in finding.spots]
         return [file for file in dict.fromkeys([*named, *self.last.files]) if self._mine(file)]
 
-    def _text(self, file: str, state: State) -> str:
+    def _text_of(self, file: str, state: State) -> str:
         return state.texts.get(file) or self._read(file)
 
     def _source(self, file: str, state: State) -> Source:
-        text = self._text(file, state)
+        text = self._text_of(file, state)
         key = file, text
         if key not in self._sources:
-            self._sources[key] = Source(file, text)
+            run = self._ran.get(_key_of(state.texts), self.last)
+            self._sources[key] = Source(file, text, frozenset(line for where, line in run.widened if where == file))
         return self._sources[key]
 
     def candidates(
         self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int
     ) -> Iterator[tuple[str, Candidate]]:
-        """What may be written for a cause, the best first; of what comes of an edit, what goes on with it."""
+        """What may be written for a cause, the best first; for follow-up causes, `cast_to_wide` is tried first."""
         seen: list[list[Change]] = []
         packages: list[tuple[str, Candidate]] = []
         names = [name for kind in kinds for name in getattr(RULES[cause.rule], kind)]
@@ -189,6 +193,12 @@ class Search:
                 self.faults.append(error)
         yield from packages if "unsafe" in kinds else ()
 
+    def _edits(self, cause: Cause, state: State, kinds: tuple[str, ...], depth: int) -> Iterator[tuple[str, State]]:
+        """The candidates, as the program with them; without those that are no Python."""
+        for name, changes in self.candidates(cause, state, kinds, depth):
+            with contextlib.suppress(SyntaxError, ValueError):
+                yield name, state.edited(changes, self._read)
+
     # ------------------------------------------------------------ search
 
     def mend(self, kinds: tuple[str, ...]) -> None:
@@ -205,13 +215,13 @@ class Search:
             if not pending:
                 return
             first = min(pending, key=_rank)
-            if not self._one(first, kinds):
+            if not self._mend_cause(first, kinds):
                 self._given_up.add(self._key(first))
 
     def _key(self, cause: Cause) -> tuple[str, str | None, int]:
         return self.state.key(cause.first)
 
-    def _one(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
+    def _mend_cause(self, cause: Cause, kinds: tuple[str, ...]) -> bool:
         solve = self._guess if self._run is None else self._solve
         found = solve([cause], self.state, self.last, kinds, _DEPTH)
         if found is None:
@@ -228,11 +238,7 @@ class Search:
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
     ) -> tuple[tuple[str, ...], State, Run] | None:
         """The best candidate, which nobody has tried."""
-        for name, changes in self.candidates(causes[0], state, kinds, depth):
-            try:
-                edited = state.edited(changes, self._read)
-            except (SyntaxError, ValueError):
-                continue
+        for name, edited in self._edits(causes[0], state, kinds, depth):
             rest = [finding for finding in base.findings if finding not in causes[0].findings]
             return (name,), edited, Run(rest, base.status, base.error)
         return None
@@ -241,27 +247,22 @@ class Search:
         self, causes: list[Cause], state: State, base: Run, kinds: tuple[str, ...], depth: int
     ) -> tuple[tuple[str, ...], State, Run] | None:
         cause, *rest = causes
-        for name, candidates in itertools.groupby(
-            self.candidates(cause, state, kinds, depth), key=operator.itemgetter(0)
-        ):
+        for name, edits in itertools.groupby(self._edits(cause, state, kinds, depth), key=operator.itemgetter(0)):
             later: list[tuple[State, Run, list[Cause]]] = []
-            for _, changes in candidates:
-                try:
-                    edited = state.edited(changes, self._read)
-                except (SyntaxError, ValueError):
-                    continue
-                run = self._with(edited.texts)
+            for _, edited in edits:
+                run = self._run_with(edited.texts)
                 new = self._judge(cause, state, base, edited, run)
-                if new is not None and kinds == ("safe",) and cause.rule in _KEPT and not self._same(base, run):
+                exact = kinds == ("safe",) and cause.rule in _KEPT
+                if new is None or (exact and not self._numbers_agree(base, run)):
                     continue
-                if new is None:
-                    continue
-                new += [other for other in rest if _left(other, state, run, edited)]
+                new += [other for other in rest if _still_found(other, state, run, edited)]
                 if not new:
                     return (name,), edited, run
                 if depth > 1 and len(new) <= 3:
                     later.append((edited, run, new))
-            for edited, run, new in later:  # it goes on behind a line that had ended it, and finds more there
+            # An edit removed an error that had ended the program; what is found only now, further on, does not count
+            # against it.
+            for edited, run, new in later:
                 if base.error and not run.error and not any(self._touches(c, state, edited) for c in new):
                     return (name,), edited, run
             for edited, run, new in later[:3]:
@@ -270,15 +271,15 @@ class Search:
                     return (name, *found[0]), *found[1:]
         return None
 
-    def _with(self, texts: Texts) -> Run:
+    def _run_with(self, texts: Texts) -> Run:
         """The program with these texts; with the same ones it runs once."""
-        key = tuple(sorted(texts.items()))
+        key = _key_of(texts)
         if key not in self._ran:
             assert self._run is not None
             self._ran[key] = self._run(texts)
         return self._ran[key]
 
-    def _steady(self, base: Run, run: Run) -> tuple[list[str], list[str]]:
+    def _without_noise(self, base: Run, run: Run) -> tuple[list[str], list[str]]:
         """What both print, but for lines that differ from run to run."""
         if self._noise is None:
             assert self._run is not None
@@ -287,43 +288,49 @@ class Search:
         old, new = ([line for number, line in enumerate(one.lines) if number not in self._noise] for one in (base, run))
         return old, new
 
-    def _alike(self, base: Run, run: Run) -> bool:
+    def _output_agrees(self, base: Run, run: Run) -> bool:
         """Whether a run prints what the one before did, but for what differs from run to run."""
-        return _alike(base, run, base.lines, run.lines) or _alike(base, run, *self._steady(base, run))
+        if _skeletons_agree(base, run, base.lines, run.lines):
+            return True
+        return _skeletons_agree(base, run, *self._without_noise(base, run))
 
-    def _same(self, base: Run, run: Run) -> bool:
+    def _numbers_agree(self, base: Run, run: Run) -> bool:
         """Whether it prints nearly the same numbers; what a runner of tests prints is told by its status."""
         if base.status and not base.error:
             return True
-        return _near(base.lines, run.lines) or _near(*self._steady(base, run))
+        return _near(base.lines, run.lines) or _near(*self._without_noise(base, run))
 
     def _touches(self, cause: Cause, state: State, edited: State) -> bool:
         """Whether a cause is at a line that an edit has written, or its dtype comes from there."""
         for finding in cause.findings:
             for spot in finding.spots:
-                old, new = (self._text(spot.file, one).split("\n") for one in (state, edited))
+                old, new = (self._text_of(spot.file, one).split("\n") for one in (state, edited))
                 if old != new and new[spot.line - 1] not in old:
                     return True
         return False
 
     def _judge(self, cause: Cause, state: State, base: Run, edited: State, run: Run) -> list[Cause] | None:
         """New causes that came with an edit; None if it does not help."""
-        if _left(cause, state, run, edited):
+        if _still_found(cause, state, run, edited):
             return None
         known = {state.key(finding) for finding in base.bad}
         new = causes_of(finding for finding in run.bad if edited.key(finding) not in known)
         if run.error:
             there = _same_place(state, base, edited, run)
             if there and any((finding.file, finding.line) in base.raised for finding in cause.findings):
-                return None  # the cause was told otherwise, and is there
+                return None  # the same exception is still raised, under another message
             if not there and not any(other.severity == Severity.ERROR.value for other in new):
                 return None
         if not run.error and not run.stopped and run.status not in (0, base.status):
             return None
-        return new if self._alike(base, run) else None
+        return new if self._output_agrees(base, run) else None
 
 
-def _left(cause: Cause, state: State, run: Run, edited: State) -> bool:
+def _key_of(texts: Texts) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(texts.items()))
+
+
+def _still_found(cause: Cause, state: State, run: Run, edited: State) -> bool:
     """Whether something of a cause is still found."""
     keys = {edited.key(finding) for finding in run.bad}
     return any(state.key(finding) in keys for finding in cause.findings)
@@ -338,14 +345,14 @@ def _same_place(state: State, base: Run, edited: State, run: Run) -> bool:
     return bool(base.error) and places[0] == places[1]
 
 
-def _alike(base: Run, run: Run, before: Sequence[str], after: Sequence[str]) -> bool:
+def _skeletons_agree(base: Run, run: Run, before: Sequence[str], after: Sequence[str]) -> bool:
     """Whether a run prints what the one before did, but for numbers and names of dtypes; more, if that ended early.
 
     A runner of tests, whose status tells that some fail, prints less where more of them pass.
     """
     if base.status and not base.error and run.status in (0, base.status):
         return True
-    if _broken(after) > _broken(before):
+    if _count_nonfinite(after) > _count_nonfinite(before):
         return False
     old, new = (list(map(_skeleton, lines)) for lines in (before, after))
     if run.error or run.stopped or base.stopped:
@@ -376,7 +383,7 @@ def _near(old: Sequence[str], new: Sequence[str]) -> bool:
     return True
 
 
-def _broken(lines: Iterable[str]) -> int:
+def _count_nonfinite(lines: Iterable[str]) -> int:
     """How many infinite values and NaN were printed."""
     return sum(len(re.findall(r"\b(?:nan|inf)\b", line)) for line in lines)
 

@@ -22,7 +22,7 @@ def _has(source: Source, node: Node, *names: str) -> bool:
     return any(source.called(call) in names for call in source.below(node, cst.Call))
 
 
-def _steps(at: At) -> list[tuple[str, str, cst.Call]]:
+def _scaler_steps(at: At) -> list[tuple[str, str, cst.Call]]:
     """The calls `scaler.step(optimizer)`: both names, and the call."""
     source = at.source
     calls = [(source.on(call), call) for call in _calls(source, "step", near=at.node)]
@@ -44,7 +44,7 @@ def _optimizer(at: At) -> tuple[At, At] | None:
         return None
     given = call.args and source.called(call) != "load_state_dict"
     node = call.args[0].value if given else source.on(call)
-    made = None if node is None else source.made(node)
+    made = None if node is None else source.call_behind(node)
     return (At(source, node), At(source, made)) if node is not None and made is not None else None
 
 
@@ -61,7 +61,7 @@ def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
     """Unscales the gradients before they are clipped."""
     source, statement = at.source, at.source.statement(at.node)
     loops = [one for one in source.up(statement) if isinstance(one, cst.For)]
-    for scaler, optimizer, _ in _steps(at)[:2]:
+    for scaler, optimizer, _ in _scaler_steps(at)[:2]:
         code = f"{scaler}.unscale_({optimizer})"
         calls = [call for call in _calls(source, "unscale_", near=at.node) if source.code(call) == code]
         for before in [statement, *loops[:1]]:
@@ -73,21 +73,39 @@ def unscale_before_clip(place: Place, at: At) -> Iterator[Candidate]:
 @move
 def step_by_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Steps the optimizer by the scaler."""
-    if (found := _optimizer(at)) is not None:
-        for scaler in _scalers(at):
-            yield [at.source.replace(at.node, f"{scaler}.step({at.source.code(found[0].node)})")]
+    source = at.source
+    optimizer = source.on(at.node) if isinstance(at.node, cst.Call) else None
+    if optimizer is None:
+        return
+    for scaler in _scalers(at):
+        step = source.replace(at.node, f"{scaler}.step({source.code(optimizer)})")
+        updates = [source.code(call) for call in _calls(source, "update")]
+        if f"{scaler}.update()" not in updates:
+            yield [step, source.after_line(source.line_of(at.node), f"{scaler}.update()")]
+        yield [step]
 
 
 @move
 def update_at_end(place: Place, at: At) -> Iterator[Candidate]:
     """Updates the scaler after the step."""
     source = at.source
-    for scaler, _, call in _steps(at)[-1:]:
+    for scaler, _, call in _scaler_steps(at)[-1:]:
         line = source.after_line(source.statement(call), f"{scaler}.update()")
         updates = [source.statement(one) for one in _calls(source, "update", near=at.node)]
         holders = [source.parents.get(source.parents[one]) for one in updates if len(source.block(one)) == 1]
         yield from ([source.without(one), line] for one in holders if isinstance(one, cst.If))
         yield [line]
+
+
+@move
+def update_always(place: Place, at: At) -> Iterator[Candidate]:
+    """Updates the scaler also where the step is skipped."""
+    source = at.source
+    for call in _calls(source, "update", near=at.node):
+        statement = source.line_of(call)
+        skipping = [one for one in source.up(statement) if isinstance(one, cst.If) and _has(source, one, "step")]
+        for holder in skipping[:1]:
+            yield [source.without(statement), source.after_line(holder, source.code(call))]
 
 
 @move
@@ -172,7 +190,7 @@ def zero_grad_first(place: Place, at: At) -> Iterator[Candidate]:
 def no_scaler(place: Place, at: At) -> Iterator[Candidate]:
     """Turns the scaler off, which bfloat16 does not need."""
     scaler = at.source.on(at.node) if isinstance(at.node, cst.Call) else None
-    made = None if scaler is None else at.source.made(scaler)
+    made = None if scaler is None else at.source.call_behind(scaler)
     if made is not None:
         yield keyword(at.source, made, "enabled", "False")
 

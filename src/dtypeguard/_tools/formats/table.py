@@ -144,11 +144,11 @@ def format_of(value: object) -> Format:
         meant = f" (did you mean {near[0]!r}?)" if near else ""
         raise ValueError(f"compare: format={str(value)!r} is unknown{meant}: use {', '.join(FORMATS)}")
     for option in options:
-        row = _with(row, option, str(value))
+        row = _with_option(row, option, str(value))
     return replace(row, name=":".join((name, *options)))
 
 
-def _with(row: Format, option: str, value: str) -> Format:
+def _with_option(row: Format, option: str, value: str) -> Format:
     """A format with an option."""
     changes, takes = _OPTIONS.get(option, ({}, lambda row: False))
     if takes(row):

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         lock = manifest.load(options.check)
     except (OSError, ValueError) as error:
-        raise Usage(_said(error)) from error
+        raise Usage(_error_text(error)) from error
     found = [_checked(lock, name, options) for name in options.subjects]
     differ = [name for name, diff in zip(options.subjects, found, strict=True) if diff]
     if differ:
@@ -47,7 +47,7 @@ def _write(options: argparse.Namespace, name: str) -> int:
         else:
             made.save(options.output)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise Usage(_said(error)) from error
+        raise Usage(_error_text(error)) from error
     _files(made, options)
     return 0
 
@@ -57,7 +57,7 @@ def _checked(lock: Any, name: str, options: argparse.Namespace) -> StateDiff:
     try:
         found: StateDiff = lock.diff(subject, batch=batch)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise Usage(_said(error)) from error
+        raise Usage(_error_text(error)) from error
     print(found if subject == name else str(found).replace(type(subject).__name__, name, 1))
     _files(found, options)
     return found
@@ -70,7 +70,7 @@ def _subject(name: str) -> Any:
     return made_by(name)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot read {error.filename}: {(error.strerror or 'failed').lower()}"
     return str(error).partition("\n")[0]

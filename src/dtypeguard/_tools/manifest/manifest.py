@@ -8,7 +8,7 @@ from ..._core.base.errors import ContractWarning
 from ..._core.base.frames import caller, hide_frames, warn_at
 from ..._core.base.modules import root_of
 from ..._core.state.contents import Contents, contents_of, is_manifest, load, save, written
-from ..._core.state.differences import Difference, Differences, differences, error_of
+from ..._core.state.differences import Difference, Differences, differences, state_error
 from ..._core.state.patterns import quoted
 from ..._core.state.reading import Held, Reading, read
 from ..._show.result import Result
@@ -87,7 +87,7 @@ class Manifest(Result):
         found = self.diff(model, optimizer, batch=batch)
         if found:
             hide_frames()
-            raise error_of(found._found)
+            raise state_error(found._found)
 
     def diff(self, other: Any, optimizer: Any = None, *, batch: Any = None) -> "StateDiff":
         """What differs between the manifest and a model, a checkpoint or another manifest.

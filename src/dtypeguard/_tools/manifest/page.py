@@ -22,11 +22,11 @@ def parts_of(contents: Contents) -> tuple[Any, ...]:
         contents.title,
         facts(number(len(names), "name"), number(len(contents.tied), "tied tensor")),
         *(
-            table(_WHAT[section], ("names", "holds"), ((pattern, _held(held)) for pattern, held in rows))
+            table(_WHAT[section], ("names", "holds"), ((pattern, _held_label(held)) for pattern, held in rows))
             for section, rows in contents.lines.items()
         ),
         listed(f"`{name}` is `{first}`" for name, first in contents.tied.items()),
-        _tree({name: _held(held) for name, held in names.items()}, frozenset()),
+        _tree({name: _held_label(held) for name, held in names.items()}, frozenset()),
     )
 
 
@@ -38,10 +38,10 @@ def parts_of_diff(found: Differences) -> tuple[Any, ...]:
     )
     wrong = frozenset(name for name, sides in found.kinds.items() if len(sides) > 1)
     held = {
-        name: joined(_text(sides[0]), badge(f"is {sides[1]}", "error")) if name in wrong else _text(sides[0])
+        name: joined(_held_text(sides[0]), badge(f"is {sides[1]}", "error")) if name in wrong else _held_text(sides[0])
         for name, sides in found.kinds.items()
     }
-    new = ((name, _text(text)) for name, text in found.new)
+    new = ((name, _held_text(text)) for name, text in found.new)
     return (
         joined(badge("differs" if found else "same", "error" if found else "good"), found.head()),
         table("", ("names", "manifest", "here", "count", "changed"), rows),
@@ -68,14 +68,14 @@ def _below(path: str, names: list[str], held: Mapping[str, Any], wrong: frozense
 
 
 def _side(row: Difference, text: str) -> Any:
-    return text if row.section == "tied" or text == "missing" else _text(text)
+    return text if row.section == "tied" or text == "missing" else _held_text(text)
 
 
-def _text(text: str) -> Any:
-    return _held(Held.read(text))
+def _held_text(text: str) -> Any:
+    return _held_label(Held.read(text))
 
 
-def _held(held: Held) -> Any:
+def _held_label(held: Held) -> Any:
     """What a tensor holds, its dtype as a label."""
     dtype, _, rest = held.dtype.partition(" ")
     return joined(chip(dtype), " ".join(filter(None, (rest, str(held._replace(dtype="")).strip(" ,")))) or None)

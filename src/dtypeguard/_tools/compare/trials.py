@@ -1,0 +1,135 @@
+"""Runs of a model with some modules in float32: the errors that are left, and what has to be cast for them to run."""
+
+import functools
+import math
+import operator
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from .borders import keep_wide
+from .measure import Measured, distance
+from .reach import Modules
+from .subject import REFUSALS, Subject
+from .units import Units, within
+
+_REPAIRS = 8  # of one run that operations refuse
+
+
+class Trials:
+    """What has been run.
+
+    Attributes:
+        units: the modules that can be kept.
+        runs: how many sets of them were run in this search.
+    """
+
+    def __init__(self, subject: Subject, found: Measured) -> None:
+        self._subject, self._found, self.runs = subject, found, 0
+        self.units = Units(found.modules, found.courses, found.bits)
+        self._errors: dict[tuple[tuple[str, ...], bool], float] = {}  # by names, and whether the batch came as given
+        self._told: list[str] = []  # of the compiled model
+        self._tried: dict[tuple[str, ...], float] = {}  # the errors in this search
+        self._as_given = True  # whether the program takes the batch as it was given
+        self._cast: list[str] = []  # modules of which a run has shown that they refuse float32
+        self._ran: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}  # what was cast in each run
+
+    def trial(self, names: Iterable[str]) -> float:
+        """The error with these modules, and those that share parameters with them, in float32, and the batch in the low
+        dtype, unless one of them takes it.
+        """
+        return self._error(self.units.closed(names), as_given=False)
+
+    def facts(self) -> dict[tuple[str, ...], float]:
+        """The errors that were measured, by modules: with the batch as it is passed, where both were."""
+        order = sorted(self._errors.items(), key=lambda item: item[0][1] is self._as_given)
+        return {names: error for (names, _), error in order}
+
+    def _error(self, names: tuple[str, ...], as_given: bool) -> float:
+        key = names, self._given(names, as_given)
+        if key not in self._errors:
+            self._errors[key] = self._measured(names, as_given)
+        return self._errors[key]
+
+    def _given(self, names: Iterable[str], as_given: bool) -> bool:
+        """Whether a run gets the batch as it was given: one of these modules takes it, or nothing casts it."""
+        taken = any(self._found.bits[name] & self._found.savings.taken for name in names)
+        return as_given or taken or self._subject.dtype is None
+
+    def _attempt(self, names: tuple[str, ...], target: float) -> float:
+        self.runs += 1
+        error = self._error(names, as_given=self._as_given)
+        self._tried[names] = error = max(error, self._compiled(names)) if error <= target else error
+        return error
+
+    def _compiled(self, names: tuple[str, ...]) -> float:
+        """The error of a compiled model with these modules in float32; 0 where it was not compiled."""
+        subject = self._subject
+        if subject.compiled is None:
+            return 0.0
+        if not all(draws.none for draws in subject.draws):
+            self._told.append("the model draws random numbers, so the error was measured without torch.compile")
+            return 0.0
+        model = subject.copy()
+        keep_wide(model, names, self._ran[names][0], subject.dtype, self._ran[names][1])
+        dtype = None if self._as_given else subject.dtype
+        try:
+            return output_error(subject, subject.compiled_outputs(subject.compiled(model), dtype))
+        except Exception as refusal:
+            told = f"{type(refusal).__name__}: {refusal}".partition("\n")[0]
+            self._told.append(f"with these modules in float32 the model does not run under torch.compile ({told})")
+            return 0.0
+
+    def _narrow(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name and self._found.bits[name] & self._found.savings.narrow)
+
+    def _measured(self, names: tuple[str, ...], as_given: bool) -> float:
+        """The error with these modules in float32; inf if the model refuses to run so.
+
+        A program may ask for the dtype of what it gets, so not all that becomes float32 is known before a run. Where an
+        operation refuses it beside the low dtype, the module around it casts its inputs, and all of its class; or, if
+        a kept module is in it, that one casts its result.
+        """
+        savings, bits = self._found.savings, self._found.bits
+        for _ in range(_REPAIRS):
+            given = self._given(names, as_given)
+            narrow, cast = self._narrow(names), tuple(name for name in self._cast if not self._holds(name, names))
+            self._ran[names] = narrow, cast
+            model = self._subject.copy()
+            keep_wide(model, names, narrow, self._subject.dtype, cast)
+            stack = Modules(model, doors=False)
+            try:
+                return output_error(
+                    self._subject, self._subject.low_outputs(model, None if given else self._subject.dtype)
+                )
+            except REFUSALS:
+                at = stack.refused
+            if as_given:
+                as_given = self._as_given = False
+                continue
+            inner = [name for name in names if at and within(name, at)]
+            if at and not inner and at not in self._cast:
+                kind = type(self._found.modules[at])
+                self._cast += [name for name, module in self._found.modules.items() if type(module) is kind]
+            elif set(inner or names) <= set(narrow):
+                break
+            else:
+                savings.taken = bits[""]
+                savings.narrow |= functools.reduce(operator.or_, (bits[name] for name in inner or names))
+        return math.inf
+
+    def _holds(self, name: str, names: Iterable[str]) -> bool:
+        """Whether one of several modules is in a module, or around it."""
+        return any(within(other, name) or within(name, other) for other in names)
+
+
+def output_error(subject: Subject, outputs: Iterable[list[Tensor]]) -> float:
+    """The error of what a model returns for each batch."""
+    square = size = 0.0
+    for number, low in enumerate(outputs):
+        apart = distance(low, subject.reference(number), subject.advice)
+        if apart.lost:
+            return math.inf
+        square += apart.square
+        size += apart.size
+    return math.sqrt(square / size) if size else 0.0

@@ -1,0 +1,101 @@
+"""Edits: small programs, what is written for them, and what is never written."""
+
+import pytest
+from mending import Mended
+
+IMPORTS = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+
+# The program, and the line that an edit writes.
+WRITTEN = {
+    "a mask of floats that hides": (
+        "scores, hidden = torch.randn(1, 3), torch.tensor([[0.0, 0.0, 1.0]]).double()\n"
+        "print(scores.masked_fill(hidden, -1e4).argmax().item() < 2)",
+        "print(scores.masked_fill(hidden.bool(), -1e4).argmax().item() < 2)",
+    ),
+    "a function that knows no bfloat16": (
+        "x = torch.randn(3, 4).bfloat16()\npairs = torch.view_as_complex(x.view(3, 2, 2))",
+        "pairs = torch.view_as_complex(x.view(3, 2, 2).float())",
+    ),
+    "and what goes on with its result": (
+        "w = nn.Linear(3, 3).bfloat16().weight\ny = torch.randn(2, 3).bfloat16() @ w.inverse()",
+        "y = torch.randn(2, 3).bfloat16() @ w.float().inverse().bfloat16()",
+    ),
+    "two calls on one line": (
+        "def inside(at, end):\n    return at.clamp_(0, end[0] - 1), at.clamp_(0, end[1] - 1)\n\n"
+        "places = inside(torch.arange(3), torch.tensor([2.0, 3.0]))",
+        "    return at.clamp_(0, (end[0] - 1).long()), at.clamp_(0, (end[1] - 1).long())",
+    ),
+    "an integer tensor that takes a fraction": (
+        "lengths = torch.ones(2, 3).long().sum(1)\nlengths += 1e-4\nprint(1 / lengths)",
+        "lengths = lengths + 1e-4",
+    ),
+    "a mask that was inverted before it became floats": (
+        "attention, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)\n"
+        "mask = ~torch.ones(3, 3).tril().bool()\nmask = mask.float()\nout, _ = attention(x, x, x, attn_mask=mask)",
+        "out, _ = attention(x, x, x, attn_mask=mask.bool())",
+    ),
+    "an optimizer of which nothing is known": (
+        "def train(model, optimizer):\n    scaler = torch.amp.GradScaler('cpu', init_scale=8.0)\n"
+        "    scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()\n    optimizer.step()\n\n\n"
+        "model = nn.Linear(4, 1)\ngiven = model, torch.optim.SGD(model.parameters(), 0.1)\ntrain(*given)",
+        "    scaler.step(optimizer)",
+    ),
+    "an update that is skipped with the step": (
+        "model = nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "scaler = torch.amp.GradScaler('cpu', init_scale=8.0)\nfor size in (1.0, 1e4, 1.0):\n"
+        "    scaler.scale(model(size * torch.ones(3, 2)).square().mean()).backward()\n    scaler.unscale_(optimizer)\n"
+        "    if nn.utils.clip_grad_norm_(model.parameters(), 1.0) < 1e5:\n        scaler.step(optimizer)\n"
+        "        scaler.update()\n    optimizer.zero_grad()",
+        "    scaler.update()",
+    ),
+    "a layer that overflows in half": (
+        "class Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.out = nn.Linear(4, 4, bias=False)\n        nn.init.constant_(self.out.weight, 100)\n\n"
+        "    def forward(self, x):\n        return self.out(x) / 1e6\n\n\n"
+        "layer = Layer().half()\nfor _ in range(2):\n    print(layer(torch.full((1, 4), 1000.0).half()).max().item())",
+        "        return F.linear(x.float(), self.out.weight.float()) / 1e6",
+    ),
+}
+
+# The program, and what no edit writes in it.
+NEVER = {
+    "floats are not divided in integers": (
+        "low = (torch.rand(100, 50) + 1).half()\nhigh = low + 2**-10\nprint((high / low).argmax(-1).shape)",
+        "//",
+    ),
+    "the float32 side of a comparison stays in float32": (
+        "def scored(model, x, wide):\n    logits = model(x)\n    if wide:\n        logits = logits.float()\n"
+        "    return logits.log_softmax(-1)\n\n\ndef ratio(model, x):\n    with torch.no_grad():\n"
+        "        old = scored(model, x, True)\n    change = (scored(model, x, False) - old).exp()\n"
+        "    change.mean().backward()\n    return change\n\n\n"
+        "print(type(ratio(nn.Linear(16, 200).bfloat16(), torch.randn(64, 16).bfloat16())))",
+        "logits = logits\n",
+    ),
+    "a model that is converted stays converted": (
+        "def converted(model):\n    return model.half()\n\n\n"
+        "model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))\n"
+        "model[1].running_var.fill_(2e5)\nmodel = converted(model).eval()\n"
+        "print(model(torch.randn(5, 4).half()).mean().item())",
+        "return model\n",
+    ),
+}
+
+
+def edited(tmp_path, monkeypatch, program):
+    monkeypatch.chdir(tmp_path)
+    return Mended(tmp_path / "program.py", f"{IMPORTS}\n{program}\n".encode(), values=True)
+
+
+@pytest.mark.parametrize(("program", "line"), WRITTEN.values(), ids=WRITTEN)
+def test_what_is_written(tmp_path, monkeypatch, program, line):
+    made = edited(tmp_path, monkeypatch, program)
+    assert made.first.bad
+    assert made.last.bad == []
+    assert line in made.data.decode().splitlines()
+
+
+@pytest.mark.parametrize(("program", "text"), NEVER.values(), ids=NEVER)
+def test_what_is_never_written(tmp_path, monkeypatch, program, text):
+    made = edited(tmp_path, monkeypatch, program)
+    assert made.first.bad
+    assert text not in made.data.decode()
