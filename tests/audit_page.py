@@ -137,7 +137,7 @@ def grouped(findings, groups=()):
         for n, cause in enumerate(causes)
         if cause["severity"] != "info"
     ]
-    verdict = f"FAIL: {len(edits)} edits remove {len(findings)} warnings" if edits else "Clean"
+    verdict = f"FAIL: {len(findings)} warnings, {len(edits)} lines to change" if edits else "Clean"
     return {"causes": causes, "edits": edits, "verdict": verdict}
 
 

@@ -50,7 +50,7 @@ def test_every_fact_of_a_finding_is_with_it():
 def test_the_head_says_what_to_do_first():
     page = Page(render(repeated()))
     (verdict,) = page.all("p", "verdict")
-    assert page.said(verdict) == "FAIL: 2 edits remove 510 warnings"
+    assert page.said(verdict) == "FAIL: 510 warnings, 2 lines to change"
     edits = [page.said(e).strip() for e in page.all("li") if e["around"].get("class") == "edits"]
     assert edits == [
         "model.py:14 keep the result removes 508 warnings",

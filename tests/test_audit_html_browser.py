@@ -190,7 +190,7 @@ def test_keys_are_enough(page):
 
 def test_the_first_edit_leads_to_its_cause_and_one_cause_is_one(page):
     page.open("repeated")
-    assert page.shown("#edits h2, .verdict") == ["FAIL: 2 edits remove 510 warnings", "Start here"]
+    assert page.shown("#edits h2, .verdict") == ["FAIL: 510 warnings, 2 lines to change", "Start here"]
     assert len(page.shown(".finding")) == 2, "those of a cause of several are folded"
     page.click(".edits a")
     assert page.driver.current_url.endswith("#k0")

@@ -118,11 +118,25 @@ def through_a_cast():
     return z
 
 
+class Labelled(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def through_a_subclass():
+    x = torch.from_numpy(np.ones(3)).as_subclass(Labelled)
+    y = x.float()
+    z = y.to(torch.float64)
+    return z
+
+
 CHAINS = [
     (load_and_scale, ("torch.from_numpy(", "float64"), ("x / 255", "float64")),
     (through_views, ("torch.from_numpy(", "float64")),
     (through_an_update_in_place, ("torch.from_numpy(", "float64")),
     (through_a_cast, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(torch.float64)", "float64")),
+    (through_a_subclass, ("torch.from_numpy(", "float64"), ("x.float()", "float32"), ("y.to(", "float64")),
 ]
 
 

@@ -45,6 +45,30 @@ def a_module_that_is_float64_on_purpose_gets_float32():
     return Scaled().double()(x) - torch.ones(2, 2)
 
 
+OLDER = torch.zeros(3, dtype=F64)  # than the audit
+ROWS = torch.ones(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "operand"),
+    [
+        ("(ROWS - 1) * OLDER", "OLDER"),
+        ("OLDER[1:] / ROWS[:, 1:]", "OLDER[1:]"),
+        ("torch.mul(ROWS, OLDER)", "OLDER"),
+        ("ROWS.sub(OLDER, alpha=2)", "OLDER"),
+        ("torch.where(ROWS > 0, ROWS, OLDER)", "OLDER"),
+        ("ROWS.where(ROWS > 0, OLDER)", ""),
+        ("torch.cat([ROWS[0], OLDER])", "OLDER"),
+        ("F.mse_loss(ROWS, OLDER.expand(2, 3))", ""),  # torch's own line has the operator
+    ],
+)
+def test_an_operand_that_is_older_than_the_audit_is_named(tmp_path, code, operand):
+    file = tmp_path / "program.py"
+    file.write_text(code)
+    (found,) = audited(lambda: eval(compile(code, str(file), "eval"))).findings
+    assert found.fix == f"convert where the float64 is born: `{operand}.to(torch.float32)`"
+
+
 @BUGS.add("DG101", "return x * self.scale", to_dtype=F64, from_dtype=F32)
 def one_parameter_of_a_module_comes_from_numpy():
     class Scaled(nn.Module):

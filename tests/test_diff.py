@@ -422,6 +422,10 @@ BAD: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         lambda tmp: dtypeguard.diff(linear(), nn.Linear(5, 4), X), dtypeguard.CompareError,
         "b, this Linear, does not run on the batch: RuntimeError",
     ),
+    "a batch of the dtype of one": (
+        lambda tmp: dtypeguard.diff(linear(), linear().bfloat16(), X), dtypeguard.CompareError,
+        r"its parameters are bfloat16, and the batch is float32. What bfloat16 costs .* compare.model, batch, dtype=",
+    ),
     "a batch": (lambda tmp: dtypeguard.diff(linear(), linear(), 3), TypeError, "`batch` is of type int"),
     "outputs": (
         lambda tmp: dtypeguard.diff(linear(), Returns(7), X), dtypeguard.CompareError,
@@ -606,6 +610,15 @@ def test_what_refuses_float64_is_told() -> None:
     found = dtypeguard.diff(a, copy.deepcopy(a), X.bfloat16())
     assert found.verdict == "same"
     assert "the reference is float32" in str(found)
+
+
+def test_two_dtypes_are_counted_in_roundings_of_their_own() -> None:
+    a, b = (nn.Sequential(nn.Embedding(16, 8), nn.Linear(8, 4)) for _ in "ab")
+    b.load_state_dict(a.state_dict())
+    found = dtypeguard.diff(a, b.bfloat16(), torch.arange(16)[None])
+    assert all(max(row.roundings) < 8 for row in found.rows)
+    assert "a computes in float32 and b in bfloat16: the roundings of each are to its own" in str(found)
+    assert found.verdict in ("rounding", "b rounds worse"), "the finer one is never worse"
 
 
 def test_the_text_the_page_and_the_data(tmp_path: Any) -> None:

@@ -128,7 +128,7 @@ def test_one_cause_is_one(program):
         "1 warning",
         "convert where the float64 is born: `torch.from_numpy(np.asarray(images).mean((0, 2, 3))).to(torch.float32)`",
     )
-    assert data["verdict"] == "FAIL: 3 edits remove 1 error and 2 warnings; 1 info"
+    assert data["verdict"] == "FAIL: 1 error and 2 warnings, 3 lines to change; 1 info"
 
 
 def test_what_comes_of_a_fault_is_mended_with_it():

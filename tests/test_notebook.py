@@ -56,7 +56,7 @@ def test_the_example_runs_and_shows_what_is_kept_with_it():
         == [
             "Classifier not guarded",
             "repairs: 1 cast at 1 place",
-            "audit FAIL: 2 edits remove 2 warnings",
+            "audit FAIL: 2 warnings, 2 lines to change",
             "Classifier: 8 cells, 6 runs, 2 repaired; kernels of cpu, N",
             "Classifier, bfloat16 against float64: output error N, explained N",
             "modules that stay in float32",
@@ -164,7 +164,7 @@ def test_every_result_prints():
     assert re.fullmatch(r"1 x Sums\.forward `x`: float64 -> float32, 32 B, at \S+:\d+, in results", str(shown["casts"]))
     assert (str(shown["no casts"]), repr(shown["no casts"]), shown["no casts"]) == ("no repairs", "[]", [])
     page = Page(shown["audit"]._repr_html_().replace("<br>", ""))
-    assert "FAIL: 1 edit removes 1 warning" in page.text
+    assert "FAIL: 1 warning, 1 line to change" in page.text
     assert "help: keep the result: `x = x.to(torch.float64)`" in page.text
 
 

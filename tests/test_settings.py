@@ -217,6 +217,15 @@ def test_it_stops_every_command(project, capsys, words):
     assert f"error: {file}:2: [tool.dtypeguard.diff] has no key 'bacth'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["doctor"], ["rules"], ["audit", "app.py"]])
+def test_so_does_a_mode_of_the_environment_that_there_is_not(monkeypatch, capsys, words):
+    monkeypatch.setenv("DTYPEGUARD_MODE", "strickt")
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    says = "DTYPEGUARD_MODE='strickt' is not a mode (did you mean 'strict'?): use one of "
+    assert (stop.value.code, says in capsys.readouterr().err) == (2, True)
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["audit", "--help"]])
 def test_help_and_version_are_told_nevertheless(project, capsys, words):
     project("[tool.dtypeguard.diff]\nbacth = 'm:b'")

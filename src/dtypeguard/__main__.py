@@ -86,7 +86,7 @@ _SEVERITIES = pyproject.LEGAL["severity"]
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that knows what is wrong with pyproject.toml, which is told before what is wrong with the command."""
+    """A parser that knows what is wrong with the settings, which is told before what is wrong with the command."""
 
     wrong = ""
 
@@ -99,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = os.path.basename(sys.argv[0])
     top = parser("python -m dtypeguard" if name in ("__main__.py", "-m", "") else name)
     try:
+        pyproject.environment()
         load(top)
     except ValueError as error:
         for one in (top, *commands_of(top).values()):

@@ -79,7 +79,7 @@ def test_rank_0_prints_one_report(launch, launcher):
     assert out.count("audit report: 2 warnings") == 1
     assert "--> train.py:13 in <module>, 10 times\n" in out  # both ranks
     assert "--> train.py:15 in <module>, 5 times, on rank 1\n" in out
-    assert "the report of all 2 ranks\nnext: edit train.py:13 (removes 1 of 2)" in out
+    assert "the report of all 2 ranks\nnext: change train.py:13 (removes 1 of 2)" in out
     assert "\nexit status 1: the audit found 2 warnings\n" in out
     assert "trained 5" in out
     assert "on rank 1" in (launch.folder / "report.html").read_text()

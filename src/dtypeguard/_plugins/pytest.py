@@ -8,7 +8,6 @@ import collections
 import contextlib
 import dataclasses
 import functools
-import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -94,9 +93,9 @@ def _begin(config: pytest.Config, option: str | None, packages: str | None) -> N
     global told
     if _run in config.stash:
         return
-    environment = os.environ.get("DTYPEGUARD_MODE", "").strip().lower()
-    asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
     try:
+        environment = pyproject.environment()
+        asked = option or config.getini("dtypeguard_mode") or ("config" if environment else "")
         project = _project_mode(config)  # also where another counts before it, as it says what is wrong with the table
         asked = asked or project
         mode = asked or "strict"
@@ -159,7 +158,7 @@ def _settings(config: pytest.Config, prefix: str = "", **chosen: str | None) -> 
     if "mode" in settings:
         mode, _, everywhere = settings["mode"].partition(":")
         program = mode == "config"
-        settings["mode"] = os.environ.get("DTYPEGUARD_MODE", "").strip() or None if program else mode
+        settings["mode"] = pyproject.environment() if program else mode
         settings["under"] = None if everywhere or program else config.rootpath
     return settings
 

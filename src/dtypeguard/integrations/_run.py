@@ -1,7 +1,6 @@
 """What the callbacks share: a guard and a watch for the length of a run, and a report of what they met."""
 
 import inspect
-import logging
 import sys
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
@@ -12,6 +11,7 @@ from torch.optim import Optimizer
 
 from .._core.base.config import Mode, ModeName, written_in
 from .._core.base.errors import AmpError, plain
+from .._core.base.log import logger
 from .._core.doors.guard import guard, is_held, move_guards, unguard
 from .._core.doors.options import GuardOptions
 from .._core.repair.records import Casts, Mark, mark, since
@@ -39,9 +39,6 @@ class AuditOptions(TypedDict, total=False):
     ignore: str | Iterable[str]
     values: bool | Literal["range"] | None
     every: Literal["2^k"] | int | None
-
-
-logger = logging.getLogger("dtypeguard")
 
 
 class Run:

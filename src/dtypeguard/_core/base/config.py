@@ -77,8 +77,8 @@ class Verify(enum.Enum):
     NEVER = "never"
 
 
-def as_mode(value: Any, what: str = "mode") -> Mode | None:
-    return None if value is None else choose(Mode, value, what)
+def as_mode(value: Any) -> Mode | None:
+    return None if value is None else choose(Mode, value, "mode")
 
 
 def _as_directory(value: Any) -> str | None:
@@ -123,9 +123,8 @@ _NO_BASE = Base()
 
 def initial() -> Base:
     """The base of a program that sets none: the environment's, or what the pytest plugin was told before our import."""
-    environment = os.environ.get("DTYPEGUARD_MODE", "").strip() or None
     told = getattr(sys.modules.get("dtypeguard._plugins.pytest"), "told", {})
-    return Base(as_mode(environment, "the environment variable DTYPEGUARD_MODE")).but(**told)
+    return Base(as_mode(pyproject.environment())).but(**told)
 
 
 _base = initial()

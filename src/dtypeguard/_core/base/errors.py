@@ -217,11 +217,11 @@ def fix_of(violations: Iterable[Violation]) -> str | None:
             continue
         known, chains = fixes.get(v.argument, ("", False))
         expression = v.expression or Expression(v.argument, v.argument)
-        closed = v.fix[0].endswith("(")
+        closed = v.fix[0].endswith("(") and not v.fix[-1].startswith(".")
         text = (expression.text if closed else expression.operand).join(v.fix)
         simple = not any(" " in part for part in v.fix)
-        if chains and simple and v.fix[0] == "":
-            text = known + "".join(v.fix)
+        if chains and v.fix[0] == "" and len(v.fix) > 1:
+            text = known.join(v.fix)
         elif known and text != known:
             text = "; ".join(filter(None, (known, text)))
         fixes[v.argument] = text, simple

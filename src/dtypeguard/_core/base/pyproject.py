@@ -1,6 +1,7 @@
 """`[tool.dtypeguard]` in pyproject.toml: where it is, whether all in it is right, and at which line it is not.
 
-The pytest plugin and the command line read it where torch must not be imported.
+And the mode that the environment names. The pytest plugin and the command line read both where torch must not be
+imported.
 """
 
 import functools
@@ -44,6 +45,20 @@ def find(
             if isinstance(tool, dict) and "dtypeguard" in tool:
                 return file, _checked(file, tool["dtypeguard"], options or {})
     return None, {}
+
+
+def environment() -> str | None:
+    """The mode that `DTYPEGUARD_MODE` names, in lower case.
+
+    Raises:
+        ValueError: it names none.
+    """
+    told = os.environ.get("DTYPEGUARD_MODE", "").strip()
+    if told and told.lower() not in LEGAL["mode"]:
+        legal = ", ".join(map(repr, LEGAL["mode"]))
+        meant = near(told, LEGAL["mode"])
+        raise ValueError(f"the environment variable DTYPEGUARD_MODE={told!r} is not a mode{meant}: use one of {legal}")
+    return told.lower() or None
 
 
 def _load(file: Path) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """What a tool's own runs would say is said to nobody, in this thread: warnings and the log are the whole process's."""
 
 import contextlib
-import logging
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
+
+from .log import logger
 
 _quiet: ContextVar[bool] = ContextVar("dtypeguard.quiet", default=False)
 _heard: ContextVar[list[Warning] | None] = ContextVar("dtypeguard.heard", default=None)
@@ -24,7 +25,7 @@ class _Asks:
 
 _FILTER: Any = ("ignore", _Asks(), Warning, None, 0)
 
-logging.getLogger("dtypeguard").addFilter(lambda record: not _quiet.get())
+logger.addFilter(lambda record: not _quiet.get())
 
 
 @contextlib.contextmanager

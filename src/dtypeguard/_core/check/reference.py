@@ -13,13 +13,20 @@ from torch import Tensor, nn
 
 from ..base import private
 from ..base.config import Autocast
-from ..base.dtypes import AUTOCAST, BY_NAME, FLOATING, TABLE, Kind, lost, may_cast, name_of, names_accept
+from ..base.dtypes import (
+    AUTOCAST,
+    BY_NAME,
+    FLOATING,
+    lost,
+    name_of,
+    names_accept,
+)
 from ..base.errors import DeviceError, DtypeError, HintError
 from ..base.options import indefinite
 from ..contract.anchor import Anchor, anchor_of, is_count
 from ..contract.beartyped import bearable, is_own
 from ..contract.containers import SCALARS, are_scalars, children, leaves, members
-from ..contract.model import Contract, Path, PathStep, argument_of, checked_values
+from ..contract.model import Contract, Path, PathStep, argument_of, checked_values, written
 from ..contract.spec import (
     CollectionSpec,
     FieldsSpec,
@@ -34,7 +41,9 @@ from ..contract.spec import (
     UnpackedSpec,
     ValidatedSpec,
 )
+from .arrays import from_numpy, numbers_fix, numpy_fix
 from .axes import check_dims
+from .family import prefer, within
 from .names import instead, is_ids, is_mask
 from .operators import declines
 from .regions import autocast_enabled, region_of
@@ -153,7 +162,7 @@ def _check_tensor(spec: TensorSpec, value: Any, path: Path, call: CallState) -> 
         actual = f"is {indefinite(f'{type(value).__module__}.{type(value).__qualname__}'.removeprefix('builtins.'))}"
         if value is None:
             actual = "is None"
-        fix = ("torch.from_numpy(", ")") if tensor is not None else (f"{give(call)} a {array}",)
+        fix = numpy_fix(value) if tensor is not None else numbers_fix(spec, value, call) or (f"{give(call)} a {array}",)
         reason = f"the annotation wants a {array}"
         report(call, path, HintError, value, actual, array, reason, spec.hint, fix=fix, repairable=tensor is not None)
         if tensor is None:
@@ -174,64 +183,26 @@ def _is_instance(value: Any, array_type: Any) -> bool:
     return isinstance(value, array_type)
 
 
-def from_numpy(value: Any) -> Tensor | None:
-    """A tensor over a NumPy array's memory, or over a copy where torch cannot share it."""
-    if type(value).__module__ != "numpy" or not hasattr(value, "__array__"):
-        return None
-    import numpy as np
-
-    array = np.asarray(value)
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    if any(stride % array.itemsize for stride in array.strides):  # a column of a structured array
-        array = array.copy()
-    try:
-        return torch.from_numpy(array)
-    except TypeError:  # strings, objects, and other dtypes that torch has no word for
-        return None
-
-
 def _check_dtype(spec: TensorSpec, value: Any, path: Path, call: CallState) -> None:
     anchor = call.anchor
     if not isinstance(value, Tensor):
         if not names_accept(spec.names, name_of(value.dtype)):
-            report_dtype(call, path, value, _prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call), spec.hint)
+            report_dtype(call, path, value, prefer(spec, BY_NAME.get(name_of(value.dtype)), None, call), spec.hint)
         return
     wanted = anchor.dtype if anchor is not None else None
     concrete = spec.concrete
-    follows = concrete is None and value.dtype in FLOATING and wanted is not None and _accepts(wanted, spec)
-    if _accepts(value.dtype, spec) and not (follows and not _follows_anchor(value.dtype, anchor)):
+    follows = concrete is None and value.dtype in FLOATING and wanted is not None and within(wanted, spec)
+    if within(value.dtype, spec) and not (follows and not _follows_anchor(value.dtype, anchor)):
         return
-    target = concrete or (wanted if follows else _prefer(spec, value.dtype, wanted, call))
+    target = concrete or (wanted if follows else prefer(spec, value.dtype, wanted, call))
     if _autocast_casts(value, target, wanted, call):
         return
     by_anchor = target is not None and target is wanted and concrete is None
     report_dtype(call, path, value, target, spec.hint, anchor if by_anchor else None, family=concrete is None)
 
 
-def _accepts(dtype: torch.dtype, spec: TensorSpec) -> bool:
-    return spec.dtypes is None or dtype in spec.dtypes
-
-
 def _follows_anchor(dtype: torch.dtype, anchor: Anchor | None) -> bool:
     return anchor is None or anchor.dtype is None or dtype is anchor.dtype or dtype in anchor.accepts
-
-
-def _prefer(
-    spec: TensorSpec, source: torch.dtype | None, wanted: torch.dtype | None, call: CallState
-) -> torch.dtype | None:
-    """The member of a family that another dtype is cast to: the anchor's, the default, the usual ones, the widest."""
-    if spec.dtypes is None:
-        return None
-    default = torch.get_default_dtype()
-    usual = [wanted, default, torch.complex64 if default is torch.float32 else torch.complex128, torch.int64]
-    rest = sorted(spec.dtypes, key=lambda d: (TABLE[d].kind is Kind.STORAGE, -TABLE[d].digits, TABLE[d].name))
-    members = [d for d in (*usual, *rest) if d is not None and d in spec.dtypes]
-    if source is None or not members:
-        return members[0] if members else None
-    allowed = (d for d in members if may_cast(source, d, call.casting))
-    return next(allowed, members[0])
 
 
 def _autocast_casts(value: Tensor, target: torch.dtype | None, wanted: torch.dtype | None, call: CallState) -> bool:
@@ -264,7 +235,8 @@ def _check_device(value: Tensor, path: Path, call: CallState, annotated: bool, h
             return
         if not annotated and value.dtype not in FLOATING and argument_of(path) not in call.contract.move_args:
             return
-    fix = ("", f".to({str(anchor.device)!r})")
+    movable = value.device.type != "meta"
+    fix = ("", f".to({str(anchor.device)!r})") if movable else (f"create `{written(path)}` on {anchor.device}",)
     told = call.contract.device is not None
     reason = f"{'the guard expects' if told else f'{anchor.reason} on'} {anchor.device}"
     like = None if told else anchor.like

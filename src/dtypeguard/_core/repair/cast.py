@@ -4,7 +4,6 @@ Nothing here ever writes to the caller's tensors.
 """
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -17,19 +16,17 @@ from ..base.config import Verify
 from ..base.dtypes import BY_NAME
 from ..base.errors import CastError, CastWarning, DtypeGuardError, InplaceOnCastWarning, Violation, fix_of, plain
 from ..base.frames import caller, place, same_line
+from ..base.log import log_too
+from ..check.arrays import from_numpy
 from ..check.explain import error_for, module_path
 from ..check.expressions import Arguments
 from ..check.names import keeps_digits
-from ..check.reference import from_numpy
 from ..check.sides import need
 from ..check.state import CallState, Edit
 from ..contract.model import Contract, Path, alike, argument_of, written
 from .containers import with_leaves
 from .records import CastRecord, Key, record_lock, registry, warn_once
 from .verify import changed, compact, loses, narrowing, size, whole
-
-logger = logging.getLogger("dtypeguard")
-logger.addHandler(logging.NullHandler())
 
 
 def repaired(call: CallState, values: dict[str, Any]) -> dict[str, Any]:
@@ -156,9 +153,7 @@ def _announce(
     passed = "" if expression is None else f"; passed as `{expression.text}`"
     warning = CastWarning(f"{record.function}: {subject} was {' and '.join(what)}{where}{passed}")
     warning.fix = fix_of(violations)
-    logger.warning(
-        "%s; called at %s", warning, record.site
-    )  # Python prints the line of a warning, not that of a record
+    log_too("%s; called at %s", warning, record.site)  # Python prints the line of a warning, not that of a record
     warn_once(key, warning, frame)
 
 

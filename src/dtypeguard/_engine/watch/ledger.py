@@ -1,7 +1,6 @@
 """Where findings are kept, said once, or raised."""
 
 import dataclasses
-import logging
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 from ..._core.base.config import Mode, current_mode
 from ..._core.base.errors import AmpError, AmpWarning, render, with_docs
 from ..._core.base.frames import place, user, warn_at
+from ..._core.base.log import log_too
 from .rule import Finding, Rule, Severity
 from .sites import Site, site_of
 
-logger = logging.getLogger("dtypeguard")
 Add = Callable[..., None]  # `Ledger.add`, or what an audit has in its place
 
 
@@ -94,7 +93,7 @@ class Ledger:
             error.actual, error.expected = finding.from_dtype, finding.to_dtype
             error.violations = (finding.message,)
             raise error
-        logger.warning(with_docs(text, rule.id))
+        log_too("%s", with_docs(text, rule.id))
         del context["seen at"]  # Python prints the line of a warning
         warning = AmpWarning(render(str(finding), ((key, text) for key, text in context.items() if text)))
         warning.code, warning.fix = rule.id, finding.fix

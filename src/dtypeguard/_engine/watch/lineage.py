@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._core.base import private
 from ..._core.base.dtypes import name_of
 from .sites import Site
 from .spots import Step
@@ -176,7 +177,8 @@ class Lineage:
             self._of.pop(id(tensor), None)
 
     def set(self, tensor: Tensor, node: Node) -> None:
-        if type(tensor) is Tensor or (type(tensor) is nn.Parameter and not _swaps()):
+        kind = type(tensor)
+        if kind is Tensor or (kind is nn.Parameter and not _swaps()) or (kind not in _TORCHS and _is_plain(tensor)):
             known = self._of
             known[id(tensor)] = (weakref.ref(tensor), node)
             if len(known) > self._limit:
@@ -211,6 +213,14 @@ class Lineage:
 
     def __len__(self) -> int:
         return len(self._of)
+
+
+_TORCHS = (Tensor, nn.Parameter)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor of a subclass is one in all but its class, and no parameter, which torch may swap."""
+    return type(tensor).__torch_dispatch__ is private.NO_DISPATCH and not isinstance(tensor, nn.Parameter)
 
 
 def _swaps() -> bool:

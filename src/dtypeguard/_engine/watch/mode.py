@@ -230,6 +230,7 @@ class Watching(Mode):
         out = event.out
         alone = all(tensor.ndim == 0 for tensor in event.inputs)
         odd = [t for t in event.inputs if t.dtype is not out.dtype and t.dtype is not torch.bool and (t.ndim or alone)]
+        odd = [t for t in odd if t.is_floating_point() or t.is_complex() or not _made_inside(recorder, t, event.site)]
         if not odd:
             return
         recorder.remember_forward_line(event.inputs, event.site, event.module)
@@ -238,6 +239,12 @@ class Watching(Mode):
             recorder.cast("promotion", event.name, tensor, out, size, event.site, event.module)
         event.kept = odd
         recorder.emit("mixed", event)
+
+
+def _made_inside(recorder: Recorder, tensor: Tensor, site: Site) -> bool:
+    """Whether torch itself made a tensor, in the call that now computes with it: `quantile` has places of its own."""
+    node = recorder.lineage.get(tensor)
+    return node is not None and not node.named and node.birth.op != FIRST and node.birth.site is site
 
 
 unseen(Watching.__torch_dispatch__, inside=True)

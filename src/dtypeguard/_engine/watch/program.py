@@ -164,6 +164,15 @@ def _creation(audit: Recorder, original: Callable[..., Any], *args: Any, **kwarg
     return tensor
 
 
+@around(Tensor, "as_subclass")
+def _as_subclass(audit: Recorder, original: Callable[..., Any], self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """It has the lines of what it shows; torch calls it for all that operations make of a subclass."""
+    shown: Tensor = original(self, *args, **kwargs)
+    if shown is not self and (node := audit.guarded(audit.lineage.get, self)) is not None:
+        audit.guarded(audit.lineage.set, shown, node)
+    return shown
+
+
 @around(torch.utils, "swap_tensors", always=True)
 def _swap(audit: Recorder, original: Callable[..., Any], t1: Tensor, t2: Tensor) -> None:
     """It refuses tensors that have weak references."""

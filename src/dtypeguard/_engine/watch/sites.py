@@ -109,6 +109,22 @@ class Site:
                     self._calls = str(getattr(call.func, "attr", None) or getattr(call.func, "id", ""))
         return self._calls
 
+    def operands(self, name: str, count: int) -> list[str]:
+        """The code of both sides of an operator, or of the `count` operands of a call of `name`, if known."""
+        with contextlib.suppress(SyntaxError, ValueError):
+            (statement,) = ast.parse(self.written).body
+            if isinstance(statement, ast.AugAssign):
+                return [ast.unparse(statement.target), ast.unparse(statement.value)]
+            node = getattr(statement, "value", None)
+            if isinstance(node, ast.BinOp):
+                return [ast.unparse(node.left), ast.unparse(node.right)]
+            if isinstance(node, ast.Call) and self.calls == name:
+                given = [part for arg in node.args for part in getattr(arg, "elts", [arg])]
+                if len(given) < count and isinstance(node.func, ast.Attribute) and name != "where":  # which turns them
+                    given.insert(0, node.func.value)
+                return [ast.unparse(part) for part in given] if len(given) == count else []
+        return []
+
     @property
     def loop(self) -> str:
         """The names that a loop gives to what it draws, as `x, y`, if this is where it draws; else nothing."""

@@ -38,6 +38,7 @@ class Promotions:
     gathered: int = 0  # in accumulators
     harmful: int = 0
     bytes: int = 0
+    code: str = ""  # of the wide operand
 
     @property
     def creeps(self) -> bool:
@@ -116,6 +117,7 @@ def promoted(event: Op, audit: Recorder) -> None:
         else:
             meant = meant or event.autocast or _is_meant(narrow_node)
         row = Promotions(event.site, event.module, event.name, narrow, wide, meant, nodes, narrow_node, both, own)
+        row.code = _code(event, next(tensor for tensor in some if _real(tensor) is wide or both))
         lines[key] = row
     row.count += 1
     row.bytes += size_of(event.out)
@@ -144,6 +146,12 @@ def _real(tensor: Tensor) -> torch.dtype | None:
     """The dtype of a floating tensor, or of the parts of a complex one."""
     dtype = tensor.dtype
     return dtype if dtype.is_floating_point else dtype.to_real() if dtype.is_complex else None
+
+
+def _code(event: Op, tensor: Tensor) -> str:
+    """What the program has for an operand, if its own line calls the operation."""
+    codes = event.site.operands(event.name.rstrip("_"), len(event.inputs)) if event.direct else []
+    return next((code for one, code in zip(event.inputs, codes, strict=True) if one is tensor), "") if codes else ""
 
 
 def _asked_for(node: Node, site: Site) -> bool:

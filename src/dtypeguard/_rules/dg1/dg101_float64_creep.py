@@ -56,7 +56,7 @@ def _was_made_so(node: Node) -> bool:
 def judge(audit: Recorder) -> None:
     for row in rows(audit):
         if row.creeps:
-            tell(RULE, row, audit, **_creep(row.nodes, row.narrow))
+            tell(RULE, row, audit, **_creep(row.nodes, row.narrow, row.code))
 
 
 @explains(Turn.FLOAT64)
@@ -72,12 +72,12 @@ def refused(it: Refused) -> bool:
     return it.tell(RULE, **facts, size="".join(f"; {o}" for o in kept))
 
 
-def _creep(nodes: tuple[Node, ...], other: torch.dtype) -> dict[str, Any]:
-    """The facts of DG101."""
+def _creep(nodes: tuple[Node, ...], other: torch.dtype, code: str = "") -> dict[str, Any]:
+    """The facts of DG101; `code` is what is float64 where it was not seen being born."""
     birth = nodes[0].birth if nodes else None
     cast = f".to(torch.{name_of(other if other.is_floating_point else torch.float32)})"
     if birth is None or birth.op == FIRST:
-        advice = f"`{cast}`"
+        advice = f"`{operand(code)}{cast}`"
     elif birth.named:
         advice = f"`{birth.op.partition(' ')[2]}{cast}`"
     elif loop := birth.site.loop:  # what it draws is born there, which is no tensor

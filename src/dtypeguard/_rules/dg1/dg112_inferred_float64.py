@@ -14,11 +14,12 @@ RULE = Rule(
     "inferred-float64",
     Severity.INFO,
     summary="A tensor is float64 only because NumPy scalars are.",
-    says="{what} is float64 since it holds NumPy scalars; with Python numbers it would be {default}",
+    says="{what} is float64 since it holds NumPy scalars; with {others} it would be {other}",
     fix="{advice}",
     why=(
         "`torch.tensor` infers the dtype from its elements, and a `numpy.float64` looks and prints like a "
         "Python float. What depends on such a chance differs from run to run, and from rank to rank."
+        " The `default_collate` of a DataLoader makes float64 of Python floats, too, and float32 of `numpy.float32`."
     ),
     sources=("https://github.com/modelscope/ms-swift/issues/9550",),
 )
@@ -40,11 +41,12 @@ def _look_at_elements(audit: Recorder, function: str, data: Any, made: Tensor) -
     default = torch.get_default_dtype()
     if default is not torch.float64 and any(map(_is_scalar, islice(_elements(data), _ELEMENTS))):
         site, name = audit.here(), name_of(default)
-        what = f"`{site.expression or f'torch.{function}'}`"
+        what, others, other = f"`{site.expression or f'torch.{function}'}`", "Python numbers", name
         advice = f"say which dtype is meant: `torch.tensor(..., dtype=torch.{name})`"
-        if site.loop:  # a loader collates
-            what, advice = f"a tensor of `{site.loop}`", "give Python numbers in the data set: `float(...)`"
-        facts = {"what": what, "default": name, "advice": advice}
+        if site.loop:  # a loader collates: it asks for float64 where it gets Python's numbers
+            what, others, other = f"a tensor of `{site.loop}`", "`numpy.float32`", "float32"
+            advice = "give `np.float32(...)` in the data set (of Python numbers `default_collate` makes float64, too)"
+        facts = {"what": what, "others": others, "other": other, "advice": advice}
         fields = {"module": audit.module(), "op": function, "to_dtype": torch.float64, "bytes": size_of(made)}
         audit.find(RULE, site, facts=facts, **fields)
 

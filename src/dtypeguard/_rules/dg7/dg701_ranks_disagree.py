@@ -6,7 +6,6 @@ calls itself is seen by its methods.
 
 import contextlib
 import functools
-import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch.distributed as dist
 
+from ..._core.base.log import logger
 from ..._core.base.ranks import room
 from .._kit import Recorder, Rule, Severity, around, on
 from . import _meeting
@@ -41,7 +41,6 @@ RULE = Rule(
     ),
 )
 
-_log = logging.getLogger("dtypeguard")
 # Where results, inputs, the group and the sizes of parts are among the arguments.
 _C10D = {
     "c10d::allreduce_": Collective("all_reduce", "like", None, 0, 1),
@@ -244,7 +243,7 @@ def _tell(call: Call, verdict: tuple[str, Severity, bool]) -> None:
             for audit in _audits
         ]
     if hangs and any(finding is not None and finding.count == 1 for finding in found):
-        _log.error("%s: DG701 %s: %s", call.site, call.brought.op, ranks)
+        logger.error("%s: DG701 %s: %s", call.site, call.brought.op, ranks)
 
 
 for _name, _call in (_C10D | _FUNCTIONAL).items():

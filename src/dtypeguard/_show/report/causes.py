@@ -1,4 +1,4 @@
-"""Findings by cause: what one edit of the program mends is one."""
+"""Findings by cause: what a change of one line mends is one."""
 
 import dataclasses
 from collections import Counter
@@ -13,7 +13,7 @@ _ORDER = [severity.value for severity in reversed(Severity)]
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Findings of one rule that have one line to edit: the same line of many layers, or lines that one birth reaches.
+    """Findings of one rule that have one line to change: the same line of many layers, or lines that one birth reaches.
 
     Attributes:
         findings: the worst first, and else in the order in which they were found.
@@ -48,7 +48,7 @@ class Cause:
 
     @property
     def edit(self) -> Spot | None:
-        """The line to edit."""
+        """The line to change."""
         return self.first.edit
 
     @property
@@ -79,8 +79,8 @@ class Cause:
 
 
 @dataclasses.dataclass(frozen=True)
-class Edit:
-    """One change of the program.
+class Change:
+    """A line of the program to change; an edit, which is one as text, may be known or not.
 
     Attributes:
         spot: the line to change, or None where it is not known.
@@ -120,8 +120,8 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     return sorted(causes, key=lambda cause: (_rank(cause.first), bool(RULES[cause.rule].follows)))
 
 
-def edits_of(causes: Iterable[Cause]) -> list[Edit]:
-    """What to change, the edit that removes most first; not for mere information. A line is edited once."""
+def changes_of(causes: Iterable[Cause]) -> list[Change]:
+    """What to change, the line that removes most first; not for mere information. A line is changed once."""
     groups: dict[object, list[Cause]] = {}
     for cause in sorted(causes, key=lambda cause: bool(RULES[cause.rule].follows)):
         if cause.severity != Severity.INFO.value:
@@ -129,11 +129,11 @@ def edits_of(causes: Iterable[Cause]) -> list[Edit]:
             place: object = (None, cause.first.site) if spot is None else (spot.file, spot.line)
             place = next((at for at, group in groups.items() if _mends(group, cause)), place)
             groups.setdefault(place, []).append(cause)
-    edits = []
+    changes = []
     for group in groups.values():
         fixes = [cause.first.fix for cause in group if cause is group[0] or not _mends(group, cause)]
-        edits.append(Edit(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
-    return sorted(edits, key=lambda edit: -sum(len(cause.findings) for cause in edit.causes))
+        changes.append(Change(group[0].edit, "; ".join(dict.fromkeys(fixes)), tuple(group)))
+    return sorted(changes, key=lambda change: -sum(len(cause.findings) for cause in change.causes))
 
 
 def _mends(group: list[Cause], cause: Cause) -> bool:
@@ -141,16 +141,14 @@ def _mends(group: list[Cause], cause: Cause) -> bool:
     return any(other.rule in RULES[cause.rule].follows for other in group)
 
 
-def verdict(edits: list[Edit], causes: Iterable[Cause] = ()) -> str:
-    """`FAIL: 3 edits remove 11 warnings; 2 info`, or `Clean`."""
+def verdict(changes: list[Change], causes: Iterable[Cause] = ()) -> str:
+    """`FAIL: 11 warnings, 3 lines to change; 2 info`, or `Clean`."""
     mere = counted(cause for cause in causes if cause.severity == Severity.INFO.value)
     rest = f"; {mere}" if mere else ""
-    if not edits:
+    if not changes:
         return f"Clean{rest}"
-    removed = counted(cause for edit in edits for cause in edit.causes)
-    return (
-        f"FAIL: {len(edits)} edit{'s' if len(edits) > 1 else ''} remove{'' if len(edits) > 1 else 's'} {removed}{rest}"
-    )
+    found = counted(cause for change in changes for cause in change.causes)
+    return f"FAIL: {found}, {number(len(changes), 'line')} to change{rest}"
 
 
 def counted(causes: Iterable[Cause]) -> str:

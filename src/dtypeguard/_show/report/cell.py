@@ -7,7 +7,7 @@ from ..._core.base.dtypes import name_of
 from ..._engine.watch.rule import RULES, Severity
 from ..fragment import badge, folded, joined, link, plain, table, where
 from ..text import human, number
-from .causes import Cause, Edit
+from .causes import Cause, Change
 from .text import Style, cause_lines
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def _cause(cause: Cause, opened: bool) -> "Markup":
     return folded(head, plain("\n".join(list(cause_lines(cause, _STYLE))[1:])), opened=opened)
 
 
-def verdict_parts(verdict: str, edits: Sequence[Edit]) -> tuple["Markup", "Markup | None"]:
-    """The verdict, and the edits where there are several."""
-    rows = [(edit.place, edit.fix, edit.removes) for edit in edits] if len(edits) > 1 else []
-    head = badge(verdict, "error" if edits else "good")
-    return head, table("", ("line", "what to write", "removes"), ((where(p), f, r) for p, f, r in rows), "edit")
+def verdict_parts(verdict: str, changes: Sequence[Change]) -> tuple["Markup", "Markup | None"]:
+    """The verdict, and the lines to change where there are several."""
+    rows = [(change.place, change.fix, change.removes) for change in changes] if len(changes) > 1 else []
+    head = badge(verdict, "error" if changes else "good")
+    return head, table("", ("line", "what to write", "removes"), ((where(p), f, r) for p, f, r in rows), "line")
 
 
 def casts_table(casts: Iterable[Any]) -> "Markup | None":

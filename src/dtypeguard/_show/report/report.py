@@ -26,7 +26,7 @@ from ..result import Drawn, plain
 from ..svg import Bars
 from ..text import number
 from .baseline import load, save
-from .causes import Cause, causes_of, counted, edits_of, verdict
+from .causes import Cause, causes_of, changes_of, counted, verdict
 from .cell import casts_table, findings_parts, verdict_parts
 from .edits import Edit, write_edits
 from .findings import Report
@@ -294,7 +294,7 @@ class AuditReport(Drawn, Generic[R]):
             {**_fields(finding), "name": RULES[finding.rule].name, "docs": RULES[finding.rule].docs} for finding in rows
         ]
         causes = causes_of(rows)
-        edits = edits_of(causes)
+        changes = changes_of(causes)
         numbers = {id(finding): count for count, finding in enumerate(rows)}
         casts = [{**_fields(cast), **_site_data(site)} for cast, site in self._recorder.findings.casts()]
         ids = sorted({row["rule"] for row in found})
@@ -303,7 +303,7 @@ class AuditReport(Drawn, Generic[R]):
             "program": self.program,
             "command": self.command,
             "date": self.date,
-            "verdict": verdict(edits, causes),
+            "verdict": verdict(changes, causes),
             "error": self.error,
             "stopped": self.stopped,
             "seconds": round(self.seconds, 3),
@@ -312,12 +312,12 @@ class AuditReport(Drawn, Generic[R]):
             "ranges": self.ranges.data(),
             "edits": [
                 {
-                    "place": edit.place,
-                    "fix": edit.fix,
-                    "removes": edit.removes,
-                    "causes": [causes.index(cause) for cause in edit.causes],
+                    "place": change.place,
+                    "fix": change.fix,
+                    "removes": change.removes,
+                    "causes": [causes.index(cause) for cause in change.causes],
                 }
-                for edit in edits
+                for change in changes
             ],
             "causes": [
                 {
@@ -349,8 +349,8 @@ class AuditReport(Drawn, Generic[R]):
 
     def _cell(self) -> tuple[Any, ...]:
         causes = causes_of(self.findings)
-        edits = edits_of(causes)
-        said, table = verdict_parts(verdict(edits, causes), edits)
+        changes = changes_of(causes)
+        said, table = verdict_parts(verdict(changes, causes), changes)
         title = joined(self.program or "audit", "still running" if self._recorder.running else said)
         return findings_parts(title, causes, table, casts_table(self.casts), *self._shadowed(Style(1000)))
 
@@ -383,9 +383,9 @@ class AuditReport(Drawn, Generic[R]):
         """The report, or these of its findings."""
         causes = causes_of(self.findings if findings is None else findings)
         hidden = [] if findings is None else causes_of(f for f in self.findings if f not in findings)
-        edits = edits_of(causes)
+        changes = changes_of(causes)
         over = not self._recorder.running
-        lines = [*verdict_lines(verdict(edits, causes), edits, style), ""] if causes and over else []
+        lines = [*verdict_lines(verdict(changes, causes), changes, style), ""] if causes and over else []
         lines += (
             [*paragraphs(causes, style), ""] if causes else ["nothing more found" if hidden else "nothing found", ""]
         )

@@ -17,12 +17,12 @@ from ..._engine.watch.findings import Cast
 from ..._engine.watch.rule import Severity
 from ..._engine.watch.spots import Spot
 from ..text import human, number
-from .causes import Cause, Edit, where
+from .causes import Cause, Change, where
 
 _WIDEST, _NARROWEST = 110, 40
 _LINES = 4  # of the program, for one cause
 _BRIEF = 10  # causes that are mere information
-_EDITS = 10
+_CHANGES = 10
 _CASTS = 20
 _CODE, _GLUE = re.compile(r"`[^`]*`"), "\0"
 _CODES = {"error": "1;31", "warning": "1;33", "info": "1;36", "frame": "1;34", "help": "1;32", "strong": "1"}
@@ -66,22 +66,22 @@ class Style:
             yield (rest if count else first) + (self.paint(words, kind) if kind else words)
 
 
-def verdict_lines(words: str, edits: Sequence[Edit], style: Style) -> Iterator[str]:
-    """The verdict, and the table of edits where there are several."""
-    yield style.paint(words, "error" if edits else "help")
-    if len(edits) < 2:
+def verdict_lines(words: str, changes: Sequence[Change], style: Style) -> Iterator[str]:
+    """The verdict, and the table of lines to change where there are several."""
+    yield style.paint(words, "error" if changes else "help")
+    if len(changes) < 2:
         return
-    shown = edits[:_EDITS]
-    place, removed = max(len(edit.place) for edit in shown), max(len(edit.removes) for edit in shown)
-    for edit in shown:
-        facts = f"  {edit.place:<{place}}  {edit.removes:<{removed}}  "
+    shown = changes[:_CHANGES]
+    place, removed = max(len(change.place) for change in shown), max(len(change.removes) for change in shown)
+    for change in shown:
+        facts = f"  {change.place:<{place}}  {change.removes:<{removed}}  "
         if len(facts) + 40 <= style.width:
-            yield from style.fold(edit.fix, facts, " " * len(facts))
+            yield from style.fold(change.fix, facts, " " * len(facts))
         else:
             yield facts.rstrip()
-            yield from style.fold(edit.fix, "      ", "      ")
-    if len(edits) > _EDITS:
-        yield f"  ... {len(edits) - _EDITS} more"
+            yield from style.fold(change.fix, "      ", "      ")
+    if len(changes) > _CHANGES:
+        yield f"  ... {len(changes) - _CHANGES} more"
 
 
 def cause_lines(cause: Cause, style: Style) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ..._engine.watch.rule import Finding
 from ..._engine.watch.selection import reaches
 from ..._show.files import write
 from ..._show.report.baseline import Baseline, save
-from ..._show.report.causes import causes_of, counted, edits_of
+from ..._show.report.causes import causes_of, changes_of, counted
 from ..._show.report.edits import Edit
 from ..._show.report.formats import github, sarif
 from ..._show.report.report import AuditReport
@@ -117,10 +117,10 @@ def _next(
     report: AuditReport, status: int, new: list[Finding], options: argparse.Namespace, mending: Mending | None
 ) -> Iterator[str]:
     """What to do now, in a line."""
-    edits = edits_of(causes_of(new))
+    changes = changes_of(causes_of(new))
     if options.format != "text":
         return
-    if not edits:
+    if not changes:
         if not status and report.values is None and not report.findings:
             yield "next: --values looks at what dtypes do to the values"
     elif options.write_baseline:
@@ -128,11 +128,11 @@ def _next(
     elif mending is not None and not options.fix and any(edit.safe and not edit.installed for edit in mending.edits):
         yield "next: --fix writes the safe edits"
     else:
-        count, of = (sum(len(edit.causes) for edit in some) for some in (edits[:1], edits))
-        more = f"{count} of {of}" if count < of else edits[0].removes
-        shown = "" if mending is not None else ", --diff shows how"
+        count, of = (sum(len(change.causes) for change in some) for some in (changes[:1], changes))
+        more = f"{count} of {of}" if count < of else changes[0].removes
+        shown = "" if mending is not None else "; --diff looks for an edit"
         accept = options.baseline or "known.json"
-        yield f"next: edit {edits[0].place} (removes {more}){shown}; or accept: --write-baseline {accept}"
+        yield f"next: change {changes[0].place} (removes {more}){shown}; or accept: --write-baseline {accept}"
 
 
 def _reason(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..._core.base.modules import inside, unwrapped
 from ..._show.result import Row
-from .distances import bound, distance, rounding, roundings, roundoff, worse
+from .distances import bound, counted, distance, roundoff, worse
 from .match import Calls, Match
 from .measure import Point
 from .side import Side, Values
@@ -111,8 +111,7 @@ def _pairs(match: Match, *grads: Grads) -> dict[str, list[Tensor]]:
 def _row(name: str, tensors: list[Tensor], ulps: float, eps: float) -> Gradient:
     first, second, truth, other = tensors
     errors = distance(first, truth), distance(second, other, truth)
-    unit = min(rounding(truth, t.dtype) for t in (first, second))
-    counts = roundings(errors[0], unit), roundings(errors[1], unit)
+    counts = counted(errors, truth, (first, second))
     apart, most = distance(other, truth), bound(errors, (roundoff(first), roundoff(second)), ulps, eps)
     side = worse(*counts)
     verdict = "another function" if not apart <= most else f"{side} rounds worse" if side else "rounding"

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..._core.base.modules import unwrapped, walk
 from .distances import Verdict, roundings, worse
-from .measure import Found, between, unit_of
+from .measure import Found, between, units_of
 from .side import Side
 from .tape import Tape
 
@@ -28,7 +28,7 @@ class Compiled:
         place = "ab".index(side.name)
         self.side: Side = side
         self._eager, self._wide = found.outputs[place], found.outputs[place + 2]
-        self._unit = unit_of([self._eager], self._wide)
+        self._unit = units_of([self._eager] * 2, self._wide)[place]
         self._least = max(between(self._eager, self._wide), self._unit)
         self.outputs: list[Tensor] = self._run([""])
         self.errors: tuple[float, float] = between(self._eager, self._wide), between(self.outputs, self._wide)

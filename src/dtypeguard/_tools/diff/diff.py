@@ -19,7 +19,7 @@ from ..compare.subject import Loss
 from .backward import Gradient, gradients
 from .capture import Recorded, load, part, recorded, save
 from .compiled import Compiled
-from .distances import without_padding
+from .distances import in_own_roundings, without_padding
 from .match import Match, Names
 from .measure import Found, Point, measure
 from .result import ProgramDiff, rows_of
@@ -87,7 +87,14 @@ def diff(a: Any, b: Any, /, batch: Any, *, names: Names = None, loss: Callable[.
 
 def _live(a: Side, b: Side, names: Names) -> ProgramDiff:
     """Two programs that are here."""
+    with in_own_roundings(a.dtype, b.dtype):
+        return _measured(a, b, names)
+
+
+def _measured(a: Side, b: Side, names: Names) -> ProgramDiff:
     found = measure(a, b, names)
+    if a.dtype is not None and b.dtype is not None and a.dtype is not b.dtype:
+        found.dtypes = a.dtype, b.dtype
     if found.precision is torch.float32:
         found.notes.append(
             "the reference is float32, as one does not run in float64: small differences of the function look like "

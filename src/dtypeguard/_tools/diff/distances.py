@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Literal
 
@@ -33,6 +33,20 @@ def without_padding(mask: Tensor | None) -> Iterator[None]:
         yield
     finally:
         _valid.reset(token)
+
+
+# The dtypes in which two programs compute, where these are two: each one's errors are counted in its own roundings.
+_own: ContextVar[tuple[torch.dtype, torch.dtype] | None] = ContextVar("dtypeguard.diff.own", default=None)
+
+
+@contextlib.contextmanager
+def in_own_roundings(a: torch.dtype | None, b: torch.dtype | None) -> Iterator[None]:
+    """In here, errors are counted in roundings to these dtypes, if they are two."""
+    token = _own.set(None if a is b or a is None or b is None else (a, b))
+    try:
+        yield
+    finally:
+        _own.reset(token)
 
 
 def distance(x: Tensor, y: Tensor, scale: Tensor | None = None) -> float:
@@ -85,12 +99,31 @@ def roundings(error: float, unit: float) -> float:
     return (error / unit) ** 2 if unit else math.inf if error else 0.0
 
 
+def units(truth: Tensor, low: Sequence[Tensor]) -> tuple[float, float]:
+    """What one rounding changes in the results of two programs, in parts of the norm: by the finer dtype."""
+    own = _own.get()
+    if own is None or kind_of(truth) not in ("float", "complex"):
+        least = min(rounding(truth, dtype) for dtype in {tensor.dtype for tensor in low})
+        return least, least
+    a, b = (max(rounding(truth, t.dtype), rounding(truth, d)) for t, d in zip(low, own, strict=True))
+    return a, b
+
+
+def counted(errors: tuple[float, float], truth: Tensor, low: Sequence[Tensor]) -> tuple[float, float]:
+    """The errors of two results as numbers of roundings."""
+    a, b = (roundings(error, unit) for error, unit in zip(errors, units(truth, low), strict=True))
+    return a, b
+
+
 def worse(a: float, b: float) -> str:
-    """Which of two numbers of roundings is worse: "a", "b" or ""."""
+    """Which of two numbers of roundings is worse: "a", "b" or ""; of two dtypes only the coarser one can be."""
     less, more = sorted((a, b))
     if less == more or more - less < max(_ONCE, _HALF * less):
         return ""
-    return "b" if b > a else "a"
+    side, own = int(b > a), _own.get()
+    if own is not None and torch.finfo(own[side]).eps < torch.finfo(own[1 - side]).eps:
+        return ""
+    return "ab"[side]
 
 
 def bound(errors: tuple[float, float], floors: tuple[float, float], ulps: float, eps: float) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
-from .distances import bound, distance, rounding, roundings, roundoff, worse
+from .distances import bound, counted, distance, roundings, roundoff, units, worse
 from .match import Calls, Match, Model, Names, matched
 from .side import ROOT, Given, Side, Values
 from .tape import Key, Named, Tape, paired
@@ -68,6 +68,7 @@ class Found:
         outputs: of a and b, as they are and in the wide dtype.
         values: for weights that one program stores rounded, the other program's value.
         output_roundings: how many roundings of each number the errors of the outputs are.
+        dtypes: in which a and b compute, where these are two; each one's roundings are those to its own.
     """
 
     calls: Calls
@@ -82,6 +83,7 @@ class Found:
     outputs: list[list[Tensor]] = field(default_factory=list)
     values: tuple[Values, Values] = field(default_factory=lambda: ({}, {}))
     notes: list[str] = field(default_factory=list)
+    dtypes: tuple[torch.dtype, torch.dtype] | None = None
 
 
 def measure(a: Side, b: Side, names: Names) -> Found:
@@ -129,8 +131,8 @@ def measure(a: Side, b: Side, names: Names) -> Found:
     ends = [[t for _, t in tape.passages[ROOT].outputs] for tape in free]
     reference = ends[any(point.differs for point in points)]
     errors = between(outs[0], ends[0]), between(outs[1], reference)
-    unit = unit_of(outs, ends[0])
-    felt = roundings(errors[0], unit), roundings(errors[1], unit)
+    unit = units_of(outs, ends[0])
+    felt = roundings(errors[0], unit[0]), roundings(errors[1], unit[1])
     return Found(
         calls=calls, points=points, errors=errors, distance=between(outs[1], outs[0]), growth=growth, alone=alone,
         states=states, precision=precision, output_roundings=felt, outputs=[*outs, *ends], values=values, notes=notes,
@@ -246,10 +248,11 @@ def _fused_calls(calls: Calls, points: list[Point], free: tuple[Tape, Tape], b: 
     return found
 
 
-def unit_of(outs: list[list[Tensor]], wide: list[Tensor]) -> float:
-    """What one rounding of each number makes in outputs."""
-    units = [rounding(truth, out.dtype) for side in outs for truth, out in zip(wide, side, strict=False)]
-    return min((unit for unit in units if unit), default=0.0)
+def units_of(outs: list[list[Tensor]], wide: list[Tensor]) -> tuple[float, float]:
+    """What one rounding of each number makes in the outputs of both."""
+    every = [units(truth, pair) for truth, *pair in zip(wide, outs[0], outs[1], strict=False)]
+    a, b = (min((unit[side] for unit in every if unit[side]), default=0.0) for side in (0, 1))
+    return a, b
 
 
 def check_alike(a: Side, b: Side, outs: list[list[Tensor]]) -> None:
@@ -322,13 +325,12 @@ def point_of(low: tuple[Tensor, Tensor], wide: tuple[Tensor, Tensor], ulps: floa
     """A point from the tensors of a and b, as they are and in a wide dtype."""
     truth = wide[0]
     errors = distance(low[0], truth), distance(low[1], wide[1], truth)
-    unit = min(rounding(truth, dtype) for dtype in {tensor.dtype for tensor in low})
     return Point(
         **where,
         apart=distance(wide[1], truth),
         bound=bound(errors, (roundoff(low[0]), roundoff(low[1])), ulps, eps),
         errors=errors,
-        roundings=(roundings(errors[0], unit), roundings(errors[1], unit)),
+        roundings=counted(errors, truth, low),
         distance=distance(low[1], low[0], truth),
     )
 

@@ -151,15 +151,23 @@ class ProgramDiff(Result):
             yield f"{self.verdict}: in float64 both compute the same"
         else:
             yield f"{self.verdict}: first in {first.place}"
-            mine, other = first.roundings if first.verdict.startswith("a ") else first.roundings[::-1]
-            yield f"  its error is {count(mine)}, the other's {count(other)}; in float64 both compute the same"
+            turn = 1 if first.verdict.startswith("a ") else -1
+            to = [f" to {name_of(dtype)}" for dtype in self._found.dtypes or ()] or ["", ""]
+            mine, other = [f"{count(n)}{dtype}" for n, dtype in zip(first.roundings, to, strict=True)][::turn]
+            yield f"  its error is {mine}, the other's {other}; in float64 both compute the same"
         if first is not None:
             if first.site:
                 yield f"  {first.site}"
             yield from (f"  {line}" for line in first.state)
+        if self._found.dtypes is not None:
+            a, b = map(name_of, self._found.dtypes)
+            yield (
+                f"a computes in {a} and b in {b}: the roundings of each are to its own dtype. What the lower one "
+                "costs, and where, is measured by compare"
+            )
         wide = name_of(self._found.precision)
         yield (f"outputs {number(self.distance)} apart; from {wide} a {number(self.error_a)}, b {number(self.error_b)}")
-        if self.verdict.endswith("worse") and not self.felt:
+        if self.verdict.endswith("worse") and self._found.dtypes is None and not self.felt:
             yield "the outputs do not feel it: both are as far from float64"
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..._core.base.dtypes import name_of
 from ..._core.base.errors import CompareError
 from ..._core.base.modules import root_of, unwrapped, walk
 from ..._core.base.numbers import Numbers
@@ -77,6 +78,11 @@ class Side:
     def weights(self) -> list[Tensor]:
         """The floating parameters."""
         return [] if self.model is None else [p for p in self.model.parameters() if p.is_floating_point()]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """In which it computes: the coarsest dtype of its parameters."""
+        return max((p.dtype for p in self.weights), key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
     def copy(self) -> Any:
         """A copy of the model as it is, not compiled; a function itself.
@@ -148,11 +154,22 @@ class Side:
                     raise
                 raise CompareError(
                     f"diff: {self.name}, this {self.title}, does not run on the batch: {type(error).__name__}: {error}"
-                    + (read_as(self.batch.given) if isinstance(error, TypeError) else "")
+                    + (read_as(self.batch.given) if isinstance(error, TypeError) else self._other_dtype())
                 ) from error
         if ROOT not in tape.passages:
             tape.passages[ROOT] = self.whole(out, wide)
         return out
+
+    def _other_dtype(self) -> str:
+        """What to do where the batch is of another dtype than the parameters."""
+        given = {t.dtype for _, t in self.batch.tensors() if t.is_floating_point()}
+        if self.dtype is None or not given or self.dtype in given:
+            return ""
+        dtype, other = name_of(self.dtype), " and ".join(sorted(map(name_of, given)))
+        return (
+            f"\nits parameters are {dtype}, and the batch is {other}. What {dtype} costs a model is measured by "
+            f"dtypeguard.compare(model, batch, dtype=torch.{dtype}), which converts both"
+        )
 
     def whole(self, out: list[Tensor], wide: Wide | None = None) -> Passage:
         """The passage of a program whose modules are not listened to."""
