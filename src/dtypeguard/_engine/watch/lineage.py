@@ -220,7 +220,8 @@ _TORCHS = (Tensor, nn.Parameter)
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor of a subclass is one in all but its class, and no parameter, which torch may swap."""
-    return type(tensor).__torch_dispatch__ is private.NO_DISPATCH and not isinstance(tensor, nn.Parameter)
+    kind: Any = type(tensor)
+    return kind.__torch_dispatch__ is private.NO_DISPATCH and not isinstance(tensor, nn.Parameter)
 
 
 def _swaps() -> bool:
